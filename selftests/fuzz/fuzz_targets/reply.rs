@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A Requester gets these octets: decode, compare with what was offered.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| rpcrdma_host_tests::checks::reply(data));

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The vectors, both ways: what they decode to, and that encoding gives the same octets.
+
+use crate::vectors::{
+    self,
+    Vector, //
+};
+use crate::xdr::chunk::{
+    ListLimits,
+    Lists, //
+};
+use crate::xdr::encode::{
+    encode_error,
+    encode_plain,
+    encode_reply,
+    Encoder, //
+};
+use crate::xdr::header::{
+    Header,
+    Proc, //
+};
+use crate::xdr::inv::handle_to_invalidate;
+use crate::xdr::message::{
+    decode,
+    Body,
+    Direction,
+    ErrorBody,
+    Message, //
+};
+use crate::xdr::pcl::{
+    Piece,
+    ReadChunk,
+    ReadChunks, //
+};
+use crate::xdr::private::Private;
+use crate::xdr::reply::{
+    self,
+    Outcome, //
+};
+use crate::xdr::segment::{
+    ReadSegment,
+    Segment, //
+};
+use crate::xdr::units::{
+    Credits,
+    Handle,
+    InlineSize,
+    Offset,
+    Position,
+    Version,
+    Xid, //
+};
+
+/// Generous limits: what they refuse is tested elsewhere.
+pub(super) const ANY: ListLimits = ListLimits {
+    segments: u32::MAX,
+    read_octets: u32::MAX,
+};
+
+pub(super) fn segment(handle: u32, length: u32, offset: u64) -> Segment {
+    Segment {
+        handle: Handle(handle),
+        length,
+        offset: Offset(offset),
+    }
+}
+
+fn read(position: u32, handle: u32, length: u32, offset: u64) -> ReadSegment {
+    ReadSegment {
+        position: Position(position),
+        segment: segment(handle, length, offset),
+    }
+}
+
+/// Decodes a vector that must be good; checks its fixed words.
+fn good<'a>(bytes: &'a [u8], xid: u32, credits: u32, proc: Proc) -> Message<'a> {
+    let message = decode(bytes, &ANY).expect("a good vector");
+    let header = Header::new(Xid(xid), Credits(credits), proc);
+    assert_eq!(message.header, header);
+    message
+}
+
+fn payload<'a>(message: &Message<'a>) -> &'a [u8] {
+    match message.body {
+        Body::Msg { payload, .. } => payload,
+        _ => panic!("no inline payload"),
+    }
+}
+
+/// Encodes into a buffer, checks that the octets are those of the vector's first words.
+fn encodes_to(vector: &Vector, encode: impl FnOnce(&mut [u8]) -> usize) {
+    let mut buf = [0xee; 512];
+    let len = encode(&mut buf);
+    assert_eq!(buf[..len], vector.bytes()[..len], "{}", vector.name);
+    assert!(buf[len..].iter().all(|b| *b == 0xee), "{}", vector.name);
+}
+
+#[test]
+fn inline_call_and_reply() {
+    let bytes = vectors::INLINE_CALL.bytes();
+    let message = good(&bytes, 0x1122_3344, 128, Proc::Msg);
+    assert_eq!(message.header_len, 28);
+    assert!(message.lists().is_empty());
+    assert_eq!(payload(&message).len(), 40);
+    assert_eq!(message.direction(), Direction::Call);
+    assert_eq!(handle_to_invalidate(&message.lists()), None);
+    encodes_to(&vectors::INLINE_CALL, |buf| {
+        let header = Header::new(Xid(0x1122_3344), Credits(128), Proc::Msg);
+        encode_plain(buf, &header).unwrap()
+    });
+
+    let bytes = vectors::INLINE_REPLY.bytes();
+    let message = good(&bytes, 0x1122_3344, 64, Proc::Msg);
+    assert_eq!(message.direction(), Direction::Reply);
+    let outcome = reply::check(&message, [], []);
+    let expected = Outcome::Inline {
+        payload: &bytes[28..],
+        written: 0,
+    };
+    assert_eq!(outcome, Ok(expected));
+    encodes_to(&vectors::INLINE_REPLY, |buf| {
+        let (xid, credits) = (Xid(0x1122_3344), Credits(64));
+        encode_reply(buf, xid, credits, &Lists::default(), [], None).unwrap()
+    });
+}
+
+#[test]
+fn read_chunk() {
+    let bytes = vectors::READ_CHUNK_CALL.bytes();
+    let message = good(&bytes, 0xa1, 32, Proc::Msg);
+    assert_eq!(message.header_len, 28 + 2 * 24);
+    assert_eq!(payload(&message).len(), 96);
+    assert_eq!(message.direction(), Direction::Call);
+    let segments = [
+        read(96, 0x1001, 3, 0xa1_0000_0000),
+        read(96, 0x1002, 2, 0xa1_0000_1000),
+    ];
+    let lists = message.lists();
+    assert!(lists.read.iter().eq(segments));
+    assert_eq!(handle_to_invalidate(&lists), None);
+
+    let chunks = ReadChunks::parse(&lists.read, Some(96), 104).expect("it fits");
+    assert_eq!(chunks.stream_len(), 104);
+    let chunk = ReadChunk {
+        position: Position(96),
+        length: 5,
+        segments: 2,
+    };
+    let base = Piece::Base {
+        offset: 0,
+        length: 96,
+    };
+    assert!(chunks
+        .pieces()
+        .eq([base, Piece::Chunk(chunk), Piece::Pad(3)]));
+    assert!(ReadChunks::parse(&lists.read, Some(96), 103).is_err());
+
+    encodes_to(&vectors::READ_CHUNK_CALL, |buf| {
+        let header = Header::new(Xid(0xa1), Credits(32), Proc::Msg);
+        let mut encoder = Encoder::new(buf, &header).unwrap();
+        for segment in segments {
+            encoder.read_segment(segment).unwrap();
+        }
+        let encoder = encoder.end_reads().unwrap().end_writes().unwrap();
+        encoder.no_reply_chunk().unwrap()
+    });
+}
+
+#[test]
+fn two_chunks_out_of_order() {
+    let bytes = vectors::TWO_CHUNKS_CALL.bytes();
+    let message = good(&bytes, 0xb2, 4, Proc::Msg);
+    let chunks = ReadChunks::parse(&message.lists().read, Some(16), 1024).expect("it fits");
+    let chunk = |position, length| {
+        Piece::Chunk(ReadChunk {
+            position: Position(position),
+            length,
+            segments: 1,
+        })
+    };
+    let base = |offset, length| Piece::Base { offset, length };
+    let expected = [
+        base(0, 8),
+        chunk(8, 6),
+        Piece::Pad(2),
+        base(8, 4),
+        chunk(20, 8),
+        base(12, 4),
+    ];
+    assert_eq!(chunks.pieces().collect::<Vec<_>>(), expected);
+    assert_eq!(chunks.stream_len(), 32);
+    assert!(chunks.call_chunk().is_none());
+}
+
+#[test]
+fn position_zero() {
+    let bytes = vectors::POSITION_ZERO_CALL.bytes();
+    let message = good(&bytes, 0xc3, 16, Proc::NoMsg);
+    assert_eq!(message.header_len, bytes.len());
+    assert_eq!(message.direction(), Direction::Call);
+    let lists = message.lists();
+    let chunks = ReadChunks::parse(&lists.read, None, 5000).expect("it fits");
+    let call = ReadChunk {
+        position: Position::ZERO,
+        length: 5000,
+        segments: 2,
+    };
+    assert_eq!(chunks.call_chunk(), Some(call));
+    assert!(chunks.chunks().is_empty());
+    let all = Piece::Base {
+        offset: 0,
+        length: 5000,
+    };
+    assert!(chunks.pieces().eq([all]));
+    let parts = lists.read.chunk_range(Position::ZERO, 4000, 200);
+    let expected = [
+        segment(0x3001, 96, 0xffff_ffff_ffff_0fa0),
+        segment(0x3002, 104, 0),
+    ];
+    assert!(parts.eq(expected));
+}
+
+#[test]
+fn write_chunk() {
+    let call_bytes = vectors::WRITE_CHUNK_CALL.bytes();
+    let call = good(&call_bytes, 0xd4, 128, Proc::Msg);
+    let offered = [
+        segment(0x4001, 4096, 0xd4_0000_0000),
+        segment(0x4002, 1000, 0xd4_0000_1000),
+    ];
+    let lists = call.lists();
+    let chunk = lists.write.iter().next().expect("a chunk");
+    assert_eq!(lists.write.iter().count(), 1);
+    assert!(chunk.iter().eq(offered));
+    assert_eq!(chunk.capacity(), 5096);
+    assert_eq!(lists.reply_header_len(), 28 + 8 + 32);
+    encodes_to(&vectors::WRITE_CHUNK_CALL, |buf| {
+        let header = Header::new(Xid(0xd4), Credits(128), Proc::Msg);
+        let encoder = Encoder::new(buf, &header).unwrap();
+        let mut encoder = encoder.end_reads().unwrap();
+        assert_eq!(encoder.write_chunk(offered), Ok(2));
+        encoder.end_writes().unwrap().no_reply_chunk().unwrap()
+    });
+    encodes_to(&vectors::WRITE_CHUNK_REPLY, |buf| {
+        encode_reply(buf, Xid(0xd4), Credits(128), &lists, [4100], None).unwrap()
+    });
+
+    let bytes = vectors::WRITE_CHUNK_REPLY.bytes();
+    let message = good(&bytes, 0xd4, 128, Proc::Msg);
+    let expected = Outcome::Inline {
+        payload: &bytes[68..],
+        written: 4100,
+    };
+    assert_eq!(reply::check(&message, offered, []), Ok(expected));
+}
+
+#[test]
+fn reply_chunk() {
+    let call_bytes = vectors::REPLY_CHUNK_CALL.bytes();
+    let call = good(&call_bytes, 0xe5, 128, Proc::Msg);
+    let offered = [segment(0x5001, 8192, 0xe5_0000_0040)];
+    let lists = call.lists();
+    assert!(lists.reply.expect("a chunk").iter().eq(offered));
+    assert_eq!(handle_to_invalidate(&lists), Some(Handle(0x5001)));
+    encodes_to(&vectors::REPLY_CHUNK_CALL, |buf| {
+        let header = Header::new(Xid(0xe5), Credits(128), Proc::Msg);
+        let encoder = Encoder::new(buf, &header).unwrap();
+        let encoder = encoder.end_reads().unwrap().end_writes().unwrap();
+        encoder.reply_chunk(offered).unwrap()
+    });
+    encodes_to(&vectors::REPLY_CHUNK_REPLY, |buf| {
+        encode_reply(buf, Xid(0xe5), Credits(128), &lists, [], Some(5000)).unwrap()
+    });
+    encodes_to(&vectors::UNUSED_REPLY_CHUNK_REPLY, |buf| {
+        encode_reply(buf, Xid(0xe5), Credits(128), &lists, [], None).unwrap()
+    });
+
+    let bytes = vectors::REPLY_CHUNK_REPLY.bytes();
+    let message = good(&bytes, 0xe5, 128, Proc::NoMsg);
+    assert_eq!(message.direction(), Direction::Reply);
+    let outcome = reply::check(&message, [], offered);
+    assert_eq!(outcome, Ok(Outcome::ReplyChunk { written: 5000 }));
+
+    let bytes = vectors::UNUSED_REPLY_CHUNK_REPLY.bytes();
+    let message = good(&bytes, 0xe5, 128, Proc::Msg);
+    let expected = Outcome::Inline {
+        payload: &bytes[48..],
+        written: 0,
+    };
+    assert_eq!(reply::check(&message, [], offered), Ok(expected));
+}
+
+#[test]
+fn all_lists() {
+    let bytes = vectors::ALL_LISTS_CALL.bytes();
+    let message = good(&bytes, 0xf6, 8, Proc::Msg);
+    let lists = message.lists();
+    let chunks: Vec<Vec<Segment>> = lists.write.iter().map(|c| c.iter().collect()).collect();
+    let expected = [
+        vec![segment(0x6002, 512, 0x200)],
+        vec![segment(0x6003, 256, 0x300), segment(0x6004, 256, 0x400)],
+    ];
+    assert_eq!(chunks, expected);
+    let handles: Vec<u32> = lists.segments().map(|s| s.handle.0).collect();
+    assert_eq!(handles, [0x6001, 0x6002, 0x6003, 0x6004, 0x6005]);
+    encodes_to(&vectors::ALL_LISTS_CALL, |buf| {
+        let header = Header::new(Xid(0xf6), Credits(8), Proc::Msg);
+        let mut encoder = Encoder::new(buf, &header).unwrap();
+        encoder.read_segment(read(12, 0x6001, 16, 0x100)).unwrap();
+        let mut encoder = encoder.end_reads().unwrap();
+        for chunk in expected {
+            encoder.write_chunk(chunk).unwrap();
+        }
+        let encoder = encoder.end_writes().unwrap();
+        encoder.reply_chunk([segment(0x6005, 1024, 0x500)]).unwrap()
+    });
+}
+
+#[test]
+fn error_reports() {
+    let bytes = vectors::ERR_CHUNK.bytes();
+    let message = good(&bytes, 0x107, 128, Proc::Error);
+    assert_eq!(
+        reply::check(&message, [], []),
+        Ok(Outcome::Failed(ErrorBody::Chunk))
+    );
+    assert_eq!(message.direction(), Direction::Reply);
+    encodes_to(&vectors::ERR_CHUNK, |buf| {
+        encode_error(
+            buf,
+            Xid(0x107),
+            Version::ONE,
+            Credits(128),
+            ErrorBody::Chunk,
+        )
+        .unwrap()
+    });
+
+    let bytes = vectors::ERR_VERS_ONE.bytes();
+    let message = good(&bytes, 0x118, 128, Proc::Error);
+    let body = ErrorBody::Version {
+        low: Version(2),
+        high: Version(3),
+    };
+    assert_eq!(reply::check(&message, [], []), Ok(Outcome::Failed(body)));
+    encodes_to(&vectors::ERR_VERS, |buf| {
+        let body = ErrorBody::Version {
+            low: Version::ONE,
+            high: Version::ONE,
+        };
+        encode_error(buf, Xid(0x118), Version(2), Credits(128), body).unwrap()
+    });
+}
+
+#[test]
+fn private_data() {
+    let peer = Private::decode(&vectors::PRIVATE_4K.bytes()).expect("private data");
+    let expected = Private {
+        remote_invalidation: true,
+        send: InlineSize(4096),
+        receive: InlineSize(4096),
+    };
+    assert_eq!(peer, expected);
+    assert_eq!(expected.encode()[..], vectors::PRIVATE_4K.bytes());
+
+    let peer = Private::decode(&vectors::PRIVATE_ASYMMETRIC.bytes()).expect("private data");
+    let asymmetric = Private {
+        remote_invalidation: false,
+        send: InlineSize(1024),
+        receive: InlineSize(256 << 10),
+    };
+    assert_eq!(peer, asymmetric);
+    assert_eq!(
+        asymmetric.encode()[..],
+        vectors::PRIVATE_ASYMMETRIC.bytes()[..8]
+    );
+    let both = Private {
+        remote_invalidation: false,
+        send: InlineSize(4096),
+        receive: InlineSize(1024),
+    };
+    assert_eq!(expected.negotiate(&asymmetric), both);
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Malformed messages: each is refused for its own reason, and answered as RFC 8166 says.
+
+use super::golden::ANY;
+use crate::vectors::{
+    self,
+    Vector, //
+};
+use crate::xdr::chunk::ListLimits;
+use crate::xdr::error::{
+    Answer,
+    DecodeError,
+    Item, //
+};
+use crate::xdr::header::Proc;
+use crate::xdr::message::{
+    decode,
+    Body,
+    Direction, //
+};
+use crate::xdr::pcl::{
+    ReadChunks,
+    MAX_READ_CHUNKS, //
+};
+use crate::xdr::units::{
+    Version,
+    Xid, //
+};
+
+/// The vector with some words replaced.
+fn with(vector: &Vector, words: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = vector.bytes();
+    for (index, word) in words {
+        bytes[index * 4..index * 4 + 4].copy_from_slice(&word.to_be_bytes());
+    }
+    bytes
+}
+
+fn refused(bytes: &[u8], limits: &ListLimits) -> (DecodeError, Answer) {
+    match decode(bytes, limits) {
+        Ok(_) => panic!("not refused"),
+        Err(rejected) => (rejected.error, rejected.answer()),
+    }
+}
+
+#[track_caller]
+fn err_chunk(bytes: &[u8], error: DecodeError) {
+    assert_eq!(refused(bytes, &ANY), (error, Answer::ErrChunk));
+}
+
+#[test]
+fn truncated_at_every_octet() {
+    for vector in vectors::MESSAGES {
+        let bytes = vector.bytes();
+        let Ok(whole) = decode(&bytes, &ANY) else {
+            continue;
+        };
+        for len in 0..whole.header_len {
+            let (error, answer) = refused(&bytes[..len], &ANY);
+            assert!(
+                matches!(error, DecodeError::Truncated(_)),
+                "{}",
+                vector.name
+            );
+            let is_error = matches!(whole.body, Body::Error(_));
+            if len < 28 || is_error {
+                assert_eq!(answer, Answer::Drop, "{} at {len}", vector.name);
+            } else {
+                assert_eq!(answer, Answer::ErrChunk, "{} at {len}", vector.name);
+            }
+        }
+        for len in whole.header_len..bytes.len() {
+            let cut = decode(&bytes[..len], &ANY).expect("the header is whole");
+            let known = len >= whole.header_len + 8;
+            assert_eq!(
+                cut.direction() != Direction::Unknown,
+                known,
+                "{}",
+                vector.name
+            );
+        }
+    }
+}
+
+#[test]
+fn versions_and_procedures() {
+    let version = |bytes: &[u8]| refused(bytes, &ANY);
+    let two = DecodeError::Version(Version(2));
+    assert_eq!(
+        version(&vectors::VERSION_TWO.bytes()),
+        (two, Answer::ErrVers)
+    );
+    let zero = with(&vectors::INLINE_CALL, &[(1, 0)]);
+    let error = DecodeError::Version(Version(0));
+    assert_eq!(version(&zero), (error, Answer::ErrVers));
+    // The version is looked at before anything that depends on it.
+    let both = with(&vectors::UNKNOWN_PROC, &[(1, 2), (4, 9)]);
+    assert_eq!(version(&both), (two, Answer::ErrVers));
+    // No answer to an error report, or two peers would never stop.
+    assert_eq!(version(&vectors::ERR_VERS.bytes()), (two, Answer::Drop));
+
+    err_chunk(&vectors::MSGP.bytes(), DecodeError::Reserved(Proc::Msgp));
+    err_chunk(&vectors::UNKNOWN_PROC.bytes(), DecodeError::UnknownProc(5));
+    let done = refused(&vectors::DONE.bytes(), &ANY);
+    assert_eq!(done, (DecodeError::Reserved(Proc::Done), Answer::Drop));
+}
+
+#[test]
+fn short_messages_are_dropped() {
+    let short = (DecodeError::Truncated(Item::FixedHeader), Answer::Drop);
+    for len in 0..28 {
+        assert_eq!(refused(&vectors::INLINE_CALL.bytes()[..len], &ANY), short);
+        // Too short to be believed, whatever version it claims.
+        assert_eq!(refused(&vectors::VERSION_TWO.bytes()[..len], &ANY), short);
+    }
+    assert!(decode(&vectors::ERR_CHUNK.bytes(), &ANY).is_ok());
+}
+
+#[test]
+fn what_a_requester_gives_up() {
+    let failed = |bytes: &[u8]| {
+        let rejected = decode(bytes, &ANY).err().expect("refused");
+        rejected.failed_rpc().map(|header| header.xid)
+    };
+    // Discarded: the RPC goes on waiting.
+    for len in 0..28 {
+        assert_eq!(failed(&vectors::INLINE_REPLY.bytes()[..len]), None);
+    }
+    assert_eq!(failed(&vectors::MSGP.bytes()), None);
+    assert_eq!(failed(&vectors::DONE.bytes()), None);
+    assert_eq!(failed(&vectors::ERR_VERS_ONE.bytes()[..24]), None);
+    // Nothing better will come.
+    assert_eq!(failed(&vectors::UNKNOWN_PROC.bytes()), Some(Xid(0x12b)));
+    assert_eq!(failed(&vectors::VERSION_TWO.bytes()), Some(Xid(0x12c)));
+    assert_eq!(failed(&vectors::ERR_VERS.bytes()), Some(Xid(0x118)));
+    assert_eq!(
+        failed(&vectors::WRITE_CHUNK_REPLY.bytes()[..40]),
+        Some(Xid(0xd4))
+    );
+}
+
+#[test]
+fn discriminators() {
+    for word in [2, 0x0100_0000, u32::MAX] {
+        for index in 4..7 {
+            let bytes = with(&vectors::INLINE_CALL, &[(index, word)]);
+            err_chunk(&bytes, DecodeError::Discriminator(word));
+        }
+        let bytes = with(&vectors::READ_CHUNK_CALL, &[(10, word)]);
+        err_chunk(&bytes, DecodeError::Discriminator(word));
+        let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(15, word)]);
+        err_chunk(&bytes, DecodeError::Discriminator(word));
+    }
+}
+
+#[test]
+fn segment_counts() {
+    for (vector, index) in [
+        (vectors::WRITE_CHUNK_CALL, 6),
+        (vectors::REPLY_CHUNK_CALL, 7),
+    ] {
+        err_chunk(&with(&vector, &[(index, 0)]), DecodeError::EmptyChunk);
+        for count in [20, 0x1000_0000, 0x1000_0001, u32::MAX] {
+            let bytes = with(&vector, &[(index, count)]);
+            err_chunk(&bytes, DecodeError::Truncated(Item::Segment));
+        }
+    }
+    let bytes = vectors::ALL_LISTS_CALL.bytes();
+    let limits = |segments| ListLimits { segments, ..ANY };
+    assert!(decode(&bytes, &limits(5)).is_ok());
+    for segments in 0..5 {
+        let expected = (DecodeError::TooManySegments, Answer::ErrChunk);
+        assert_eq!(refused(&bytes, &limits(segments)), expected);
+    }
+    // The limit comes before the count is used for anything.
+    let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(6, u32::MAX)]);
+    let expected = (DecodeError::TooManySegments, Answer::ErrChunk);
+    assert_eq!(refused(&bytes, &limits(1000)), expected);
+}
+
+#[test]
+fn positions() {
+    for position in [1, 2, 3, 4, 5, 6, 7, 9, 97, u32::MAX] {
+        let bytes = with(&vectors::READ_CHUNK_CALL, &[(5, position)]);
+        err_chunk(&bytes, DecodeError::Position);
+    }
+}
+
+#[test]
+fn lengths() {
+    let octets = |read_octets| ListLimits { read_octets, ..ANY };
+    let bytes = vectors::READ_CHUNK_CALL.bytes();
+    assert!(decode(&bytes, &octets(5)).is_ok());
+    let expected = (DecodeError::TooLong, Answer::ErrChunk);
+    assert_eq!(refused(&bytes, &octets(4)), expected);
+    // The sum does not wrap.
+    let bytes = with(&vectors::READ_CHUNK_CALL, &[(7, u32::MAX), (13, 2)]);
+    err_chunk(&bytes, DecodeError::TooLong);
+    // Neither does the address.
+    let bytes = with(
+        &vectors::REPLY_CHUNK_CALL,
+        &[(10, u32::MAX), (11, u32::MAX - 8190)],
+    );
+    err_chunk(&bytes, DecodeError::SegmentRange);
+    let bytes = with(
+        &vectors::REPLY_CHUNK_CALL,
+        &[(10, u32::MAX), (11, u32::MAX - 8192)],
+    );
+    assert!(decode(&bytes, &ANY).is_ok());
+}
+
+#[test]
+fn payload_places() {
+    // RDMA_NOMSG without any chunk.
+    let bytes = with(&vectors::INLINE_CALL, &[(3, 1)]);
+    err_chunk(&bytes, DecodeError::PayloadPlace);
+    let parse = |bytes: &[u8], inline_len| {
+        let message = decode(bytes, &ANY).expect("a good header");
+        ReadChunks::parse(&message.lists().read, inline_len, u32::MAX)
+    };
+    // A Position Zero Read chunk beside an inline Payload stream.
+    let bytes = vectors::POSITION_ZERO_CALL.bytes();
+    assert_eq!(parse(&bytes, Some(40)), Err(DecodeError::PayloadPlace));
+    // RDMA_NOMSG with Read chunks, but none that holds the Payload stream.
+    let bytes = vectors::READ_CHUNK_CALL.bytes();
+    assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadPlace));
+    // One that is there but empty.
+    let bytes = with(&vectors::POSITION_ZERO_CALL, &[(7, 0), (13, 0)]);
+    assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadPlace));
+    assert!(parse(&bytes, Some(40)).is_ok_and(|chunks| chunks.is_empty()));
+}
+
+#[test]
+fn overlaps() {
+    let parse = |words: &[(usize, u32)], inline_len| {
+        let bytes = with(&vectors::TWO_CHUNKS_CALL, words);
+        let message = decode(&bytes, &ANY).expect("a good header");
+        ReadChunks::parse(&message.lists().read, Some(inline_len), u32::MAX)
+    };
+    assert!(parse(&[], 16).is_ok());
+    // The chunk at 8 is as long as the gap to the one at 20, and longer.
+    assert!(parse(&[(13, 12)], 16).is_ok());
+    assert_eq!(parse(&[(13, 13)], 16), Err(DecodeError::Overlap));
+    // The chunk at 20 needs 12 inline octets before it, the last one none after it.
+    assert!(parse(&[], 12).is_ok());
+    assert_eq!(parse(&[], 11), Err(DecodeError::Overlap));
+    assert_eq!(parse(&[(5, u32::MAX - 3)], 16), Err(DecodeError::Overlap));
+    // The end of the stream does not wrap.
+    assert_eq!(parse(&[(7, u32::MAX - 16)], 16), Err(DecodeError::TooLong));
+}
+
+#[test]
+fn too_many_chunks() {
+    let call = |chunks: u32| {
+        let mut words = vec![0x77, 1, 1, 0];
+        for index in 0..chunks {
+            words.extend([1, 8 + 4 * index, 0x99, 4, 0, 0]);
+        }
+        words.extend([0, 0, 0, 0x77, 0]);
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+        let message = decode(&bytes, &ANY).expect("a good header");
+        ReadChunks::parse(&message.lists().read, Some(8), u32::MAX)
+    };
+    let most = MAX_READ_CHUNKS as u32;
+    assert_eq!(
+        call(most).map(|chunks| chunks.chunks().len()),
+        Ok(MAX_READ_CHUNKS)
+    );
+    assert_eq!(call(most + 1), Err(DecodeError::TooManyChunks));
+}
+
+#[test]
+fn directions() {
+    let direction = |bytes: &[u8]| decode(bytes, &ANY).expect("a good header").direction();
+    let call = &vectors::INLINE_CALL;
+    assert_eq!(
+        direction(&with(call, &[(7, 0x1122_3345)])),
+        Direction::Unknown
+    );
+    assert_eq!(direction(&with(call, &[(8, 2)])), Direction::Unknown);
+    assert_eq!(direction(&with(call, &[(8, 1)])), Direction::Reply);
+    // A reverse-direction Call with the XID of a Call that waits is still a Call.
+    let bytes = with(&vectors::WRITE_CHUNK_REPLY, &[(18, 0)]);
+    assert_eq!(direction(&bytes), Direction::Call);
+    // RDMA_NOMSG with a Read list that does not hold the Payload stream is neither.
+    let bytes = with(&vectors::READ_CHUNK_CALL, &[(3, 1)]);
+    assert_eq!(direction(&bytes), Direction::Unknown);
+}

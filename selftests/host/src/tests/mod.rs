@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Tests of the wire format, one file for each thing that can be wrong.
+
+mod golden;
+mod hostile;
+mod limits;
+mod mutation;
+mod numbers;
+mod plan;
+mod returned;
+mod streams;

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Roundup, credits, sizes in private data, bounded reading and writing.
+
+use crate::vectors;
+use crate::xdr::credits::usable_grant;
+use crate::xdr::cursor::{
+    Reader,
+    Writer, //
+};
+use crate::xdr::error::{
+    DecodeError,
+    EncodeError,
+    Item, //
+};
+use crate::xdr::header::Proc;
+use crate::xdr::private::Private;
+use crate::xdr::units::{
+    host_len,
+    pad_len,
+    padded_len,
+    wire_len,
+    Credits,
+    InlineSize, //
+};
+
+#[test]
+fn roundup() {
+    for len in (0..100).chain(u32::MAX - 10..=u32::MAX) {
+        let pad = pad_len(len);
+        assert_eq!(pad, (4 - len % 4) % 4);
+        assert_eq!(padded_len(len), len.checked_add(pad));
+    }
+    assert_eq!(padded_len(u32::MAX - 3), Some(u32::MAX - 3));
+    assert_eq!(padded_len(u32::MAX), None);
+    assert_eq!(wire_len(u32::MAX as usize), Some(u32::MAX));
+    assert_eq!(wire_len(u32::MAX as usize + 1), None);
+    assert_eq!(host_len(u32::MAX), u32::MAX as usize);
+}
+
+#[test]
+fn procedures() {
+    for (number, proc) in [Proc::Msg, Proc::NoMsg, Proc::Msgp, Proc::Done, Proc::Error]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(proc.to_wire() as usize, number);
+        assert_eq!(Proc::from_wire(number as u32), Ok(proc));
+    }
+    assert_eq!(Proc::from_wire(5), Err(DecodeError::UnknownProc(5)));
+}
+
+#[test]
+fn grants() {
+    let usable = |wire, asked| usable_grant(Credits(wire), Credits(asked)).0;
+    assert_eq!(usable(0, 128), 1);
+    assert_eq!(usable(1, 128), 1);
+    assert_eq!(usable(127, 128), 127);
+    assert_eq!(usable(128, 128), 128);
+    assert_eq!(usable(129, 128), 128);
+    assert_eq!(usable(u32::MAX, 128), 128);
+    assert_eq!(usable(5, 0), 1);
+}
+
+#[test]
+fn private_sizes() {
+    for size in 0..=1024 * 300 {
+        let ours = Private {
+            remote_invalidation: false,
+            send: InlineSize(size),
+            receive: InlineSize(1024),
+        };
+        let told = Private::decode(&ours.encode()).expect("our own").send.0;
+        assert_eq!(told % 1024, 0);
+        // Never more than is really there, but at least what everyone must take.
+        let expected = (size / 1024 * 1024).clamp(1024, 256 << 10);
+        assert_eq!(told, expected);
+    }
+}
+
+#[test]
+fn private_strangers() {
+    let bytes = vectors::PRIVATE_4K.bytes();
+    for len in 0..8 {
+        assert_eq!(Private::decode(&bytes[..len]), None);
+    }
+    for (index, value) in [(0, 0xf7), (3, 0x19), (4, 0), (4, 2), (4, 255)] {
+        let mut bytes = bytes.clone();
+        bytes[index] = value;
+        assert_eq!(Private::decode(&bytes), None);
+    }
+    // Reserved flags are ignored.
+    let mut bytes = bytes;
+    bytes[5] = 0xfe;
+    assert!(Private::decode(&bytes).is_some_and(|p| !p.remote_invalidation));
+    bytes[5] = 0xff;
+    assert!(Private::decode(&bytes).is_some_and(|p| p.remote_invalidation));
+    // What is assumed of strangers.
+    let told = Private::DEFAULT.encode();
+    assert_eq!(told, [0xf6, 0xab, 0x0e, 0x18, 1, 0, 0, 0]);
+}
+
+#[test]
+fn cursors() {
+    let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
+    let mut r = Reader::new(&bytes);
+    let start = r;
+    assert_eq!(r.u32(Item::Segment), Ok(0x0102_0304));
+    assert_eq!(r.u64(Item::Segment), Ok(0x0506_0708_090a_0b0c));
+    assert_eq!(r.since(&start), &bytes[..12]);
+    assert_eq!(start.since(&r), &[] as &[u8]);
+    assert_eq!(
+        r.u32(Item::Segment),
+        Err(DecodeError::Truncated(Item::Segment))
+    );
+    assert_eq!(
+        r.u64(Item::ErrorBody),
+        Err(DecodeError::Truncated(Item::ErrorBody))
+    );
+    assert_eq!(
+        r.take(2, Item::Segment),
+        Err(DecodeError::Truncated(Item::Segment))
+    );
+    assert_eq!(r.take(1, Item::Segment), Ok(&bytes[12..]));
+    assert!(r.rest().is_empty());
+
+    let mut buf = [0xee; 10];
+    let mut w = Writer::new(&mut buf);
+    assert_eq!(w.u64(0x0102_0304_0506_0708), Ok(()));
+    assert_eq!(w.u32(0), Err(EncodeError::NoSpace));
+    assert_eq!(w.put(&[1, 2, 3]), Err(EncodeError::NoSpace));
+    assert_eq!(w.patch_u32(4, 0x0a0b_0c0d), Ok(()));
+    // Only what was written can be replaced.
+    assert_eq!(w.patch_u32(5, 0), Err(EncodeError::NoSpace));
+    assert_eq!(w.patch_u32(usize::MAX, 0), Err(EncodeError::NoSpace));
+    assert_eq!(w.len(), 8);
+    assert_eq!(buf, [1, 2, 3, 4, 0x0a, 0x0b, 0x0c, 0x0d, 0xee, 0xee]);
+}

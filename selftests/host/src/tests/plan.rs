@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The choice of transfer mode, on both sides of every threshold.
+
+use super::golden::{
+    segment,
+    ANY, //
+};
+use super::mutation::Random;
+use crate::xdr::encode::Encoder;
+use crate::xdr::header::{
+    Header,
+    Proc, //
+};
+use crate::xdr::message::decode;
+use crate::xdr::plan::{
+    choose,
+    choose_response,
+    gather_sges,
+    header_len,
+    CallMode,
+    CallShape,
+    ReplyMode,
+    ReplyShape,
+    Response,
+    Thresholds, //
+};
+use crate::xdr::segment::ReadSegment;
+use crate::xdr::units::{
+    Credits,
+    InlineSize,
+    Position,
+    Xid, //
+};
+
+const LIMITS: Thresholds = Thresholds {
+    send: InlineSize(4096),
+    receive: InlineSize(4096),
+    segments: 3,
+    send_sges: 19,
+};
+
+const CALL: CallShape = CallShape {
+    head: 128,
+    pages: 0,
+    page_offset: 0,
+    tail: 0,
+    pages_eligible: false,
+    copy_room: 2048,
+};
+
+const REPLY: ReplyShape = ReplyShape {
+    head: 256,
+    pages: 0,
+    tail: 0,
+    pages_eligible: false,
+};
+
+fn call_mode(call: &CallShape, ddp: bool) -> CallMode {
+    let (mode, reply) = choose(&LIMITS, call, &REPLY, ddp);
+    assert_eq!(reply, ReplyMode::Inline);
+    mode
+}
+
+fn reply_mode(reply: &ReplyShape, ddp: bool) -> ReplyMode {
+    let (call, mode) = choose(&LIMITS, &CALL, reply, ddp);
+    assert_eq!(call, CallMode::Copy);
+    mode
+}
+
+#[test]
+fn small_calls_are_copied() {
+    let head = |head| call_mode(&CallShape { head, ..CALL }, true);
+    assert_eq!(head(40), CallMode::Copy);
+    assert_eq!(head(2048), CallMode::Copy);
+    assert_eq!(head(2049), CallMode::Gather);
+    // 28 octets of header leave 4068.
+    assert_eq!(head(4068), CallMode::Gather);
+    assert_eq!(head(4069), CallMode::PositionZero);
+}
+
+#[test]
+fn large_arguments() {
+    let pages = |pages, pages_eligible, ddp| {
+        let call = CallShape {
+            pages,
+            tail: pages.next_multiple_of(4) - pages,
+            pages_eligible,
+            ..CALL
+        };
+        call_mode(&call, ddp)
+    };
+    let chunk = |tail_skip| CallMode::ReadChunk {
+        position: Position(128),
+        tail_skip,
+    };
+    assert_eq!(pages(4068 - 128, true, true), CallMode::Gather);
+    assert_eq!(pages(4069 - 128, true, true), chunk(3));
+    assert_eq!(pages(4070 - 128, true, true), chunk(2));
+    assert_eq!(pages(4071 - 128, true, true), chunk(1));
+    assert_eq!(pages(4072 - 128, true, true), chunk(0));
+    assert_eq!(pages(1 << 20, true, true), chunk(0));
+    // Kerberos with integrity or privacy; items that are not eligible.
+    assert_eq!(pages(1 << 20, true, false), CallMode::PositionZero);
+    assert_eq!(pages(1 << 20, false, true), CallMode::PositionZero);
+}
+
+#[test]
+fn arguments_that_do_not_fit_beside_the_chunk() {
+    let head = |head| {
+        let call = CallShape {
+            head,
+            pages: 1 << 20,
+            pages_eligible: true,
+            ..CALL
+        };
+        call_mode(&call, true)
+    };
+    let most = 4096 - 28 - 3 * 24;
+    let position = Position(most);
+    let chunk = CallMode::ReadChunk {
+        position,
+        tail_skip: 0,
+    };
+    assert_eq!(head(most), chunk);
+    assert_eq!(head(most + 4), CallMode::PositionZero);
+    // A position has to be a multiple of four, and behind the first two words.
+    assert_eq!(head(129), CallMode::PositionZero);
+    assert_eq!(head(130), CallMode::PositionZero);
+    assert_eq!(head(4), CallMode::PositionZero);
+}
+
+#[test]
+fn no_chunk_of_nothing() {
+    // The rest would fit beside a Read chunk, but there are no pages to put there.
+    let call = CallShape {
+        head: 3000,
+        pages_eligible: true,
+        copy_room: 0,
+        ..CALL
+    };
+    let few_sges = Thresholds {
+        send_sges: 1,
+        ..LIMITS
+    };
+    let (mode, _) = choose(&few_sges, &call, &REPLY, true);
+    assert_eq!(mode, CallMode::PositionZero);
+}
+
+#[test]
+fn a_tail_without_its_roundup() {
+    let call = CallShape {
+        pages: 100_001,
+        tail: 2,
+        pages_eligible: true,
+        ..CALL
+    };
+    assert_eq!(call_mode(&call, true), CallMode::PositionZero);
+}
+
+#[test]
+fn too_many_pieces_for_a_gather() {
+    let call = CallShape {
+        pages: 3000,
+        page_offset: 4000,
+        tail: 8,
+        copy_room: 0,
+        pages_eligible: true,
+        ..CALL
+    };
+    assert_eq!(gather_sges(&call), 5);
+    let limits = |send_sges| Thresholds {
+        send_sges,
+        ..LIMITS
+    };
+    let (mode, _) = choose(&limits(5), &call, &REPLY, true);
+    assert_eq!(mode, CallMode::Gather);
+    let (mode, _) = choose(&limits(4), &call, &REPLY, true);
+    assert!(matches!(mode, CallMode::ReadChunk { .. }));
+    let (mode, _) = choose(&limits(4), &call, &REPLY, false);
+    assert_eq!(mode, CallMode::PositionZero);
+    // It still fits in the copy buffer.
+    let copied = CallShape {
+        copy_room: 4096,
+        ..call
+    };
+    let (mode, _) = choose(&limits(4), &copied, &REPLY, true);
+    assert_eq!(mode, CallMode::Copy);
+}
+
+#[test]
+fn sges_of_a_gather() {
+    let sges = |page_offset, pages, tail| {
+        gather_sges(&CallShape {
+            pages,
+            page_offset,
+            tail,
+            ..CALL
+        })
+    };
+    assert_eq!(sges(0, 0, 0), 2);
+    assert_eq!(sges(100, 0, 0), 2);
+    assert_eq!(sges(0, 0, 4), 3);
+    assert_eq!(sges(0, 1, 0), 3);
+    assert_eq!(sges(0, 4096, 0), 3);
+    assert_eq!(sges(0, 4097, 0), 4);
+    assert_eq!(sges(4095, 1, 0), 3);
+    assert_eq!(sges(4095, 2, 0), 4);
+    assert_eq!(sges(4096 + 4095, 2, 4), 5);
+    assert_eq!(sges(4095, u32::MAX, 4), 3 + (1 << 20));
+}
+
+#[test]
+fn results() {
+    let pages = |pages, pages_eligible, ddp| {
+        let reply = ReplyShape {
+            pages,
+            tail: 4,
+            pages_eligible,
+            ..REPLY
+        };
+        reply_mode(&reply, ddp)
+    };
+    let most = 4096 - 28 - 256 - 4;
+    assert_eq!(pages(most, true, true), ReplyMode::Inline);
+    assert_eq!(pages(most + 1, true, true), ReplyMode::WriteChunk);
+    assert_eq!(pages(1 << 20, true, true), ReplyMode::WriteChunk);
+    assert_eq!(pages(1 << 20, true, false), ReplyMode::ReplyChunk);
+    assert_eq!(pages(1 << 20, false, true), ReplyMode::ReplyChunk);
+
+    let head = |head| {
+        let reply = ReplyShape {
+            head,
+            pages: 1 << 20,
+            pages_eligible: true,
+            ..REPLY
+        };
+        reply_mode(&reply, true)
+    };
+    // A Write chunk of three segments in the header of the Reply.
+    let most = 4096 - 28 - 8 - 3 * 16;
+    assert_eq!(head(most), ReplyMode::WriteChunk);
+    assert_eq!(head(most + 1), ReplyMode::ReplyChunk);
+    assert_eq!(head(u32::MAX), ReplyMode::ReplyChunk);
+}
+
+#[test]
+fn chunks_of_the_reply_take_room_from_the_call() {
+    let reply = ReplyShape {
+        pages: 1 << 20,
+        ..REPLY
+    };
+    let mode = |head| choose(&LIMITS, &CallShape { head, ..CALL }, &reply, true);
+    let most = 4096 - 28 - 4 - 3 * 16;
+    assert_eq!(mode(most), (CallMode::Gather, ReplyMode::ReplyChunk));
+    assert_eq!(
+        mode(most + 1),
+        (CallMode::PositionZero, ReplyMode::ReplyChunk)
+    );
+}
+
+/// The header that is really written is never longer than the one that was planned for.
+#[test]
+fn planned_headers_are_long_enough() {
+    for segments in 1..=16 {
+        let limits = Thresholds { segments, ..LIMITS };
+        let all = (0..segments).map(|n| segment(n, 1, 0));
+        let chunk = CallMode::ReadChunk {
+            position: Position(64),
+            tail_skip: 0,
+        };
+        for call in [
+            CallMode::Copy,
+            CallMode::Gather,
+            chunk,
+            CallMode::PositionZero,
+        ] {
+            for reply in [
+                ReplyMode::Inline,
+                ReplyMode::WriteChunk,
+                ReplyMode::ReplyChunk,
+            ] {
+                let mut buf = [0; 1024];
+                let header = Header::new(Xid(1), Credits(1), Proc::Msg);
+                let mut e = Encoder::new(&mut buf, &header).unwrap();
+                if matches!(call, CallMode::ReadChunk { .. } | CallMode::PositionZero) {
+                    for segment in all.clone() {
+                        let position = Position(64);
+                        e.read_segment(ReadSegment { position, segment }).unwrap();
+                    }
+                }
+                let mut e = e.end_reads().unwrap();
+                if reply == ReplyMode::WriteChunk {
+                    e.write_chunk(all.clone()).unwrap();
+                }
+                let e = e.end_writes().unwrap();
+                let len = match reply {
+                    ReplyMode::ReplyChunk => e.reply_chunk(all.clone()),
+                    _ => e.no_reply_chunk(),
+                };
+                assert_eq!(len, Ok(header_len(&limits, call, reply)));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_choice_exceeds_a_threshold() {
+    let mut random = Random(6);
+    let number = |random: &mut Random| match random.below(8) {
+        0 => u32::MAX - random.below(5) as u32,
+        1 => random.below(1 << 21) as u32,
+        _ => random.below(5000) as u32,
+    };
+    for _ in 0..200_000 {
+        let limits = Thresholds {
+            send: InlineSize(1024 << random.below(7)),
+            receive: InlineSize(1024 << random.below(7)),
+            segments: 1 + random.below(16) as u32,
+            send_sges: 3 + random.below(20) as u32,
+        };
+        let call = CallShape {
+            head: number(&mut random),
+            pages: number(&mut random),
+            page_offset: number(&mut random),
+            tail: number(&mut random),
+            pages_eligible: random.below(2) == 0,
+            copy_room: number(&mut random),
+        };
+        let reply = ReplyShape {
+            head: number(&mut random),
+            pages: number(&mut random),
+            tail: number(&mut random),
+            pages_eligible: random.below(2) == 0,
+        };
+        let ddp = random.below(2) == 0;
+        let (call_mode, reply_mode) = choose(&limits, &call, &reply, ddp);
+        let head = header_len(&limits, call_mode, reply_mode) as u64;
+        let sum = |parts: &[u32]| parts.iter().map(|p| u64::from(*p)).sum::<u64>();
+        let sent = match call_mode {
+            CallMode::Copy => {
+                assert!(sum(&[call.head, call.pages, call.tail]) <= u64::from(call.copy_room));
+                sum(&[call.head, call.pages, call.tail])
+            }
+            CallMode::Gather => sum(&[call.head, call.pages, call.tail]),
+            CallMode::ReadChunk { .. } => {
+                assert!(ddp && call.pages_eligible);
+                sum(&[call.head, call.tail])
+            }
+            CallMode::PositionZero => 0,
+        };
+        assert!(head + sent <= u64::from(limits.send.0));
+        let back = match reply_mode {
+            ReplyMode::Inline => 28 + sum(&[reply.head, reply.pages, reply.tail]),
+            ReplyMode::WriteChunk => {
+                assert!(ddp && reply.pages_eligible);
+                let header = header_len(&limits, CallMode::Copy, reply_mode) as u64;
+                header + sum(&[reply.head, reply.tail])
+            }
+            ReplyMode::ReplyChunk => 0,
+        };
+        assert!(back <= u64::from(limits.receive.0));
+    }
+}
+
+#[test]
+fn responses() {
+    let mut buf = [0; 256];
+    let e = Encoder::new(&mut buf, &Header::new(Xid(1), Credits(1), Proc::Msg)).unwrap();
+    let e = e.end_reads().unwrap().end_writes().unwrap();
+    let len = e
+        .reply_chunk([segment(1, 5000, 0), segment(2, 3, 0)])
+        .unwrap();
+    let message = decode(&buf[..len], &ANY).unwrap();
+    let lists = message.lists();
+    let header = lists.reply_header_len();
+    assert_eq!(header, 28 + 4 + 32);
+    let send = InlineSize(1024);
+    let offered = |message| choose_response(send, header, message, lists.reply.as_ref());
+    assert_eq!(offered(0), Response::Inline);
+    assert_eq!(offered(960), Response::Inline);
+    assert_eq!(offered(961), Response::ReplyChunk);
+    assert_eq!(offered(5003), Response::ReplyChunk);
+    assert_eq!(offered(5004), Response::TooLarge);
+    assert_eq!(offered(u32::MAX), Response::TooLarge);
+    let bare = |message| choose_response(send, 28, message, None);
+    assert_eq!(bare(996), Response::Inline);
+    assert_eq!(bare(997), Response::TooLarge);
+    // The offered lists alone are too long for the peer.
+    let message = choose_response(send, 1025, 5000, lists.reply.as_ref());
+    assert_eq!(message, Response::TooLarge);
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Bounded reading and writing of XDR words (RFC 4506).
+
+use super::error::{
+    DecodeError,
+    EncodeError,
+    Item, //
+};
+
+/// Reads from the front of a slice; never beyond its end.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the first octet of `bytes`.
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// What has not been read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Takes the next `len` octets. `item` is what the caller reads, for the error.
+    pub(crate) fn take(&mut self, len: usize, item: Item) -> Result<&'a [u8], DecodeError> {
+        let Some((head, rest)) = self.rest.split_at_checked(len) else {
+            return Err(DecodeError::Truncated(item));
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+
+    /// Takes one word.
+    pub(crate) fn u32(&mut self, item: Item) -> Result<u32, DecodeError> {
+        let Some((word, rest)) = self.rest.split_first_chunk::<4>() else {
+            return Err(DecodeError::Truncated(item));
+        };
+        self.rest = rest;
+        Ok(u32::from_be_bytes(*word))
+    }
+
+    /// Takes one double word.
+    pub(crate) fn u64(&mut self, item: Item) -> Result<u64, DecodeError> {
+        let Some((word, rest)) = self.rest.split_first_chunk::<8>() else {
+            return Err(DecodeError::Truncated(item));
+        };
+        self.rest = rest;
+        Ok(u64::from_be_bytes(*word))
+    }
+
+    /// Takes a word that tells whether an optional item is there.
+    pub(crate) fn present(&mut self) -> Result<bool, DecodeError> {
+        match self.u32(Item::Discriminator)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(DecodeError::Discriminator(other)),
+        }
+    }
+
+    /// What lies between `start` and this reader, when `start` is an earlier copy of it.
+    pub(crate) fn since(&self, start: &Reader<'a>) -> &'a [u8] {
+        let len = start.rest.len().saturating_sub(self.rest.len());
+        start.rest.get(..len).unwrap_or_default()
+    }
+}
+
+/// Writes to the front of a buffer; never beyond its end.
+pub(crate) struct Writer<'a> {
+    buf: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Starts at the first octet of `buf`.
+    pub(crate) fn new(buf: &'a mut [u8]) -> Self {
+        Self { buf, len: 0 }
+    }
+
+    /// Number of octets written so far.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends `bytes`, all of them or none.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        let end = self
+            .len
+            .checked_add(bytes.len())
+            .ok_or(EncodeError::NoSpace)?;
+        let room = self
+            .buf
+            .get_mut(self.len..end)
+            .ok_or(EncodeError::NoSpace)?;
+        room.copy_from_slice(bytes);
+        self.len = end;
+        Ok(())
+    }
+
+    /// Appends one word.
+    pub(crate) fn u32(&mut self, value: u32) -> Result<(), EncodeError> {
+        self.put(&value.to_be_bytes())
+    }
+
+    /// Appends one double word.
+    pub(crate) fn u64(&mut self, value: u64) -> Result<(), EncodeError> {
+        self.put(&value.to_be_bytes())
+    }
+
+    /// Replaces the word at `at`, which must have been written before.
+    pub(crate) fn patch_u32(&mut self, at: usize, value: u32) -> Result<(), EncodeError> {
+        let word = self
+            .buf
+            .get_mut(..self.len)
+            .and_then(|written| written.get_mut(at..))
+            .and_then(|tail| tail.first_chunk_mut::<4>())
+            .ok_or(EncodeError::NoSpace)?;
+        *word = value.to_be_bytes();
+        Ok(())
+    }
+}

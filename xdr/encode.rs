@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Writing transport headers (RFC 8166, section 4).
+//!
+//! An [`Encoder`] goes through the lists in the order of the wire; its type says which list is
+//! next, so that none can be left out or come twice:
+//!
+//! ```text
+//!   Encoder<ReadStage> --end_reads--> Encoder<WriteStage> --end_writes--> Encoder<ReplyStage>
+//!     read_segment*                     write_chunk*                        reply_chunk |
+//!                                                                           no_reply_chunk
+//! ```
+//!
+//! It serves Requesters and Responders in both directions. After an error the buffer holds
+//! part of a header: it is not to be sent.
+
+use core::marker::PhantomData;
+
+use super::chunk::{
+    Lists,
+    WriteChunk, //
+};
+use super::cursor::Writer;
+use super::error::EncodeError;
+use super::header::{
+    Header,
+    Proc, //
+};
+use super::message::ErrorBody;
+use super::segment::{
+    ReadSegment,
+    Segment, //
+};
+use super::units::{
+    Credits,
+    Version,
+    Xid, //
+};
+
+/// Next is the Read list.
+pub(crate) enum ReadStage {}
+/// Next is the Write list.
+pub(crate) enum WriteStage {}
+/// Next is the Reply chunk.
+pub(crate) enum ReplyStage {}
+
+/// Writes the header of an RDMA_MSG or RDMA_NOMSG message.
+pub(crate) struct Encoder<'a, Stage> {
+    w: Writer<'a>,
+    stage: PhantomData<Stage>,
+}
+
+impl<'a, Stage> Encoder<'a, Stage> {
+    fn next<Next>(self) -> Encoder<'a, Next> {
+        Encoder {
+            w: self.w,
+            stage: PhantomData,
+        }
+    }
+
+    /// A counted array of segments. Returns its segment count.
+    fn segments(
+        &mut self,
+        segments: impl IntoIterator<Item = Segment>,
+    ) -> Result<u32, EncodeError> {
+        let at = self.w.len();
+        self.w.u32(0)?;
+        let mut count = 0u32;
+        for segment in segments {
+            segment.encode(&mut self.w)?;
+            count = count.checked_add(1).ok_or(EncodeError::SegmentCount)?;
+        }
+        match count {
+            0 => Err(EncodeError::SegmentCount),
+            _ => self.w.patch_u32(at, count).map(|()| count),
+        }
+    }
+}
+
+impl<'a> Encoder<'a, ReadStage> {
+    /// Starts a header at the front of `buf`.
+    pub(crate) fn new(buf: &'a mut [u8], header: &Header) -> Result<Self, EncodeError> {
+        let mut w = Writer::new(buf);
+        header.encode(&mut w)?;
+        Ok(Self {
+            w,
+            stage: PhantomData,
+        })
+    }
+
+    /// Adds a segment to the Read list.
+    pub(crate) fn read_segment(&mut self, segment: ReadSegment) -> Result<(), EncodeError> {
+        segment.encode(&mut self.w)
+    }
+
+    /// Ends the Read list.
+    pub(crate) fn end_reads(mut self) -> Result<Encoder<'a, WriteStage>, EncodeError> {
+        self.w.u32(0)?;
+        Ok(self.next())
+    }
+}
+
+impl<'a> Encoder<'a, WriteStage> {
+    /// Adds a chunk to the Write list. Returns its segment count.
+    pub(crate) fn write_chunk(
+        &mut self,
+        segments: impl IntoIterator<Item = Segment>,
+    ) -> Result<u32, EncodeError> {
+        self.w.u32(1)?;
+        self.segments(segments)
+    }
+
+    /// Ends the Write list.
+    pub(crate) fn end_writes(mut self) -> Result<Encoder<'a, ReplyStage>, EncodeError> {
+        self.w.u32(0)?;
+        Ok(self.next())
+    }
+}
+
+impl Encoder<'_, ReplyStage> {
+    /// Writes the Reply chunk. Returns the length of the finished header.
+    pub(crate) fn reply_chunk(
+        mut self,
+        segments: impl IntoIterator<Item = Segment>,
+    ) -> Result<usize, EncodeError> {
+        self.w.u32(1)?;
+        self.segments(segments)?;
+        Ok(self.w.len())
+    }
+
+    /// Marks the Reply chunk as not present. Returns the length of the finished header.
+    pub(crate) fn no_reply_chunk(mut self) -> Result<usize, EncodeError> {
+        self.w.u32(0)?;
+        Ok(self.w.len())
+    }
+}
+
+/// Writes a header without chunks. Returns its length.
+pub(crate) fn encode_plain(buf: &mut [u8], header: &Header) -> Result<usize, EncodeError> {
+    Encoder::new(buf, header)?
+        .end_reads()?
+        .end_writes()?
+        .no_reply_chunk()
+}
+
+/// Writes the header of a Reply: the offered lists, with the lengths really written.
+///
+/// `written` tells, chunk by chunk in list order, how many octets went into the Write list;
+/// chunks it does not reach are returned unused. `reply_written` is what went into the Reply
+/// chunk; `None` means that the Payload stream follows inline (RDMA_MSG, an offered Reply
+/// chunk is returned unused), otherwise the message is RDMA_NOMSG.
+///
+/// # Errors
+///
+/// [`EncodeError::TooLong`] if a chunk cannot hold what was written, [`EncodeError::Mismatch`]
+/// for octets in a chunk that was not offered, [`EncodeError::NoSpace`].
+pub(crate) fn encode_reply(
+    buf: &mut [u8],
+    xid: Xid,
+    credits: Credits,
+    offered: &Lists<'_>,
+    written: impl IntoIterator<Item = u32>,
+    reply_written: Option<u32>,
+) -> Result<usize, EncodeError> {
+    let proc = match reply_written {
+        Some(_) => Proc::NoMsg,
+        None => Proc::Msg,
+    };
+    let mut writes = Encoder::new(buf, &Header::new(xid, credits, proc))?.end_reads()?;
+    let mut written = written.into_iter();
+    for chunk in offered.write.iter() {
+        writes.write_chunk(filled(&chunk, written.next().unwrap_or(0))?)?;
+    }
+    if written.any(|octets| octets != 0) {
+        return Err(EncodeError::Mismatch);
+    }
+    let reply = writes.end_writes()?;
+    match (offered.reply, reply_written) {
+        (Some(chunk), octets) => reply.reply_chunk(filled(&chunk, octets.unwrap_or(0))?),
+        (None, None) => reply.no_reply_chunk(),
+        (None, Some(_)) => Err(EncodeError::Mismatch),
+    }
+}
+
+/// The segments of `chunk`, filled in order with `octets` octets.
+fn filled<'a>(
+    chunk: &WriteChunk<'a>,
+    octets: u32,
+) -> Result<impl Iterator<Item = Segment> + 'a, EncodeError> {
+    if u64::from(octets) > chunk.capacity() {
+        return Err(EncodeError::TooLong);
+    }
+    let mut left = octets;
+    Ok(chunk.iter().map(move |segment| {
+        let used = segment.length.min(left);
+        left = left.saturating_sub(used);
+        segment.with_length(used)
+    }))
+}
+
+/// Writes an RDMA_ERROR message. Returns its length.
+///
+/// XID and version are those of the message that failed (RFC 8166, section 4.5).
+pub(crate) fn encode_error(
+    buf: &mut [u8],
+    xid: Xid,
+    version: Version,
+    credits: Credits,
+    body: ErrorBody,
+) -> Result<usize, EncodeError> {
+    let mut w = Writer::new(buf);
+    let header = Header {
+        version,
+        ..Header::new(xid, credits, Proc::Error)
+    };
+    header.encode(&mut w)?;
+    match body {
+        ErrorBody::Version { low, high } => {
+            w.u32(ErrorBody::ERR_VERS)?;
+            w.u32(low.0)?;
+            w.u32(high.0)?;
+        }
+        ErrorBody::Chunk => w.u32(ErrorBody::ERR_CHUNK)?,
+        ErrorBody::Unknown(code) => w.u32(code)?,
+    }
+    Ok(w.len())
+}

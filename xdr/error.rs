@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What can be wrong with a message, and what a Responder answers to it (RFC 8166, section
+//! 4.5).
+//!
+//! Protocol errors are kept apart from errno. [`DecodeError::answer`] has the answer to each;
+//! `Rejected::answer` in [`super::message`] is for messages that did not decode.
+
+use super::header::Proc;
+use super::units::Version;
+
+/// Part of a header that a message ended in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// The four fixed words, or the least length of a whole header.
+    FixedHeader,
+    /// A word that tells whether a list goes on.
+    Discriminator,
+    /// A read segment: position and plain segment.
+    ReadSegment,
+    /// The number of segments in a chunk.
+    SegmentCount,
+    /// A plain segment.
+    Segment,
+    /// The body of an RDMA_ERROR message.
+    ErrorBody,
+}
+
+/// Why a received header cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DecodeError {
+    /// The message ends within the named item.
+    Truncated(Item),
+    /// A version other than one.
+    Version(Version),
+    /// A procedure number that the protocol does not define.
+    UnknownProc(u32),
+    /// RDMA_MSGP or RDMA_DONE: reserved, never sent (RFC 8166, section 4.6).
+    Reserved(Proc),
+    /// A word that has to be 0 or 1 is neither.
+    Discriminator(u32),
+    /// More segments than the receiver's limit.
+    TooManySegments,
+    /// More Read chunks than the receiver's limit.
+    TooManyChunks,
+    /// A Write or Reply chunk of no segments.
+    EmptyChunk,
+    /// Offset and length of a segment exceed the address space.
+    SegmentRange,
+    /// A Read chunk position that is no multiple of four or lies within the first two words
+    /// of the RPC message.
+    Position,
+    /// Read chunks overlap, or lie behind the end of the stream they are to be put in.
+    Overlap,
+    /// A Read list or a chunk longer than the receiver's limit.
+    TooLong,
+    /// A Position Zero Read chunk beside an inline Payload stream, or RDMA_NOMSG without one.
+    PayloadPlace,
+    /// The XID or the message type of the RPC message is wrong or missing.
+    RpcHeader,
+    /// A Reply with a Read list.
+    ReadListInReply,
+    /// A returned chunk list that does not match the one that was offered.
+    Mismatch,
+}
+
+/// What a Responder does with a message that it cannot use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Say nothing.
+    Drop,
+    /// RDMA_ERROR, ERR_VERS with the supported versions.
+    ErrVers,
+    /// RDMA_ERROR, ERR_CHUNK.
+    ErrChunk,
+}
+
+impl DecodeError {
+    /// What a Responder answers. The connection stays up in all cases.
+    ///
+    /// A message too short for a header has no XID that could be trusted, so there is no one
+    /// to answer (RFC 8166, section 4.5).
+    pub(crate) const fn answer(self) -> Answer {
+        match self {
+            DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(Proc::Done) => {
+                Answer::Drop
+            }
+            DecodeError::Version(_) => Answer::ErrVers,
+            _ => Answer::ErrChunk,
+        }
+    }
+}
+
+/// Why a header cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EncodeError {
+    /// The buffer is too small for the header.
+    NoSpace,
+    /// A chunk of no segments, or of more than its count can tell.
+    SegmentCount,
+    /// More octets than the offered chunk can hold.
+    TooLong,
+    /// The offered chunk lists are not those that were announced.
+    Mismatch,
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What a device can do, turned into the sizes of a Requester's queues.
+//!
+//! Queue sizes are numbers of Work Requests that the owner of the queue posts; what a drain
+//! needs is added by the one who makes the queue, so one entry of `max_qp_wr` is left alone.
+
+/// Attributes of a device that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceLimits {
+    /// Most Work Requests in one queue.
+    pub(crate) max_qp_wr: u32,
+    /// Most entries in one Completion Queue.
+    pub(crate) max_cqe: u32,
+    /// Most SGEs of a Send.
+    pub(crate) max_send_sge: u32,
+    /// Most pages in one fast registration.
+    pub(crate) max_fast_reg_pages: u32,
+    /// Fast registration, local and remote invalidation (IB_DEVICE_MEM_MGT_EXTENSIONS).
+    pub(crate) mem_mgt_extensions: bool,
+}
+
+/// Why a device cannot carry a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No fast registration.
+    NoFastRegistration,
+    /// Less than three SGEs in a Send.
+    TooFewSges,
+    /// One chunk would need more segments than fit a header.
+    TooFewPages,
+    /// The queues are too short for a useful number of requests.
+    QueuesTooShort,
+}
+
+/// Pages of the largest payload, 1 MiB, when it does not start on a page boundary.
+pub(crate) const MAX_DATA_PAGES: u32 = 257;
+
+/// Most segments in one chunk. With two chunks this leaves a header that fits the smallest
+/// inline threshold.
+pub(crate) const MAX_CHUNK_SEGMENTS: u32 = 16;
+
+/// Segments that the buffers before and after the pages need in a Reply chunk or a Position
+/// Zero Read chunk, when the device cannot register across a gap.
+const EDGE_SEGMENTS: u32 = 2;
+
+/// Pages of the largest payload, and one each for the buffers before and after it; one to
+/// spare.
+const MIN_CHUNK_PAGES: u32 = 260;
+
+/// Chunks of one RPC that are registered: one for the Call, one for the Reply.
+const CHUNKS_PER_RPC: u32 = 2;
+
+/// Least SGEs of a Send: transport header, head, tail.
+const MIN_SEND_SGES: u32 = 3;
+
+/// Most SGEs of a Requester's Send: the pages of the largest inline message more.
+const CLIENT_SEND_SGES: u32 = 19;
+
+/// Least requests under way that a connection is worth.
+const MIN_REQUESTS: u32 = 4;
+
+/// Sizes of a Requester's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientLimits {
+    /// Requests under way at most: the credits to ask for.
+    pub(crate) requests: u32,
+    /// Pages in one registration.
+    pub(crate) pages_per_segment: u32,
+    /// Segments, thus registrations, in one chunk at most.
+    pub(crate) segments: u32,
+    /// SGEs of a Send, the one for the transport header included.
+    pub(crate) send_sges: u32,
+    /// Send Queue entries, reverse direction included.
+    pub(crate) send_wr: u32,
+    /// Receive Queue entries, reverse direction included.
+    pub(crate) recv_wr: u32,
+    /// Receives that may be posted ahead in one go.
+    pub(crate) recv_batch: u32,
+}
+
+impl ClientLimits {
+    /// Fits `requests` concurrent requests, and `reverse` of the other direction, to a device.
+    ///
+    /// A registration is as long as the device allows, so that a chunk has one segment where
+    /// that is possible: one registration, one handle, one remote invalidation.
+    pub(crate) fn new(device: &DeviceLimits, requests: u32, reverse: u32) -> Result<Self, Refusal> {
+        if !device.mem_mgt_extensions {
+            return Err(Refusal::NoFastRegistration);
+        }
+        if device.max_send_sge < MIN_SEND_SGES {
+            return Err(Refusal::TooFewSges);
+        }
+        let pages = device.max_fast_reg_pages.min(MAX_DATA_PAGES);
+        let segments = match pages {
+            0 => return Err(Refusal::NoFastRegistration),
+            pages => MAX_DATA_PAGES.div_ceil(pages),
+        }
+        .saturating_add(EDGE_SEGMENTS)
+        .min(MAX_CHUNK_SEGMENTS);
+        if segments.saturating_mul(pages) < MIN_CHUNK_PAGES {
+            return Err(Refusal::TooFewPages);
+        }
+        // Per request: a registration and an invalidation for each segment, and the Send.
+        let per_request = segments
+            .saturating_mul(CHUNKS_PER_RPC)
+            .saturating_mul(2)
+            .saturating_add(1);
+        let room = queue_room(device, reverse);
+        // The Receives and those posted ahead are far fewer: they fit as well.
+        let requests = requests.min(room.checked_div(per_request).unwrap_or(0));
+        if requests < MIN_REQUESTS {
+            return Err(Refusal::QueuesTooShort);
+        }
+        let recv_batch = (requests / 4).max(1);
+        Ok(Self {
+            requests,
+            pages_per_segment: pages,
+            segments,
+            send_sges: device.max_send_sge.min(CLIENT_SEND_SGES),
+            send_wr: requests.saturating_mul(per_request).saturating_add(reverse),
+            recv_wr: requests.saturating_add(recv_batch).saturating_add(reverse),
+            recv_batch,
+        })
+    }
+
+    /// Registrations of one RPC at most.
+    pub(crate) fn registrations(&self) -> u32 {
+        self.segments.saturating_mul(CHUNKS_PER_RPC)
+    }
+}
+
+/// Entries of a queue, without those of the drain and of the reverse direction.
+fn queue_room(device: &DeviceLimits, reverse: u32) -> u32 {
+    device
+        .max_qp_wr
+        .min(device.max_cqe)
+        .saturating_sub(1)
+        .saturating_sub(reverse)
+}

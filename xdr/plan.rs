@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! How a message is to be moved (RFC 8166, sections 3.5 and 4.3.3).
+//!
+//! A Requester chooses for its Call and, since it has to provide the memory, for the Reply:
+//!
+//! ```text
+//!   Reply:  longest fits inline -> Inline
+//!           else one item may be placed directly, and the rest fits inline -> WriteChunk
+//!           else -> ReplyChunk
+//!   Call:   fits inline, and in the copy buffer -> Copy
+//!           fits inline, and in the SGEs -> Gather
+//!           else its page part may be placed directly, and the rest fits inline -> ReadChunk
+//!           else -> PositionZero
+//! ```
+//!
+//! "Inline" means: with the transport header, within the inline threshold. The header is
+//! counted as it will be sent, with the most segments that its chunks can have.
+
+use super::chunk::WriteChunk;
+use super::header::MIN_LEN;
+use super::segment::{
+    ReadSegment,
+    Segment, //
+};
+use super::units::{
+    host_len,
+    pad_len,
+    InlineSize,
+    Position,
+    WORD, //
+};
+
+/// What a connection allows a Requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Thresholds {
+    /// Largest message to the Responder.
+    pub(crate) send: InlineSize,
+    /// Largest message from the Responder.
+    pub(crate) receive: InlineSize,
+    /// Most segments in one chunk.
+    pub(crate) segments: u32,
+    /// Most SGEs of one Send, the one for the transport header included.
+    pub(crate) send_sges: u32,
+}
+
+/// A Call that waits to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallShape {
+    /// Octets before the pages: where the page part lies in the stream.
+    pub(crate) head: u32,
+    /// Octets in the pages.
+    pub(crate) pages: u32,
+    /// Offset of the page part in its first page.
+    pub(crate) page_offset: u32,
+    /// Octets after the pages, roundup of the page part included.
+    pub(crate) tail: u32,
+    /// The page part is one item that may be placed directly (XDRBUF_WRITE).
+    pub(crate) pages_eligible: bool,
+    /// Octets of the buffer that a whole Call may be copied to, for one SGE.
+    pub(crate) copy_room: u32,
+}
+
+/// Memory for the Reply of that Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyShape {
+    /// Octets before the pages.
+    pub(crate) head: u32,
+    /// Octets in the pages.
+    pub(crate) pages: u32,
+    /// Octets after the pages.
+    pub(crate) tail: u32,
+    /// The page part is one item that may be placed directly (XDRBUF_READ).
+    pub(crate) pages_eligible: bool,
+}
+
+/// How a Call is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallMode {
+    /// Inline, copied together: header and message, two SGEs.
+    Copy,
+    /// Inline, gathered from where it lies.
+    Gather,
+    /// The pages in a Read chunk, the rest inline.
+    ReadChunk {
+        /// Position of the chunk: the length of the head.
+        position: Position,
+        /// Octets at the start of the tail that are roundup of the pages, and not sent.
+        tail_skip: u32,
+    },
+    /// All in a Position Zero Read chunk; RDMA_NOMSG.
+    PositionZero,
+}
+
+/// How the Reply is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyMode {
+    /// Inline; no chunk is offered.
+    Inline,
+    /// The pages in a Write chunk, the rest inline.
+    WriteChunk,
+    /// All in the Reply chunk.
+    ReplyChunk,
+}
+
+/// Size of a page, for the count of SGEs.
+const PAGE_SIZE: u32 = 4096;
+
+/// Chooses for a Requester. `direct_placement` is false when the security flavor has to see
+/// every octet of the message (krb5i, krb5p; RFC 8166, section 8.2.2).
+pub(crate) fn choose(
+    limits: &Thresholds,
+    call: &CallShape,
+    reply: &ReplyShape,
+    direct_placement: bool,
+) -> (CallMode, ReplyMode) {
+    let reply_mode = choose_reply(limits, reply, direct_placement);
+    (
+        choose_call(limits, call, reply_mode, direct_placement),
+        reply_mode,
+    )
+}
+
+fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool) -> ReplyMode {
+    let rest = reply.head.saturating_add(reply.tail);
+    let all = rest.saturating_add(reply.pages);
+    let write_header = header_len(limits, CallMode::Copy, ReplyMode::WriteChunk);
+    if fits(limits.receive, MIN_LEN, all) {
+        ReplyMode::Inline
+    } else if direct_placement
+        && reply.pages_eligible
+        && reply.pages != 0
+        && fits(limits.receive, write_header, rest)
+    {
+        ReplyMode::WriteChunk
+    } else {
+        ReplyMode::ReplyChunk
+    }
+}
+
+fn choose_call(
+    limits: &Thresholds,
+    call: &CallShape,
+    reply: ReplyMode,
+    direct_placement: bool,
+) -> CallMode {
+    let rest = call.head.saturating_add(call.tail);
+    let all = rest.saturating_add(call.pages);
+    if fits(limits.send, header_len(limits, CallMode::Copy, reply), all) {
+        if all <= call.copy_room {
+            return CallMode::Copy;
+        }
+        if gather_sges(call) <= limits.send_sges {
+            return CallMode::Gather;
+        }
+    }
+    let tail_skip = pad_len(call.pages);
+    let chunk = CallMode::ReadChunk {
+        position: Position(call.head),
+        tail_skip,
+    };
+    let eligible = direct_placement
+        && call.pages_eligible
+        && call.pages != 0
+        && call.head & 3 == 0
+        && call.head >= ReadSegment::MIN_POSITION
+        && call.tail >= tail_skip;
+    if eligible && fits(limits.send, header_len(limits, chunk, reply), rest) {
+        return chunk;
+    }
+    CallMode::PositionZero
+}
+
+/// Longest header that a message of these modes can have.
+pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) -> usize {
+    let segments = host_len(limits.segments);
+    let read = match call {
+        CallMode::Copy | CallMode::Gather => 0,
+        CallMode::ReadChunk { .. } | CallMode::PositionZero => {
+            segments.saturating_mul(ReadSegment::WIRE_LEN)
+        }
+    };
+    let chunk = segments
+        .saturating_mul(Segment::WIRE_LEN)
+        .saturating_add(WORD);
+    let write = match reply {
+        ReplyMode::Inline => 0,
+        // A list item has a discriminator before it.
+        ReplyMode::WriteChunk => chunk.saturating_add(WORD),
+        ReplyMode::ReplyChunk => chunk,
+    };
+    MIN_LEN.saturating_add(read).saturating_add(write)
+}
+
+/// SGEs of a gathered Call: transport header, head, pages, tail.
+pub(crate) fn gather_sges(call: &CallShape) -> u32 {
+    let pages = call
+        .pages
+        .saturating_add(call.page_offset % PAGE_SIZE)
+        .div_ceil(PAGE_SIZE);
+    let pages = match call.pages {
+        0 => 0,
+        _ => pages,
+    };
+    pages
+        .saturating_add(2)
+        .saturating_add(u32::from(call.tail != 0))
+}
+
+fn fits(threshold: InlineSize, header: usize, message: u32) -> bool {
+    header.saturating_add(host_len(message)) <= host_len(threshold.0)
+}
+
+/// How a Responder moves a Reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Response {
+    /// Header and message in one Send; RDMA_MSG.
+    Inline,
+    /// The message in the Reply chunk; RDMA_NOMSG.
+    ReplyChunk,
+    /// There is no way; RDMA_ERROR, ERR_CHUNK.
+    TooLarge,
+}
+
+/// Chooses for a Responder: `message` is the length of the (reduced) Payload stream, `header`
+/// that of the transport header with the offered lists in it, and `send` the negotiated
+/// threshold towards the Requester.
+///
+/// An offered Reply chunk need not be used when the message fits inline (RFC 8166, section
+/// 4.3.3): a Send costs less than an RDMA Write and a Send.
+pub(crate) fn choose_response(
+    send: InlineSize,
+    header: usize,
+    message: u32,
+    reply_chunk: Option<&WriteChunk<'_>>,
+) -> Response {
+    if fits(send, header, message) {
+        return Response::Inline;
+    }
+    match reply_chunk {
+        Some(chunk) if u64::from(message) <= chunk.capacity() && fits(send, header, 0) => {
+            Response::ReplyChunk
+        }
+        _ => Response::TooLarge,
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Properties that the peers tell each other in the private data of the connection manager
+//! (RFC 8797).
+
+use super::cursor::{
+    Reader,
+    Writer, //
+};
+use super::error::Item;
+use super::units::InlineSize;
+
+/// Format identifier of RPC-over-RDMA private data.
+const MAGIC: u32 = 0xf6ab_0e18;
+/// Version of the format.
+const VERSION: u8 = 1;
+/// Flag: remote invalidation is supported.
+const REMOTE_INVALIDATION: u8 = 1;
+
+/// What one peer tells the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Private {
+    /// Any handle in a Call may be invalidated by the Send that carries the Reply.
+    pub(crate) remote_invalidation: bool,
+    /// The largest message this peer sends.
+    pub(crate) send: InlineSize,
+    /// The largest message this peer receives.
+    pub(crate) receive: InlineSize,
+}
+
+impl Private {
+    /// Octets on the wire.
+    pub(crate) const WIRE_LEN: usize = 8;
+
+    /// What is assumed of a peer that tells nothing (RFC 8797, section 4.1).
+    pub(crate) const DEFAULT: Self = Self {
+        remote_invalidation: false,
+        send: InlineSize::DEFAULT,
+        receive: InlineSize::DEFAULT,
+    };
+
+    /// Reads private data. Octets after the format are ignored: the connection manager fills
+    /// its field with zeros. `None` if this is not the format, or not a version known here.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(bytes);
+        let magic = r.u32(Item::FixedHeader).ok()?;
+        let &[version, flags, send, receive] = r.rest().first_chunk::<4>()?;
+        (magic == MAGIC && version == VERSION).then_some(Self {
+            remote_invalidation: flags & REMOTE_INVALIDATION != 0,
+            send: size_from_wire(send),
+            receive: size_from_wire(receive),
+        })
+    }
+
+    /// The octets to send.
+    pub(crate) fn encode(&self) -> [u8; Self::WIRE_LEN] {
+        let mut bytes = [0; Self::WIRE_LEN];
+        let flags = match self.remote_invalidation {
+            true => REMOTE_INVALIDATION,
+            false => 0,
+        };
+        let tail = [
+            VERSION,
+            flags,
+            size_to_wire(self.send),
+            size_to_wire(self.receive),
+        ];
+        let mut w = Writer::new(&mut bytes);
+        // Both fit: the array has the length of the format.
+        let _ = w.u32(MAGIC).and_then(|()| w.put(&tail));
+        bytes
+    }
+
+    /// What holds on a connection between this peer and `other`, seen from this peer: each
+    /// direction takes the smaller of what its sender sends and its receiver receives, and
+    /// both must support remote invalidation (RFC 8797, sections 5.1 and 5.2).
+    pub(crate) fn negotiate(&self, other: &Self) -> Self {
+        Self {
+            remote_invalidation: self.remote_invalidation && other.remote_invalidation,
+            send: self.send.min(other.receive),
+            receive: self.receive.min(other.send),
+        }
+    }
+}
+
+/// A size on the wire: whole KiB, less one.
+fn size_from_wire(size: u8) -> InlineSize {
+    InlineSize(u32::from(size).saturating_add(1).saturating_mul(1024))
+}
+
+/// The largest size the wire can tell that is not larger than `size`, but at least 1 KiB.
+fn size_to_wire(size: InlineSize) -> u8 {
+    u8::try_from((size.0 / 1024).saturating_sub(1)).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A Reply against its Call: what a Requester checks before it touches any result (RFC 8166,
+//! sections 3.4.6, 4.3.2 and 4.3.3).
+
+use super::chunk::WriteChunk;
+use super::error::DecodeError;
+use super::message::{
+    Body,
+    ErrorBody,
+    Message, //
+};
+use super::segment::Segment;
+
+/// Where the result of a Call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome<'a> {
+    /// The Payload stream is here, but for the octets placed in the Write chunk.
+    Inline {
+        /// The (reduced) Payload stream.
+        payload: &'a [u8],
+        /// Octets in the Write chunk, from its start and without a gap.
+        written: u32,
+    },
+    /// The Payload stream is in the Reply chunk.
+    ReplyChunk {
+        /// Octets in the Reply chunk, from its start and without a gap. Not zero.
+        written: u32,
+    },
+    /// There is no result and there will be none.
+    Failed(ErrorBody),
+}
+
+/// Checks a Reply against the chunks that the Call offered: at most one Write chunk, at most
+/// one Reply chunk, each given by its segments in the order they were sent.
+///
+/// A chunk that was offered and is not returned holds nothing. One that is returned has to be
+/// the one that was offered.
+///
+/// # Errors
+///
+/// [`DecodeError::Mismatch`], [`DecodeError::ReadListInReply`] and
+/// [`DecodeError::PayloadPlace`]: the RPC has failed; its XID was good, so it need not wait.
+pub(crate) fn check<'a, W, R>(
+    message: &Message<'a>,
+    write_offered: W,
+    reply_offered: R,
+) -> Result<Outcome<'a>, DecodeError>
+where
+    W: IntoIterator<Item = Segment>,
+    R: IntoIterator<Item = Segment>,
+{
+    let (lists, payload) = match message.body {
+        Body::Msg { lists, payload } => (lists, Some(payload)),
+        Body::NoMsg { lists } => (lists, None),
+        Body::Error(error) => return Ok(Outcome::Failed(error)),
+    };
+    if !lists.read.is_empty() {
+        return Err(DecodeError::ReadListInReply);
+    }
+    let mut chunks = lists.write.iter();
+    let written = match chunks.next() {
+        Some(chunk) => check_chunk(&chunk, write_offered)?,
+        None => 0,
+    };
+    if chunks.next().is_some() {
+        return Err(DecodeError::Mismatch);
+    }
+    let reply_written = match lists.reply {
+        Some(chunk) => check_chunk(&chunk, reply_offered)?,
+        None => 0,
+    };
+    match (payload, written, reply_written) {
+        (Some(payload), written, 0) => Ok(Outcome::Inline { payload, written }),
+        (None, 0, written @ 1..) => Ok(Outcome::ReplyChunk { written }),
+        _ => Err(DecodeError::PayloadPlace),
+    }
+}
+
+/// Compares a returned chunk with the one that was offered; returns the octets it holds.
+///
+/// A Responder fills a chunk from its start: a segment after one that is not full is empty.
+/// Anything else would make octets pass for results that nobody wrote.
+pub(crate) fn check_chunk(
+    returned: &WriteChunk<'_>,
+    offered: impl IntoIterator<Item = Segment>,
+) -> Result<u32, DecodeError> {
+    let mut offered = offered.into_iter();
+    let mut total = 0u32;
+    let mut full = true;
+    for segment in returned.iter() {
+        let Some(ours) = offered.next() else {
+            return Err(DecodeError::Mismatch);
+        };
+        let same = segment.handle == ours.handle && segment.offset == ours.offset;
+        let fits = segment.length <= ours.length && (full || segment.length == 0);
+        if !same || !fits {
+            return Err(DecodeError::Mismatch);
+        }
+        full = full && segment.length == ours.length;
+        total = total
+            .checked_add(segment.length)
+            .ok_or(DecodeError::TooLong)?;
+    }
+    match offered.next() {
+        Some(_) => Err(DecodeError::Mismatch),
+        None => Ok(total),
+    }
+}

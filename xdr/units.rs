@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Numbers of the protocol, each with its own type (RFC 8166, section 4.1.2).
+//!
+//! The field is open: these types keep a handle from being taken for a position, they do not
+//! hide the number. All are in host byte order.
+
+/// Transaction ID: joins a Reply to its Call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Xid(pub(crate) u32);
+
+/// Steering tag (R_key) of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle(pub(crate) u32);
+
+/// Virtual address of the first octet of a segment within its registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offset(pub(crate) u64);
+
+/// Byte offset of a Read chunk in the unreduced Payload stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position(pub(crate) u32);
+
+impl Position {
+    /// Position of the Read chunk that holds the Payload stream itself.
+    pub(crate) const ZERO: Self = Position(0);
+}
+
+/// Number of messages: a request when in a Call, a grant when in a Reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Credits(pub(crate) u32);
+
+/// Version of the transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version(pub(crate) u32);
+
+impl Version {
+    /// The only version spoken here.
+    pub(crate) const ONE: Self = Version(1);
+}
+
+/// Number of octets that one Send can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct InlineSize(pub(crate) u32);
+
+impl InlineSize {
+    /// What every peer can take (RFC 8166, section 3.3.3).
+    pub(crate) const DEFAULT: Self = InlineSize(1024);
+}
+
+/// Octets of one XDR word.
+pub(crate) const WORD: usize = 4;
+
+/// Octets of XDR roundup that follow an item of `len` octets (RFC 4506, section 3).
+pub(crate) const fn pad_len(len: u32) -> u32 {
+    len.wrapping_neg() & 3
+}
+
+/// `len` rounded up to a whole number of XDR words, or `None` if that does not fit.
+pub(crate) const fn padded_len(len: u32) -> Option<u32> {
+    len.checked_add(pad_len(len))
+}
+
+/// `len` as a wire length; lengths that do not fit are no lengths of this protocol.
+pub(crate) fn wire_len(len: usize) -> Option<u32> {
+    u32::try_from(len).ok()
+}
+
+/// `n` as an index type. Total on every machine whose pointers have at least 32 bits.
+pub(crate) fn host_len(n: u32) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
