@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#include "shims.h"
+
+unsigned int rpcrdma_shim_memalloc_noio_save(void)
+{
+	return memalloc_noio_save();
+}
+
+void rpcrdma_shim_memalloc_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
+}
+
+void rpcrdma_shim_reinit_completion(struct completion *x)
+{
+	reinit_completion(x);
+}
+
+struct page *rpcrdma_shim_virt_to_page(const void *addr)
+{
+	return virt_to_page(addr);
+}
+
+void *rpcrdma_shim_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+bool rpcrdma_shim_sendpage_ok(struct page *page)
+{
+	return sendpage_ok(page);
+}
+
+void rpcrdma_shim_get_page(struct page *page)
+{
+	get_page(page);
+}
+
+void rpcrdma_shim_put_page(struct page *page)
+{
+	put_page(page);
+}
+
+unsigned long rpcrdma_shim_page_to_pfn(const struct page *page)
+{
+	return page_to_pfn(page);
+}
+
+void rpcrdma_shim_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len,
+			      unsigned int offset)
+{
+	sg_set_page(sg, page, len, offset);
+}
+
+int rpcrdma_shim_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+			      const struct ib_send_wr **bad)
+{
+	return ib_post_send(qp, wr, bad);
+}
+
+int rpcrdma_shim_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+			      const struct ib_recv_wr **bad)
+{
+	return ib_post_recv(qp, wr, bad);
+}
+
+u64 rpcrdma_shim_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,
+				   enum dma_data_direction dir)
+{
+	return ib_dma_map_single(dev, addr, size, dir);
+}
+
+void rpcrdma_shim_ib_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
+				      enum dma_data_direction dir)
+{
+	ib_dma_unmap_single(dev, addr, size, dir);
+}
+
+u64 rpcrdma_shim_ib_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
+				 size_t size, enum dma_data_direction dir)
+{
+	return ib_dma_map_page(dev, page, offset, size, dir);
+}
+
+void rpcrdma_shim_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
+				    enum dma_data_direction dir)
+{
+	ib_dma_unmap_page(dev, addr, size, dir);
+}
+
+int rpcrdma_shim_ib_dma_mapping_error(struct ib_device *dev, u64 addr)
+{
+	return ib_dma_mapping_error(dev, addr);
+}
+
+void rpcrdma_shim_ib_dma_sync_single_for_cpu(struct ib_device *dev, u64 addr, size_t size,
+					     enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_cpu(dev, addr, size, dir);
+}
+
+void rpcrdma_shim_ib_dma_sync_single_for_device(struct ib_device *dev, u64 addr, size_t size,
+						enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_device(dev, addr, size, dir);
+}
+
+int rpcrdma_shim_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+			       enum dma_data_direction dir)
+{
+	return ib_dma_map_sg(dev, sg, nents, dir);
+}
+
+void rpcrdma_shim_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+				  enum dma_data_direction dir)
+{
+	ib_dma_unmap_sg(dev, sg, nents, dir);
+}
+
+unsigned int rpcrdma_shim_ib_dma_max_seg_size(struct ib_device *dev)
+{
+	return ib_dma_max_seg_size(dev);
+}
+
+void rpcrdma_shim_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
+{
+	ib_update_fast_reg_key(mr, newkey);
+}
+
+void *rpcrdma_shim_ib_get_client_data(struct ib_device *dev, struct ib_client *client)
+{
+	return ib_get_client_data(dev, client);
+}
+
+int rpcrdma_shim_ibdev_to_node(struct ib_device *dev)
+{
+	return ibdev_to_node(dev);
+}
+
+bool rpcrdma_shim_rdma_protocol_iwarp(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_iwarp(dev, port);
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A completion that can be used again.
+
+use kernel::{
+    prelude::*,
+    types::Opaque, //
+};
+
+use crate::kapi::bindings;
+
+/// Something that one thread waits for and another reports done.
+#[pin_data]
+pub(crate) struct Done {
+    #[pin]
+    inner: Opaque<bindings::completion>,
+}
+
+// SAFETY: C's completions are made for use by several threads.
+unsafe impl Send for Done {}
+// SAFETY: See `Send`.
+unsafe impl Sync for Done {}
+
+impl Done {
+    /// Makes one that is not done.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
+                // SAFETY: `slot` is valid for writing a completion.
+                unsafe { bindings::init_completion(slot) };
+            }),
+        })
+    }
+
+    /// Lets one waiter go on, now or when it comes. Any context.
+    pub(crate) fn complete(&self) {
+        // SAFETY: The completion is initialised.
+        unsafe { bindings::complete(self.inner.get()) };
+    }
+
+    /// Lets every waiter go on, until [`Done::reset`]. Any context.
+    pub(crate) fn complete_all(&self) {
+        // SAFETY: The completion is initialised.
+        unsafe { bindings::complete_all(self.inner.get()) };
+    }
+
+    /// Makes it not done again. The caller knows that nobody waits.
+    pub(crate) fn reset(&self) {
+        // SAFETY: The completion is initialised; the write races at worst with a `complete`,
+        // which C resolves to one order or the other.
+        unsafe { bindings::rpcrdma_shim_reinit_completion(self.inner.get()) };
+    }
+
+    /// Waits. Sleeps.
+    pub(crate) fn wait(&self) {
+        // SAFETY: The completion is initialised.
+        unsafe { bindings::wait_for_completion(self.inner.get()) };
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What `kernel` lacks and is neither RDMA nor sunrpc.
+
+pub(crate) mod completion;
+pub(crate) mod gfp;
+pub(crate) mod pages;
+pub(crate) mod ratelimit;
+pub(crate) mod wait;
+pub(crate) mod work;

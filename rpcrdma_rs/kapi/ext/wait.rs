@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Waiting for a condition.
+
+use core::{
+    ffi::c_int,
+    pin::Pin, //
+};
+
+use kernel::{
+    prelude::*,
+    str::CStr,
+    sync::LockClassKey,
+    time::Jiffies,
+    types::Opaque, //
+};
+
+use crate::kapi::bindings;
+
+/// Makes an initialiser of a [`WaitQueue`] with a lock class of its own.
+macro_rules! new_waitqueue {
+    ($name:literal) => {
+        $crate::kapi::ext::wait::WaitQueue::new(
+            ::kernel::c_str!($name),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub(crate) use new_waitqueue;
+
+/// Threads that wait for something to become true.
+///
+/// Who makes it true calls [`WaitQueue::wake_all`] afterwards. The condition is evaluated
+/// by the waiter, which is about to sleep: it must not sleep itself.
+#[pin_data]
+pub(crate) struct WaitQueue {
+    #[pin]
+    head: Opaque<bindings::wait_queue_head>,
+}
+
+// SAFETY: C's wait queues are made for use by several threads.
+unsafe impl Send for WaitQueue {}
+// SAFETY: See `Send`.
+unsafe impl Sync for WaitQueue {}
+
+impl WaitQueue {
+    /// See [`new_waitqueue!`].
+    pub(crate) fn new(name: &'static CStr, key: Pin<&'static LockClassKey>) -> impl PinInit<Self> {
+        pin_init!(Self {
+            head <- Opaque::ffi_init(|slot| {
+                // SAFETY: `slot` is valid for writing a wait queue; name and key are static.
+                unsafe {
+                    bindings::__init_waitqueue_head(slot, name.as_char_ptr(), key.as_ptr())
+                }
+            }),
+        })
+    }
+
+    /// Waits until `condition` holds, at most `limit`; returns whether it does. Sleeps.
+    pub(crate) fn wait_timeout(&self, limit: Jiffies, mut condition: impl FnMut() -> bool) -> bool {
+        let mut left = isize::try_from(limit).unwrap_or(isize::MAX);
+        let entry = Opaque::<bindings::wait_queue_entry>::uninit();
+        // SAFETY: `entry` is valid for writing and stays where it is until `finish_wait`.
+        unsafe { bindings::init_wait_entry(entry.get(), 0) };
+        let holds = loop {
+            // SAFETY: The queue is initialised, the entry as well and not moved. CAST: A task
+            // state is a small set of bits.
+            unsafe {
+                bindings::prepare_to_wait_event(
+                    self.head.get(),
+                    entry.get(),
+                    bindings::TASK_UNINTERRUPTIBLE as c_int,
+                )
+            };
+            if condition() {
+                break true;
+            }
+            if left == 0 {
+                break false;
+            }
+            // SAFETY: We are in process context and hold no lock that forbids sleeping.
+            left = unsafe { bindings::schedule_timeout(left) };
+        };
+        // SAFETY: As above; afterwards nothing refers to the entry.
+        unsafe { bindings::finish_wait(self.head.get(), entry.get()) };
+        holds
+    }
+
+    /// Lets every waiter look at its condition. Any context.
+    pub(crate) fn wake_all(&self) {
+        // SAFETY: The queue is initialised.
+        unsafe {
+            bindings::__wake_up(
+                self.head.get(),
+                bindings::TASK_NORMAL,
+                0,
+                core::ptr::null_mut(),
+            );
+        }
+    }
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Safe abstractions of the kernel interfaces a transport needs and `kernel` lacks.
+//!
+//! Written as if it were `rust/kernel/{rdma,sunrpc}`. Rules of the room:
+//!
+//! * `unsafe`, C types and the bindings stay in here; what is public is safe to use.
+//! * Nothing in here knows the RPC-over-RDMA protocol, the client or the server.
+//! * Memory that C or a device can see is never behind a `&mut`.
+
+mod bindings;
+
+pub(crate) mod ext;
+pub(crate) mod rdma;
+pub(crate) mod sunrpc;
+pub(crate) mod sysctl;
+pub(crate) mod trace;
+
+#[cfg(rpcrdma_kapi_test)]
+#[path = "../../selftests/kapi/loopback.rs"]
+pub(crate) mod loopback;

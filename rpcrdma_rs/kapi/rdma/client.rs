@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Notice of devices that go away.
+//!
+//! ib_core tells its clients when a device is removed, and waits until they are done with it.
+//! Whoever has resources on a device holds a [`RemovalGuard`] for it:
+//!
+//! ```text
+//!   RemovalGuard::new ──► guarding ──device goes──► told (Removal::removed) ──► dropped
+//!                            └──────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The removal goes on when the last guard of the device is dropped.
+
+use core::{
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::to_result,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow,
+        Completion,
+        Mutex, //
+    },
+    types::Opaque, //
+};
+
+use super::{
+    device::Device,
+    owner_name, //
+};
+use crate::kapi::{
+    bindings,
+    trace::{
+        trace_rpcrdma_client_add_one,
+        trace_rpcrdma_client_remove_one,
+        trace_rpcrdma_client_remove_one_done,
+        trace_rpcrdma_client_wait_on, //
+    },
+};
+
+/// Who is to give its resources up when their device goes away.
+pub(crate) trait Removal: Send + Sync + 'static {
+    /// The device is going away: drop the guard soon, or have it dropped. May sleep, and may
+    /// drop the guard itself.
+    fn removed(&self);
+}
+
+/// The guards of one device.
+struct Guards {
+    /// Set for good when the device is going away.
+    removing: bool,
+    next_key: u64,
+    list: KVec<(u64, Arc<dyn Removal>)>,
+}
+
+/// One device, from the time ib_core announces it.
+#[pin_data]
+struct DeviceData {
+    #[pin]
+    guards: Mutex<Guards>,
+    /// Done when the device is going away and the last guard is gone.
+    #[pin]
+    empty: Completion,
+}
+
+/// Our `struct ib_client`.
+struct Client(Opaque<bindings::ib_client>);
+
+// SAFETY: ib_core synchronises the use of its clients.
+unsafe impl Sync for Client {}
+
+static CLIENT: Client = Client(Opaque::new(bindings::ib_client {
+    name: owner_name(),
+    add: Some(add_device),
+    remove: Some(remove_device),
+    ..pin_init::zeroed()
+}));
+
+kernel::sync::global_lock! {
+    // SAFETY: Initialised by `Registration::new`, before ib_core or anybody else calls us.
+    unsafe(uninit) static DEVICES: Mutex<()> = ();
+}
+
+/// Keeps the module told of devices. One at a time, in the root's list of registrations.
+pub(crate) struct Registration(());
+
+impl Registration {
+    /// Starts to be told. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: The root makes one registration only, when the module is loaded.
+        unsafe { DEVICES.init() };
+        // SAFETY: The client is static, and this is the only registration.
+        to_result(unsafe { bindings::ib_register_client(CLIENT.0.get()) })?;
+        Ok(Registration(()))
+    }
+}
+
+impl Drop for Registration {
+    /// Waits until no guard is left. Sleeps.
+    fn drop(&mut self) {
+        // SAFETY: Registered by `new`.
+        unsafe { bindings::ib_unregister_client(CLIENT.0.get()) };
+    }
+}
+
+/// Holds a device that is going away back until it is dropped.
+pub(crate) struct RemovalGuard {
+    key: u64,
+    device: Arc<DeviceData>,
+}
+
+impl RemovalGuard {
+    /// Asks to be told through `removal` when `device` goes away. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if it is going away now, `ENOMEM`.
+    pub(crate) fn new(device: &Device, removal: Arc<dyn Removal>) -> Result<Self> {
+        let devices = DEVICES.lock();
+        // SAFETY: The device is valid, the client registered while the module is in use.
+        let data =
+            unsafe { bindings::rpcrdma_shim_ib_get_client_data(device.as_raw(), CLIENT.0.get()) };
+        let data = NonNull::new(data).ok_or(ENODEV)?;
+        // SAFETY: What `add_device` set is an `Arc`; `remove_device` takes it away under the
+        // lock.
+        let data = unsafe { ArcBorrow::from_raw(data.as_ptr().cast::<DeviceData>()) };
+        let data: Arc<DeviceData> = data.into();
+        drop(devices);
+
+        let mut guards = data.guards.lock();
+        if guards.removing {
+            return Err(ENODEV);
+        }
+        let key = guards.next_key;
+        guards.list.push((key, removal), GFP_KERNEL)?;
+        guards.next_key += 1;
+        drop(guards);
+        Ok(RemovalGuard { key, device: data })
+    }
+}
+
+impl Drop for RemovalGuard {
+    fn drop(&mut self) {
+        let mut guards = self.device.guards.lock();
+        let place = guards.list.iter().position(|(key, _)| *key == self.key);
+        let removed = place.and_then(|place| guards.list.remove(place).ok());
+        let last = guards.removing && guards.list.is_empty();
+        drop(guards);
+        // May be the last reference, whose drop is not for under the lock.
+        drop(removed);
+        if last {
+            self.device.empty.complete_all();
+        }
+    }
+}
+
+/// Called by ib_core for each device, those that there are and those that come.
+///
+/// # Safety
+///
+/// `device` must be valid.
+unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
+    let data = Arc::pin_init(
+        pin_init!(DeviceData {
+            guards <- new_mutex!(
+                Guards {
+                    removing: false,
+                    next_key: 0,
+                    list: KVec::new(),
+                },
+                "Guards"
+            ),
+            empty <- Completion::new(),
+        }),
+        GFP_KERNEL,
+    );
+    match data {
+        Ok(data) => {
+            let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
+            // SAFETY: The device is valid and ours is the client being added.
+            unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), data) };
+            // SAFETY: As above.
+            trace_rpcrdma_client_add_one(unsafe { Device::from_raw(device) }.name());
+            0
+        }
+        Err(error) => error.to_errno(),
+    }
+}
+
+/// Called by ib_core when a device goes away, or the client.
+///
+/// # Safety
+///
+/// `data` must be what `add_device` set.
+unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut c_void) {
+    if data.is_null() {
+        return;
+    }
+    let devices = DEVICES.lock();
+    // SAFETY: The device is valid until we return.
+    unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), core::ptr::null_mut()) };
+    drop(devices);
+    // SAFETY: By this function's contract; nobody finds the pointer any more.
+    let data = unsafe { Arc::<DeviceData>::from_raw(data.cast_const().cast()) };
+    data.guards.lock().removing = true;
+    // SAFETY: As above.
+    let name = unsafe { Device::from_raw(device) }.name();
+    trace_rpcrdma_client_remove_one(name);
+    // Told one by one without the lock, which the drop of a guard takes. No guard comes any
+    // more, and keys only grow.
+    let mut told = None;
+    loop {
+        let guards = data.guards.lock();
+        let next = guards
+            .list
+            .iter()
+            .find(|(key, _)| told.is_none_or(|told| *key > told))
+            .map(|(key, removal)| (*key, removal.clone()));
+        let empty = guards.list.is_empty();
+        drop(guards);
+        match next {
+            Some((key, removal)) => {
+                told = Some(key);
+                removal.removed();
+            }
+            None if empty => return trace_rpcrdma_client_remove_one_done(name),
+            None => break,
+        }
+    }
+    trace_rpcrdma_client_wait_on(name);
+    data.empty.wait_for_completion();
+    trace_rpcrdma_client_remove_one_done(name);
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Completions of the Send Queue.
+//!
+//! A [`Cqe`] is a field of the thing that owns what is posted, as a `Work` is of what is
+//! queued: posting consumes the pointer to the thing, the completion gives it back.
+//!
+//! ```text
+//!   idle ──post──► in flight ──done──► idle
+//! ```
+//!
+//! One `Cqe` is in flight once at a time. Completions run on the workqueue of ib_core, in
+//! process context, one at a time for each QP. They must not wait for another completion.
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    prelude::*,
+    str::CStr,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
+};
+
+use super::qp::{
+    Qp,
+    QpHandler, //
+};
+use crate::kapi::{
+    bindings,
+    trace::Cid, //
+};
+
+/// What ib_core sees of a [`Cqe`], and what the QP needs while it is in flight.
+#[repr(C)]
+pub(super) struct RawCqe {
+    cqe: bindings::ib_cqe,
+    /// Next of a QP's list of chains that were posted in part.
+    pub(super) next: *mut RawCqe,
+    /// The chain it is in flight for.
+    ticket: u64,
+    busy: Atomic<bool>,
+}
+
+impl RawCqe {
+    /// Starts a flight; `false` if one is under way.
+    ///
+    /// # Safety
+    ///
+    /// `this` must point to an initialised `RawCqe`.
+    pub(super) unsafe fn start(this: *mut RawCqe, ticket: u64) -> bool {
+        // SAFETY: By this function's contract; `busy` is atomic.
+        let busy = unsafe { &(*this).busy };
+        if busy.xchg(true, Acquire) {
+            return false;
+        }
+        // SAFETY: Who changes `busy` from false to true has the other fields to itself.
+        unsafe { (*this).ticket = ticket };
+        true
+    }
+
+    /// Ends a flight and returns what chain it was for.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be in flight, and the caller the one that the flight ends with.
+    pub(super) unsafe fn end(this: *mut RawCqe) -> u64 {
+        // SAFETY: By this function's contract the fields are the caller's.
+        unsafe {
+            let ticket = (*this).ticket;
+            (*this).busy.store(false, Release);
+            ticket
+        }
+    }
+
+    /// Completes a flight as flushed.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be in flight on the QP that `cq` belongs to, and the device must never
+    /// complete it.
+    pub(super) unsafe fn flush(this: *mut RawCqe, cq: *mut bindings::ib_cq) {
+        let mut wc = bindings::ib_wc {
+            status: bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR,
+            ..Default::default()
+        };
+        wc.__bindgen_anon_1.wr_cqe = core::mem::ManuallyDrop::new(this.cast());
+        // SAFETY: By this function's contract this is the one completion of the flight.
+        if let Some(done) = unsafe { (*this).cqe.done } {
+            // SAFETY: As above.
+            unsafe { done(cq, &mut wc) };
+        }
+    }
+}
+
+/// A completion queue entry, as a field of `T`.
+///
+/// `ID` tells several of them in one type apart.
+#[pin_data]
+#[repr(transparent)]
+pub(crate) struct Cqe<T, const ID: u64 = 0> {
+    #[pin]
+    raw: Opaque<RawCqe>,
+    _owner: PhantomData<fn(T)>,
+}
+
+// SAFETY: Every access to the fields follows the flight: see `RawCqe`.
+unsafe impl<T, const ID: u64> Send for Cqe<T, ID> {}
+// SAFETY: See `Send`.
+unsafe impl<T, const ID: u64> Sync for Cqe<T, ID> {}
+
+impl<T: Completion<ID>, const ID: u64> Cqe<T, ID> {
+    /// Makes one that is idle.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            raw <- Opaque::ffi_init(|slot: *mut RawCqe| {
+                // SAFETY: `slot` is valid for writing.
+                unsafe {
+                    slot.write(RawCqe {
+                        cqe: bindings::ib_cqe {
+                            done: Some(handle_completion::<T, ID>),
+                        },
+                        next: core::ptr::null_mut(),
+                        ticket: 0,
+                        busy: Atomic::new(false),
+                    })
+                }
+            }),
+            _owner: PhantomData,
+        })
+    }
+}
+
+impl<T, const ID: u64> Cqe<T, ID> {
+    /// # Safety
+    ///
+    /// `this` must point to a `Cqe`, which need not be initialised.
+    pub(super) unsafe fn raw_get(this: *mut Self) -> *mut RawCqe {
+        // CAST: The type is transparent, and so is `Opaque`.
+        this.cast()
+    }
+}
+
+/// Declares that a type has a [`Cqe`]; use [`impl_has_cqe!`].
+///
+/// # Safety
+///
+/// The two functions must be each other's inverse, and stay inside the object.
+pub(crate) unsafe trait HasCqe<const ID: u64 = 0>: Sized {
+    /// Returns the field of the object at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must point to a valid object.
+    unsafe fn raw_get_cqe(ptr: *mut Self) -> *mut Cqe<Self, ID>;
+
+    /// Returns the object of the field at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must point to this field of a valid object.
+    unsafe fn cqe_container_of(ptr: *mut Cqe<Self, ID>) -> *mut Self;
+}
+
+/// Implements [`HasCqe`]: `impl_has_cqe! { impl HasCqe<0> for Context { self.cqe } }`.
+macro_rules! impl_has_cqe {
+    ($(impl$({$($generics:tt)*})? HasCqe<$id:literal> for $self:ty { self.$field:ident } )*) => {$(
+        #[allow(unsafe_code, reason = "the field's type is checked by `raw_get_cqe`")]
+        // SAFETY: `raw_get_cqe` compiles only if the field has the right type; the other is
+        // its inverse.
+        unsafe impl$(<$($generics)*>)? $crate::kapi::rdma::cq::HasCqe<$id> for $self {
+            #[inline]
+            unsafe fn raw_get_cqe(
+                ptr: *mut Self,
+            ) -> *mut $crate::kapi::rdma::cq::Cqe<Self, $id> {
+                // SAFETY: The caller promises that the pointer is valid.
+                unsafe { &raw mut (*ptr).$field }
+            }
+
+            #[inline]
+            unsafe fn cqe_container_of(
+                ptr: *mut $crate::kapi::rdma::cq::Cqe<Self, $id>,
+            ) -> *mut Self {
+                // SAFETY: The caller promises that it points to this field.
+                unsafe { ::kernel::container_of!(ptr, Self, $field) }
+            }
+        }
+    )*};
+}
+pub(crate) use impl_has_cqe;
+
+/// A pointer that posting consumes and a completion gives back.
+///
+/// # Safety
+///
+/// The object stays valid and in place from `into_raw` to `from_raw`, with nobody having it
+/// mutably borrowed.
+pub(crate) unsafe trait CqePointer: Send + Sized {
+    /// What it points to.
+    type Target;
+
+    /// Gives the pointer up.
+    fn into_raw(self) -> NonNull<Self::Target>;
+
+    /// Takes the pointer back.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must come from `into_raw`, and be taken back once only.
+    unsafe fn from_raw(ptr: NonNull<Self::Target>) -> Self;
+}
+
+// SAFETY: The reference that `into_raw` keeps keeps the object, which never moves and is only
+// ever borrowed shared.
+unsafe impl<T: Send + Sync> CqePointer for Arc<T> {
+    type Target = T;
+
+    fn into_raw(self) -> NonNull<T> {
+        // SAFETY: An `Arc` is never null.
+        unsafe { NonNull::new_unchecked(Arc::into_raw(self).cast_mut()) }
+    }
+
+    unsafe fn from_raw(ptr: NonNull<T>) -> Self {
+        // SAFETY: By this function's contract.
+        unsafe { Arc::from_raw(ptr.as_ptr()) }
+    }
+}
+
+// SAFETY: The box is the only way to the object, and is given up.
+unsafe impl<T: Send> CqePointer for Pin<KBox<T>> {
+    type Target = T;
+
+    fn into_raw(self) -> NonNull<T> {
+        // SAFETY: The object does not move before `from_raw` pins it again.
+        let this = unsafe { Pin::into_inner_unchecked(self) };
+        // SAFETY: A box is never null.
+        unsafe { NonNull::new_unchecked(KBox::into_raw(this)) }
+    }
+
+    unsafe fn from_raw(ptr: NonNull<T>) -> Self {
+        // SAFETY: By this function's contract it is a box given up above, which was pinned.
+        unsafe { Pin::new_unchecked(KBox::from_raw(ptr.as_ptr())) }
+    }
+}
+
+/// What a completion means to the owner of the chain.
+pub(crate) trait Completion<const ID: u64 = 0>: HasCqe<ID> + 'static {
+    /// The handler of the QPs it may be posted on.
+    type Handler: QpHandler;
+
+    /// How it is owned while it is posted.
+    type Pointer: CqePointer<Target = Self>;
+
+    /// Called once for each post that succeeded, when the device is done with the whole chain.
+    ///
+    /// Runs in process context. It must neither wait for another completion nor drop the
+    /// `QpOwner`, which does.
+    fn done(this: Self::Pointer, qp: &Qp<Self::Handler>, result: Result<Wc, WcError>);
+}
+
+/// A chain that the device is done with, successfully.
+pub(crate) struct Wc {
+    ticket: u64,
+    cid: Cid,
+}
+
+impl Wc {
+    pub(super) fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// What trace events show, as for [`Chain::cid`](super::wr::Chain::cid).
+    pub(crate) fn cid(&self) -> Cid {
+        self.cid
+    }
+}
+
+/// Names a completion for trace events.
+///
+/// # Safety
+///
+/// `cq` must be valid.
+pub(super) unsafe fn cid_of(cq: *const bindings::ib_cq, number: u64) -> Cid {
+    Cid {
+        // SAFETY: By this function's contract; the number is constant.
+        queue: unsafe { (*cq).res.id },
+        // CAST: The lower half tells those apart that are in flight.
+        completion: number as u32,
+    }
+}
+
+/// A Work Request that failed.
+#[derive(Clone, Copy)]
+pub(crate) struct WcError {
+    status: bindings::ib_wc_status,
+    vendor: u32,
+    cid: Cid,
+}
+
+impl WcError {
+    /// Reads a completion; `None` if it is a success.
+    pub(super) fn of(wc: &bindings::ib_wc, cid: Cid) -> Option<Self> {
+        if wc.status == bindings::ib_wc_status_IB_WC_SUCCESS {
+            return None;
+        }
+        Some(WcError {
+            status: wc.status,
+            vendor: wc.vendor_err,
+            cid,
+        })
+    }
+
+    /// What trace events show, as for [`Wc::cid`] and
+    /// [`RecvBuf::cid`](super::recv::RecvBuf::cid).
+    pub(crate) fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// Whether the request was not tried, for the connection was lost before.
+    pub(crate) fn flushed(&self) -> bool {
+        self.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
+    }
+
+    /// The number of the error.
+    pub(crate) fn status(&self) -> u32 {
+        self.status
+    }
+
+    /// The error in words.
+    pub(crate) fn text(&self) -> &'static CStr {
+        // SAFETY: C returns a static string for every number.
+        unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.status)) }
+    }
+
+    /// What the driver adds.
+    pub(crate) fn vendor(&self) -> u32 {
+        self.vendor
+    }
+}
+
+/// Called by ib_core for the last Work Request of a chain.
+///
+/// # Safety
+///
+/// `cq` must be the CQ of a `Qp<T::Handler>`, and the completion that of a flight of the `Cqe`
+/// number `ID` of a `T`.
+unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
+    cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
+    // SAFETY: ib_core lends us the completion.
+    let wc = unsafe { &*wc };
+    // SAFETY: All our Work Requests have a `wr_cqe`, and the CQ's context is the QP, which
+    // lives until its CQ is freed.
+    let (raw, qp) = unsafe {
+        (
+            wc.__bindgen_anon_1.wr_cqe.cast::<RawCqe>(),
+            &*(*cq).cq_context.cast::<Qp<T::Handler>>(),
+        )
+    };
+    // SAFETY: The flight ends here: no other completion will name it.
+    let ticket = unsafe { RawCqe::end(raw) };
+    // SAFETY: ib_core calls with a CQ.
+    let cid = unsafe { cid_of(cq, ticket) };
+    let result = match WcError::of(wc, cid) {
+        Some(error) => Err(error),
+        None => Ok(Wc { ticket, cid }),
+    };
+    // SAFETY: The flight began with `into_raw` of a pointer to the object around this `Cqe`.
+    let owner = unsafe {
+        let object = T::cqe_container_of(raw.cast());
+        T::Pointer::from_raw(NonNull::new_unchecked(object))
+    };
+    T::done(owner, qp, result);
+}

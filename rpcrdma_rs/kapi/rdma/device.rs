@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! RDMA devices and their limits.
+
+use kernel::{
+    prelude::*,
+    str::CStr,
+    types::Opaque, //
+};
+
+use crate::kapi::bindings;
+
+/// An RDMA device (`struct ib_device`).
+///
+/// Only ever borrowed from something that keeps the device: an id bound to it, a PD or a QP.
+#[repr(transparent)]
+pub(crate) struct Device(Opaque<bindings::ib_device>);
+
+// SAFETY: ib_core's devices are used from every thread; what we read of them is constant
+// while the device is registered.
+unsafe impl Send for Device {}
+// SAFETY: See `Send`.
+unsafe impl Sync for Device {}
+
+/// What a device can do. All values are as the driver reports them, never negative.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceAttrs {
+    /// Work Requests in one queue.
+    pub(crate) max_qp_wr: u32,
+    /// Entries of a Completion Queue.
+    pub(crate) max_cqe: u32,
+    /// SGEs of a Send.
+    pub(crate) max_send_sge: u32,
+    /// SGEs of an RDMA Read.
+    pub(crate) max_sge_rd: u32,
+    /// Pages of one fast registration.
+    pub(crate) max_fast_reg_pages: u32,
+    /// RDMA Reads that a QP answers at a time.
+    pub(crate) max_qp_rd_atom: u32,
+    /// RDMA Reads that a QP starts at a time.
+    pub(crate) max_qp_init_rd_atom: u32,
+    /// Whether it has fast registration, Local Invalidate and Send With Invalidate.
+    pub(crate) mem_mgt_extensions: bool,
+    /// Whether a registration may have gaps between its pages.
+    pub(crate) sg_gaps: bool,
+}
+
+impl Device {
+    /// Borrows the device at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must point to a device that stays registered, or is at least kept by a reference,
+    /// during `'a`.
+    pub(in crate::kapi) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_device) -> &'a Device {
+        // SAFETY: By this function's contract. CAST: The type is transparent.
+        unsafe { &*ptr.cast() }
+    }
+
+    /// The device as C sees it.
+    pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.0.get()
+    }
+
+    /// Returns what the device can do.
+    pub(crate) fn attrs(&self) -> DeviceAttrs {
+        // SAFETY: The device is valid; its attributes are constant once it is registered.
+        let a = unsafe { &(*self.as_raw()).attrs };
+        let positive = |v: i32| u32::try_from(v).unwrap_or(0);
+        // CAST: Flags of 64 bits at most.
+        let cap = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
+        let gaps = u64::from(bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG);
+
+        DeviceAttrs {
+            max_qp_wr: positive(a.max_qp_wr),
+            max_cqe: positive(a.max_cqe),
+            max_send_sge: positive(a.max_send_sge),
+            max_sge_rd: positive(a.max_sge_rd),
+            max_fast_reg_pages: a.max_fast_reg_page_list_len,
+            max_qp_rd_atom: positive(a.max_qp_rd_atom),
+            max_qp_init_rd_atom: positive(a.max_qp_init_rd_atom),
+            mem_mgt_extensions: a.device_cap_flags & cap != 0,
+            sg_gaps: a.kernel_cap_flags & gaps != 0,
+        }
+    }
+
+    /// The device's name, such as `rxe0`.
+    pub(crate) fn name(&self) -> &CStr {
+        // SAFETY: The name is a string that ends with a zero byte. A renaming replaces it byte
+        // by byte and keeps the last one zero.
+        unsafe { CStr::from_char_ptr((&raw const (*self.as_raw()).name).cast()) }
+    }
+
+    /// The NUMA node near the device, negative if there is none.
+    pub(crate) fn numa_node(&self) -> i32 {
+        // SAFETY: The device is valid.
+        unsafe { bindings::rpcrdma_shim_ibdev_to_node(self.as_raw()) }
+    }
+
+    /// Whether a port speaks iWARP, where RDMA Reads need registered memory.
+    pub(crate) fn iwarp(&self, port: u32) -> bool {
+        // SAFETY: The device is valid; the port is that of an id bound to it.
+        unsafe { bindings::rpcrdma_shim_rdma_protocol_iwarp(self.as_raw(), port) }
+    }
+
+    /// How many rdma_rw contexts a transfer of `pages` pages takes at most.
+    pub(crate) fn rw_mr_factor(&self, port: u32, pages: u32) -> u32 {
+        // SAFETY: The device is valid; the port is that of an id bound to it.
+        unsafe { bindings::rdma_rw_mr_factor(self.as_raw(), port, pages) }
+    }
+
+    /// How many Send Queue entries `contexts` rdma_rw contexts take at most.
+    pub(crate) fn rw_max_send_wr(&self, port: u32, contexts: u32) -> u32 {
+        // SAFETY: The device is valid; the port is that of an id bound to it.
+        unsafe { bindings::rdma_rw_max_send_wr(self.as_raw(), port, contexts, 0) }
+    }
+}

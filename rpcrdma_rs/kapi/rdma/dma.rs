@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory that is mapped for a device.
+//!
+//! Devices that copy in software (rxe, siw) use kernel addresses for DMA addresses; ib_core's
+//! mapping functions take care of the difference.
+
+use core::{
+    marker::PhantomData,
+    ops::Range,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    device::Device,
+    pd::Pd,
+    Direction,
+    MemSeg, //
+};
+use crate::kapi::{
+    bindings,
+    ext::gfp::Gfp, //
+};
+
+fn mapping_failed(device: &Device, addr: u64) -> bool {
+    // SAFETY: The device is valid.
+    unsafe { bindings::rpcrdma_shim_ib_dma_mapping_error(device.as_raw(), addr) != 0 }
+}
+
+/// Bytes of the kernel's heap that a device may read or write at any time while a Work Request
+/// names them. Zero at first.
+///
+/// # Invariants
+///
+/// `ptr` points to `len` initialised bytes of `kmalloc`, which are ours, and mapped at `addr`
+/// in `direction` for the device of `pd`.
+pub(crate) struct DmaBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+    addr: u64,
+    direction: Direction,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: Plain memory and its mapping have no affinity to a thread.
+unsafe impl Send for DmaBuf {}
+// SAFETY: Shared access only reads.
+unsafe impl Sync for DmaBuf {}
+
+impl DmaBuf {
+    /// Allocates and maps `len` bytes near the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `len` is zero; `ENOMEM`; `EIO` if there is no room in the IOMMU.
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: Direction, gfp: Gfp) -> Result<Self> {
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        let device = pd.device();
+        // SAFETY: Asks for new memory.
+        let ptr = unsafe {
+            bindings::krealloc_node_align_noprof(
+                core::ptr::null(),
+                len,
+                1,
+                gfp.as_raw() | bindings::__GFP_ZERO,
+                device.numa_node(),
+            )
+        };
+        let ptr = NonNull::new(ptr.cast::<u8>()).ok_or(ENOMEM)?;
+        // SAFETY: The memory is valid and of that length.
+        let addr = unsafe {
+            bindings::rpcrdma_shim_ib_dma_map_single(
+                device.as_raw(),
+                ptr.as_ptr().cast(),
+                len,
+                direction.as_raw(),
+            )
+        };
+        if mapping_failed(device, addr) {
+            // SAFETY: Allocated above, and not mapped.
+            unsafe { bindings::kfree(ptr.as_ptr().cast()) };
+            return Err(EIO);
+        }
+        // INVARIANT: Zeroed and mapped just now.
+        Ok(DmaBuf {
+            ptr,
+            len,
+            addr,
+            direction,
+            pd: pd.clone(),
+        })
+    }
+
+    /// The number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The PD it is mapped for.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The bytes.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: By the type's invariant.
+        unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+
+    /// The bytes, for writing.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: By the type's invariant, and `self` is borrowed mutably.
+        unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+
+    /// Checks a range and returns its DMA address and length.
+    fn part(&self, range: Range<usize>) -> Option<(u64, usize)> {
+        let len = range.end.checked_sub(range.start)?;
+        if range.end > self.len {
+            return None;
+        }
+        // CAST: `usize` has 64 bits here. The sum is inside the mapping.
+        Some((self.addr + range.start as u64, len))
+    }
+
+    /// Hands a range to the device: what the CPU wrote is what the device reads. A range that
+    /// is not inside is left alone.
+    pub(crate) fn sync_for_device(&self, range: Range<usize>) {
+        let Some((addr, len)) = self.part(range) else {
+            return;
+        };
+        // SAFETY: The range is mapped this way.
+        unsafe {
+            bindings::rpcrdma_shim_ib_dma_sync_single_for_device(
+                self.pd.device().as_raw(),
+                addr,
+                len,
+                self.direction.as_raw(),
+            );
+        }
+    }
+
+    /// Takes a range back from the device: what the device wrote is what the CPU reads. A
+    /// range that is not inside is left alone.
+    pub(crate) fn sync_for_cpu(&self, range: Range<usize>) {
+        let Some((addr, len)) = self.part(range) else {
+            return;
+        };
+        // SAFETY: The range is mapped this way.
+        unsafe {
+            bindings::rpcrdma_shim_ib_dma_sync_single_for_cpu(
+                self.pd.device().as_raw(),
+                addr,
+                len,
+                self.direction.as_raw(),
+            );
+        }
+    }
+
+    /// Describes a range for a Work Request, after handing it to the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the range is not inside.
+    pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
+        let (addr, len) = self.part(range.clone()).ok_or(EINVAL)?;
+        self.sync_for_device(range);
+        Ok(Sge::new(addr, u32::try_from(len)?, self.pd.lkey()))
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        // SAFETY: By the type's invariant this is how it was mapped and allocated. Nothing is
+        // posted with it, as what is posted owns it.
+        unsafe {
+            bindings::rpcrdma_shim_ib_dma_unmap_single(
+                self.pd.device().as_raw(),
+                self.addr,
+                self.len,
+                self.direction.as_raw(),
+            );
+            bindings::kfree(self.ptr.as_ptr().cast());
+        }
+    }
+}
+
+/// A scatter/gather element: mapped memory that stays mapped during `'a`.
+#[derive(Clone, Copy)]
+pub(crate) struct Sge<'a> {
+    addr: u64,
+    length: u32,
+    lkey: u32,
+    _mapping: PhantomData<&'a ()>,
+}
+
+impl Sge<'_> {
+    pub(super) fn new(addr: u64, length: u32, lkey: u32) -> Self {
+        Sge {
+            addr,
+            length,
+            lkey,
+            _mapping: PhantomData,
+        }
+    }
+
+    pub(super) fn raw(&self) -> bindings::ib_sge {
+        bindings::ib_sge {
+            addr: self.addr,
+            length: self.length,
+            lkey: self.lkey,
+        }
+    }
+
+    /// The number of bytes.
+    pub(crate) fn len(&self) -> u32 {
+        self.length
+    }
+}
+
+/// A run of bytes that is mapped for a Send; it has a reference to `page` if there is one.
+struct SendRun {
+    addr: u64,
+    len: u32,
+    page: Option<NonNull<bindings::page>>,
+}
+
+/// Runs of pages that a Send takes its bytes from.
+///
+/// References to the pages are taken, so that they stay what they are until the device has
+/// read them, whatever becomes of the request they are from. Pages of the slab allocator have
+/// no references: their owner keeps them.
+///
+/// # Invariants
+///
+/// Every element is mapped for reading by the device of `pd`.
+pub(crate) struct SendMap {
+    mapped: KVec<SendRun>,
+    pd: Arc<Pd>,
+}
+
+impl SendMap {
+    /// Makes an empty one with room for `capacity` runs.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(pd: &Arc<Pd>, capacity: usize, gfp: Gfp) -> Result<Self> {
+        Ok(SendMap {
+            mapped: KVec::with_capacity(capacity, gfp.flags())?,
+            pd: pd.clone(),
+        })
+    }
+
+    /// Maps one more run. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is no room; `EIO` if the IOMMU has none.
+    pub(crate) fn push(&mut self, seg: MemSeg<'_>) -> Result {
+        if self.mapped.len() == self.mapped.capacity() {
+            return Err(ENOSPC);
+        }
+        let addr = map_page(self.pd.device(), seg.page, seg.offset(), seg.len())?;
+        let page = seg.page;
+        // SAFETY: The page is valid.
+        let counted = unsafe { bindings::rpcrdma_shim_sendpage_ok(page.as_ptr()) };
+        if counted {
+            // SAFETY: The page is valid and has a reference count.
+            unsafe { bindings::rpcrdma_shim_get_page(page.as_ptr()) };
+        }
+        // INVARIANT: Mapped just now; there is room.
+        let _ = self.mapped.push_within_capacity(SendRun {
+            addr,
+            len: seg.len,
+            page: counted.then_some(page),
+        });
+        Ok(())
+    }
+
+    /// The runs, for a Work Request.
+    pub(crate) fn sges(&self) -> impl Iterator<Item = Sge<'_>> {
+        let lkey = self.pd.lkey();
+        self.mapped
+            .iter()
+            .map(move |run| Sge::new(run.addr, run.len, lkey))
+    }
+
+    /// Unmaps all runs and gives the pages back.
+    pub(crate) fn clear(&mut self) {
+        for run in &self.mapped {
+            unmap_page(self.pd.device(), run.addr, run.len);
+            if let Some(page) = run.page {
+                // SAFETY: The reference was taken by `push`.
+                unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
+            }
+        }
+        self.mapped.clear();
+    }
+}
+
+// SAFETY: What is mapped, and references to pages, have no affinity to a thread.
+unsafe impl Send for SendMap {}
+// SAFETY: Shared access reads only.
+unsafe impl Sync for SendMap {}
+
+impl Drop for SendMap {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Maps bytes of a page for the device to read.
+pub(super) fn map_page(
+    device: &Device,
+    page: NonNull<bindings::page>,
+    offset: usize,
+    len: usize,
+) -> Result<u64> {
+    // SAFETY: The device is valid; page and range are those of a valid run.
+    let addr = unsafe {
+        bindings::rpcrdma_shim_ib_dma_map_page(
+            device.as_raw(),
+            page.as_ptr(),
+            offset,
+            len,
+            bindings::dma_data_direction_DMA_TO_DEVICE,
+        )
+    };
+    if mapping_failed(device, addr) {
+        return Err(EIO);
+    }
+    Ok(addr)
+}
+
+/// Undoes [`map_page`].
+pub(super) fn unmap_page(device: &Device, addr: u64, len: u32) {
+    // SAFETY: The device is valid; the caller has address and length from `map_page`.
+    unsafe {
+        bindings::rpcrdma_shim_ib_dma_unmap_page(
+            device.as_raw(),
+            addr,
+            len as usize,
+            bindings::dma_data_direction_DMA_TO_DEVICE,
+        );
+    }
+}

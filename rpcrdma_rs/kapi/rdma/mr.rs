@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory regions: memory that a peer may read or write for a while.
+//!
+//! ```text
+//!          map            Chain::reg_mr           Chain::local_inv
+//!   Idle ──────► Mapped ───────────────► Registered ─────────────► Invalidating
+//!     ▲            │                         │ the peer's               │ completed_by
+//!     │            │ unmap                   │ Send With Invalidate     │
+//!     └────────────┴──────── Fenced ◄────────┴──────────────────────────┘
+//! ```
+//!
+//! The memory behind a region may be used by others again only once it is *fenced*: never
+//! registered, invalidated as one of the completions above proves, or out of the peer's reach
+//! because the QP is drained. A region that is dropped before that is leaked, with a warning,
+//! for the device may still write to its memory.
+
+use core::{
+    iter::Peekable,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::from_err_ptr,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    cq::Wc,
+    pd::Pd,
+    qp::Unposted,
+    recv::Invalidated,
+    Access,
+    Direction,
+    MemSeg, //
+};
+use crate::kapi::{
+    bindings,
+    ext::gfp::Gfp, //
+};
+
+/// Low two bits of a scatterlist's `page_link`: end and chain marks.
+const SG_MARKS: usize = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Mapped,
+    Registered { by: u64 },
+    Invalidating { registered_by: u64, by: u64 },
+    Fenced,
+}
+
+/// # Invariants
+///
+/// `mr` is a region of `pd` for up to `list.len()` entries. In every state but `Idle` the
+/// first `nents` entries of `list` are mapped for the device in `direction`.
+struct MrInner {
+    mr: *mut bindings::ib_mr,
+    list: KVec<bindings::scatterlist>,
+    nents: i32,
+    gaps: bool,
+    state: State,
+    access: Access,
+    pd: Arc<Pd>,
+    next: *mut MrInner,
+}
+
+/// A memory region.
+///
+/// # Invariants
+///
+/// The pointer is a box given up, and ours alone.
+#[repr(transparent)]
+pub(crate) struct Mr(NonNull<MrInner>);
+
+// SAFETY: Regions are used from every thread, one at a time.
+unsafe impl Send for Mr {}
+// SAFETY: Shared access reads only.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Makes a region for up to `max_pages` pages. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and what the device says.
+    pub(crate) fn new(pd: &Arc<Pd>, max_pages: u32, gfp: Gfp) -> Result<Mr> {
+        let gaps = pd.device().attrs().sg_gaps;
+        let kind = if gaps {
+            bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS
+        } else {
+            bindings::ib_mr_type_IB_MR_TYPE_MEM_REG
+        };
+        let mut list = KVec::from_elem(
+            bindings::scatterlist::default(),
+            max_pages as usize,
+            gfp.flags(),
+        )?;
+        // SAFETY: The list has that many entries.
+        unsafe { bindings::sg_init_table(list.as_mut_ptr(), max_pages) };
+        // SAFETY: The PD is valid.
+        let mr = from_err_ptr(unsafe { bindings::ib_alloc_mr(pd.as_raw(), kind, max_pages) })?;
+        // INVARIANT: Made for this PD and length.
+        let inner = MrInner {
+            mr,
+            list,
+            nents: 0,
+            gaps,
+            state: State::Idle,
+            access: Access::RemoteRead,
+            pd: pd.clone(),
+            next: core::ptr::null_mut(),
+        };
+        let inner = KBox::into_raw(KBox::new(inner, gfp.flags())?);
+        // INVARIANT: The box is given up to us.
+        // SAFETY: A box is not null.
+        Ok(Mr(unsafe { NonNull::new_unchecked(inner) }))
+    }
+
+    fn inner(&self) -> &MrInner {
+        // SAFETY: By the type's invariant.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn inner_mut(&mut self) -> &mut MrInner {
+        // SAFETY: By the type's invariant; C has no pointer to the object, only to what it
+        // points to.
+        unsafe { self.0.as_mut() }
+    }
+
+    pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::ib_mr {
+        self.inner().mr
+    }
+
+    /// Maps a first part of `segs` for the device, as much as one registration covers.
+    ///
+    /// Takes from `segs` what it maps, and returns the number of bytes. Without support for
+    /// gaps, a registration ends before a run that does not start its page and after one that
+    /// does not end its page. `tag` becomes the upper half of the region's offset. The handle
+    /// is a new one every time.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` unless the region is idle; `EINVAL` if there is nothing to map; `EIO` if the
+    /// device or its IOMMU cannot. What was taken from `segs` is then lost.
+    pub(crate) fn map<'s, I>(
+        &mut self,
+        segs: &mut Peekable<I>,
+        access: Access,
+        tag: u32,
+    ) -> Result<usize>
+    where
+        I: Iterator<Item = MemSeg<'s>>,
+    {
+        let this = self.inner_mut();
+        if this.state != State::Idle {
+            return Err(EBUSY);
+        }
+        let (count, bytes) = this.fill(segs);
+        if count == 0 {
+            return Err(EINVAL);
+        }
+        this.access = access;
+        this.dma_map(count)?;
+        // SAFETY: The region is ours and unknown to the device as long as it is not registered.
+        unsafe {
+            let mr = this.mr;
+            (*mr).iova = ((*mr).iova & u64::from(u32::MAX)) | (u64::from(tag) << 32);
+            // The low byte of a handle is the consumer's.
+            let key = ((*mr).rkey.to_le_bytes()[0]).wrapping_add(1);
+            bindings::rpcrdma_shim_ib_update_fast_reg_key(mr, key);
+        }
+        Ok(bytes)
+    }
+
+    /// The handle by which the peer names the region.
+    pub(crate) fn handle(&self) -> u32 {
+        // SAFETY: The region is valid.
+        unsafe { (*self.as_raw()).rkey }
+    }
+
+    /// The length of what is mapped.
+    pub(crate) fn length(&self) -> u32 {
+        // SAFETY: The region is valid.
+        let length = unsafe { (*self.as_raw()).length };
+        // `fill` limits it.
+        u32::try_from(length).unwrap_or(u32::MAX)
+    }
+
+    /// The offset by which the peer names the first byte.
+    pub(crate) fn offset(&self) -> u64 {
+        // SAFETY: The region is valid.
+        unsafe { (*self.as_raw()).iova }
+    }
+
+    /// Notes that a chain registers the region, and returns its key and access flags.
+    pub(super) fn start_registration(&mut self, ticket: u64) -> Result<(u32, i32)> {
+        let this = self.inner_mut();
+        if this.state != State::Mapped {
+            return Err(EINVAL);
+        }
+        this.state = State::Registered { by: ticket };
+        let flags = this.access.flags();
+        Ok((self.handle(), flags))
+    }
+
+    /// Notes that a chain invalidates the region, and returns its key.
+    pub(super) fn start_invalidation(&mut self, ticket: u64) -> Result<u32> {
+        let this = self.inner_mut();
+        let State::Registered { by } = this.state else {
+            return Err(EINVAL);
+        };
+        this.state = State::Invalidating {
+            registered_by: by,
+            by: ticket,
+        };
+        Ok(self.handle())
+    }
+
+    /// Takes back what a chain was to do with the region, which was not posted.
+    pub(crate) fn retract(&mut self, unposted: Unposted) {
+        let ticket = unposted.ticket();
+        let this = self.inner_mut();
+        this.state = match this.state {
+            State::Registered { by } if by == ticket => State::Mapped,
+            State::Invalidating { registered_by, by } if by == ticket => {
+                // A chain may do both.
+                if registered_by == ticket {
+                    State::Mapped
+                } else {
+                    State::Registered { by: registered_by }
+                }
+            }
+            other => other,
+        };
+    }
+
+    /// Notes that the peer had a handle invalidated; returns whether it was this region's,
+    /// which is then fenced.
+    pub(crate) fn invalidated_by(&mut self, invalidated: Invalidated) -> bool {
+        let ours = matches!(
+            self.inner().state,
+            State::Registered { .. } | State::Invalidating { .. }
+        ) && self.handle() == invalidated.handle();
+        if ours {
+            self.inner_mut().state = State::Fenced;
+        }
+        ours
+    }
+
+    /// Notes that a chain is done; returns whether it invalidated this region, which is then
+    /// fenced.
+    pub(crate) fn completed_by(&mut self, wc: &Wc) -> bool {
+        let ours = matches!(
+            self.inner().state,
+            State::Invalidating { by, .. } if by == wc.ticket()
+        );
+        if ours {
+            self.inner_mut().state = State::Fenced;
+        }
+        ours
+    }
+
+    /// Whether no peer reaches the memory.
+    pub(crate) fn is_fenced(&self) -> bool {
+        let this = self.inner();
+        match this.state {
+            State::Idle | State::Mapped | State::Fenced => true,
+            State::Registered { .. } | State::Invalidating { .. } => this.pd.is_fenced(),
+        }
+    }
+
+    /// Gives the memory back; the region is idle then.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it is not fenced.
+    pub(crate) fn unmap(&mut self) -> Result {
+        if !self.is_fenced() {
+            return Err(EBUSY);
+        }
+        let this = self.inner_mut();
+        if this.state != State::Idle {
+            // INVARIANT: Idle is the state in which nothing is mapped.
+            this.state = State::Idle;
+            this.dma_unmap();
+        }
+        Ok(())
+    }
+}
+
+impl MrInner {
+    /// Puts runs into the list; returns how many, and of how many bytes.
+    fn fill<'s, I>(&mut self, segs: &mut Peekable<I>) -> (i32, usize)
+    where
+        I: Iterator<Item = MemSeg<'s>>,
+    {
+        let (mut count, mut bytes) = (0, 0_usize);
+        for entry in &mut self.list {
+            let Some(seg) = segs.next_if(|s| count == 0 || self.gaps || s.offset() == 0) else {
+                break;
+            };
+            entry.page_link =
+                (entry.page_link & SG_MARKS) | (seg.page.as_ptr().expose_provenance() & !SG_MARKS);
+            entry.offset = seg.offset;
+            entry.length = seg.len;
+            count += 1;
+            bytes += seg.len();
+            if !self.gaps && !seg.ends_page() {
+                break;
+            }
+        }
+        (count, bytes)
+    }
+
+    fn direction(&self) -> bindings::dma_data_direction {
+        let direction: Direction = self.access.direction();
+        direction.as_raw()
+    }
+
+    /// Maps the first `count` entries and tells the region of them.
+    fn dma_map(&mut self, count: i32) -> Result {
+        let list = self.list.as_mut_ptr();
+        let device = self.pd.device().as_raw();
+        // SAFETY: Device and list are valid, and the list has that many entries.
+        let mapped =
+            unsafe { bindings::rpcrdma_shim_ib_dma_map_sg(device, list, count, self.direction()) };
+        if mapped <= 0 {
+            return Err(EIO);
+        }
+        self.nents = count;
+        // CAST: A page is not larger than `u32::MAX`.
+        // SAFETY: As above; the region was made for as many entries as the list has.
+        let taken = unsafe {
+            bindings::ib_map_mr_sg(
+                self.mr,
+                list,
+                mapped,
+                core::ptr::null_mut(),
+                PAGE_SIZE as u32,
+            )
+        };
+        if taken != mapped {
+            self.dma_unmap();
+            return Err(EIO);
+        }
+        // INVARIANT: The entries are mapped.
+        self.state = State::Mapped;
+        Ok(())
+    }
+
+    fn dma_unmap(&mut self) {
+        // SAFETY: The first `nents` entries are mapped in this direction; the callers see to it
+        // that neither the device nor a peer uses them any more.
+        unsafe {
+            bindings::rpcrdma_shim_ib_dma_unmap_sg(
+                self.pd.device().as_raw(),
+                self.list.as_mut_ptr(),
+                self.nents,
+                self.direction(),
+            );
+        }
+        self.nents = 0;
+    }
+}
+
+impl Drop for MrInner {
+    /// Sleeps.
+    fn drop(&mut self) {
+        // A region that is gone is a fence as well, so the order matters.
+        // SAFETY: The region is ours and no Work Request names it.
+        unsafe { bindings::ib_dereg_mr_user(self.mr, core::ptr::null_mut()) };
+        if self.nents != 0 {
+            self.dma_unmap();
+        }
+    }
+}
+
+impl Drop for Mr {
+    /// Sleeps.
+    fn drop(&mut self) {
+        if !self.is_fenced() {
+            // The device may still use the region, and the peer its memory: leak both.
+            kernel::warn_on!(true);
+            return;
+        }
+        // SAFETY: By the type's invariant.
+        drop(unsafe { KBox::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// A queue of [`Mr`]s, linked through themselves: nothing is allocated.
+///
+/// # Invariants
+///
+/// `first` to `last` are `len` regions given up, linked by `next`, the last with null.
+pub(crate) struct MrList {
+    first: *mut MrInner,
+    last: *mut MrInner,
+    len: usize,
+}
+
+// SAFETY: The list owns regions.
+unsafe impl Send for MrList {}
+// SAFETY: Shared access lends `&Mr`.
+unsafe impl Sync for MrList {}
+
+impl Default for MrList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MrList {
+    /// Makes an empty one.
+    pub(crate) const fn new() -> Self {
+        MrList {
+            first: core::ptr::null_mut(),
+            last: core::ptr::null_mut(),
+            len: 0,
+        }
+    }
+
+    /// The number of regions.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a region at the end.
+    pub(crate) fn push(&mut self, mr: Mr) {
+        let raw = core::mem::ManuallyDrop::new(mr).0.as_ptr();
+        // SAFETY: The region is ours; the last one is by the type's invariant.
+        unsafe {
+            (*raw).next = core::ptr::null_mut();
+            if self.last.is_null() {
+                self.first = raw;
+            } else {
+                (*self.last).next = raw;
+            }
+        }
+        // INVARIANT: One region more, at the end.
+        self.last = raw;
+        self.len += 1;
+    }
+
+    /// Takes the first region.
+    pub(crate) fn pop(&mut self) -> Option<Mr> {
+        let first = NonNull::new(self.first)?;
+        // INVARIANT: One region less, at the front.
+        // SAFETY: By the type's invariant.
+        self.first = unsafe { (*first.as_ptr()).next };
+        if self.first.is_null() {
+            self.last = core::ptr::null_mut();
+        }
+        self.len -= 1;
+        Some(Mr(first))
+    }
+
+    /// Adds all regions of `other` at the end.
+    pub(crate) fn append(&mut self, other: &mut MrList) {
+        while let Some(mr) = other.pop() {
+            self.push(mr);
+        }
+    }
+
+    /// Lends the regions in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mr> {
+        let mut slot: &*mut MrInner = &self.first;
+        core::iter::from_fn(move || {
+            let this = NonNull::new(*slot)?;
+            // SAFETY: By the invariants of both types a pointer of the list that is not null is
+            // an `Mr`, which has this layout; the list is borrowed.
+            let mr = unsafe { &*core::ptr::from_ref(slot).cast::<Mr>() };
+            // SAFETY: As above.
+            slot = unsafe { &(*this.as_ptr()).next };
+            Some(mr)
+        })
+    }
+
+    /// Calls `f` with each region in order, until one fails.
+    ///
+    /// # Errors
+    ///
+    /// What `f` says.
+    pub(crate) fn try_for_each(&mut self, mut f: impl FnMut(&mut Mr) -> Result) -> Result {
+        let mut result = Ok(());
+        for _ in 0..self.len {
+            let Some(mut mr) = self.pop() else {
+                break;
+            };
+            if result.is_ok() {
+                result = f(&mut mr);
+            }
+            self.push(mr);
+        }
+        result
+    }
+}
+
+impl Drop for MrList {
+    fn drop(&mut self) {
+        while let Some(mr) = self.pop() {
+            drop(mr);
+        }
+    }
+}

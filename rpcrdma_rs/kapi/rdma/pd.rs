@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Protection Domains.
+
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc, //
+    },
+};
+
+use super::{
+    cm::{
+        Handler,
+        Id,
+        IdInner, //
+    },
+    device::Device,
+    owner_name, //
+};
+use crate::kapi::bindings;
+
+/// The Protection Domain of one connection.
+///
+/// At most one QP is ever made in it, so that once this QP is drained no peer reaches memory
+/// registered in it.
+///
+/// # Invariants
+///
+/// `raw` is a PD of the device that `id` is bound to.
+pub(crate) struct Pd {
+    raw: *mut bindings::ib_pd,
+    has_qp: Atomic<bool>,
+    fenced: Atomic<bool>,
+    id: Arc<IdInner>,
+}
+
+// SAFETY: PDs are used from every thread.
+unsafe impl Send for Pd {}
+// SAFETY: See `Send`.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    /// Makes a PD on the device that `id` is bound to. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if `id` is not bound to a device; else what the driver says.
+    pub(crate) fn new<H: Handler>(id: &Id<H>) -> Result<Arc<Pd>> {
+        let device = id.device().ok_or(ENODEV)?;
+        // SAFETY: The device is valid, as `id` is bound to it.
+        let raw = unsafe { bindings::__ib_alloc_pd(device.as_raw(), 0, owner_name()) };
+        let raw = from_err_ptr(raw)?;
+        // INVARIANT: `raw` was just made on that device. If there is no memory, the drop of
+        // what could not be stored frees it.
+        Ok(Arc::new(
+            Pd {
+                raw,
+                has_qp: Atomic::new(false),
+                fenced: Atomic::new(false),
+                id: id.inner().clone(),
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// The PD as C sees it.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
+        self.raw
+    }
+
+    pub(super) fn id(&self) -> &Arc<IdInner> {
+        &self.id
+    }
+
+    /// The key of all local memory, for SGEs.
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: The PD is valid and the key constant.
+        unsafe { (*self.raw).local_dma_lkey }
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        // SAFETY: The PD is valid; its device is kept by the id, which we keep.
+        unsafe { Device::from_raw((*self.raw).device) }
+    }
+
+    /// Claims the place of the one QP.
+    pub(super) fn claim(&self) -> Result {
+        if self.has_qp.xchg(true, Full) {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Reports the QP drained.
+    pub(super) fn set_fenced(&self) {
+        self.fenced.store(true, Release);
+    }
+
+    /// Whether the PD's QP is drained: no peer reaches memory registered here, ever again.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Acquire)
+    }
+}
+
+impl Drop for Pd {
+    /// Sleeps.
+    fn drop(&mut self) {
+        // SAFETY: The PD is ours; whatever was made in it kept a reference to it and is gone.
+        // A driver that refuses leaks it, which C warns about.
+        unsafe { bindings::ib_dealloc_pd_user(self.raw, core::ptr::null_mut()) };
+    }
+}

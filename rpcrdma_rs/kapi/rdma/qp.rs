@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Queue Pairs, each with the one Completion Queue of its own.
+//!
+//! ```text
+//!   QpOwner::new ──► open ──close──► closing ──drained──► closed ──last reference──► freed
+//! ```
+//!
+//! While it is open, anybody who has a reference may post. [`QpOwner::close`] lets the posts
+//! that are under way finish, refuses further ones, and drains both queues. Then it has
+//! happened for good: every completion has run, no peer reaches memory registered in the PD,
+//! and the device touches none of the buffers.
+
+use core::{
+    ffi::c_void,
+    ops::Deref,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    new_mutex, new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        ArcBorrow,
+        Mutex,
+        SpinLock, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+};
+
+use super::{
+    cm::{
+        Handler,
+        Id,
+        IdInner, //
+    },
+    cq::{
+        Completion,
+        CqePointer,
+        RawCqe,
+        WcError, //
+    },
+    device::Device,
+    owner_name,
+    pd::Pd,
+    recv::{
+        RecvBox,
+        RecvList,
+        RecvWc, //
+    },
+    wr::Chain, //
+};
+use crate::kapi::bindings;
+
+/// What happens on a QP.
+pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
+    /// What is attached to each Receive.
+    type Recv: Send + 'static;
+
+    /// Called for each Receive that is done; `buffer` says what was received, nothing if
+    /// `result` is an error. Process context, see [`Completion::done`].
+    fn recv_done(
+        &self,
+        qp: &Qp<Self>,
+        buffer: RecvBox<Self::Recv>,
+        result: Result<RecvWc, WcError>,
+    );
+
+    /// Called when something is wrong with the QP: the connection is to be torn down. Any
+    /// context: must not sleep.
+    fn event(&self, qp: &Qp<Self>, event: QpEvent);
+}
+
+/// Something wrong with a QP.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QpEvent {
+    /// The device moved the QP to its error state: the number of the event.
+    Fatal(u32),
+    /// The device took a part of a chain only. The chain's owner comes back once the QP is
+    /// drained.
+    Broken,
+    /// An event that is no error: its number.
+    Other(u32),
+}
+
+/// What a QP is to hold. Room for draining, and for what rdma_rw needs, comes on top.
+#[derive(Clone, Copy)]
+pub(crate) struct QpConfig {
+    /// Send Work Requests posted at a time.
+    pub(crate) max_send_wr: u32,
+    /// Receives posted at a time.
+    pub(crate) max_recv_wr: u32,
+    /// SGEs of a Send.
+    pub(crate) max_send_sge: u32,
+    /// SGEs of a Receive.
+    pub(crate) max_recv_sge: u32,
+    /// rdma_rw contexts posted at a time, 0 without [`Transfer`](super::rw::Transfer)s.
+    pub(crate) max_rdma_ctxs: u32,
+}
+
+/// A post that failed before the device saw anything of it.
+pub(crate) struct PostError<P> {
+    /// Why.
+    pub(crate) error: Error,
+    /// The owner, back again.
+    pub(crate) owner: P,
+    ticket: u64,
+}
+
+impl<P> PostError<P> {
+    /// Which chain was not posted, for [`Mr::retract`](super::mr::Mr::retract).
+    pub(crate) fn unposted(&self) -> Unposted {
+        Unposted(self.ticket)
+    }
+}
+
+/// Proof that a chain was not posted.
+#[derive(Clone, Copy)]
+pub(crate) struct Unposted(u64);
+
+impl Unposted {
+    pub(super) fn ticket(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Numbers chains, across all QPs.
+static NEXT_TICKET: Atomic<u64> = Atomic::new(1);
+
+/// In [`Qp::gate`]: no more posts. Below it, the number of posts under way.
+const GATE_CLOSED: u32 = 1 << 31;
+
+/// The chains that were posted in part, linked.
+struct Stranded(*mut RawCqe);
+
+// SAFETY: The list is only touched under its lock, its members are in flight.
+unsafe impl Send for Stranded {}
+
+/// A QP. Always behind an `Arc`, made by [`QpOwner::new`].
+///
+/// # Invariants
+///
+/// Once the `QpOwner` is made, `qp` and `cq` do not change and are the QP of `id` and its CQ;
+/// the context of both is this object. Every object of this type is in an `Arc`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Qp<H: QpHandler> {
+    qp: Atomic<*mut bindings::ib_qp>,
+    cq: Atomic<*mut bindings::ib_cq>,
+    gate: Atomic<u32>,
+    #[pin]
+    stranded: SpinLock<Stranded>,
+    #[pin]
+    closed: Mutex<bool>,
+    handler: Arc<H>,
+    pd: Arc<Pd>,
+    id: Arc<IdInner>,
+}
+
+impl<H: QpHandler> Qp<H> {
+    /// Another reference.
+    pub(crate) fn get(&self) -> Arc<Qp<H>> {
+        // SAFETY: By the type's invariant `self` is in an `Arc`, which is not dropped while
+        // `self` is borrowed.
+        unsafe { ArcBorrow::from_raw(self) }.into()
+    }
+
+    /// Who handles Receives and events.
+    pub(crate) fn handler(&self) -> &Arc<H> {
+        &self.handler
+    }
+
+    /// The PD.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        self.pd.device()
+    }
+
+    /// The device's port.
+    pub(crate) fn port(&self) -> u32 {
+        self.id.port()
+    }
+
+    /// The restrack number of the CQ, for trace events.
+    pub(crate) fn cq_id(&self) -> u32 {
+        // SAFETY: The CQ is valid and its number constant.
+        unsafe { (*self.cq.load(Relaxed)).res.id }
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_qp {
+        self.qp.load(Relaxed)
+    }
+
+    /// Begins a post; the QP is not drained before the post is over.
+    fn enter(&self) -> Result<Posting<'_>> {
+        // Counts first, so that `close` either sees us or is seen by us.
+        let before = self.gate.fetch_add(1, Acquire);
+        let posting = Posting(&self.gate);
+        if before & GATE_CLOSED != 0 {
+            return Err(crate::kapi::sunrpc::errno::enotconn());
+        }
+        Ok(posting)
+    }
+
+    /// Posts a chain of Work Requests on the Send Queue.
+    ///
+    /// `build` adds them, from what it can borrow of the owner; if it fails, nothing is
+    /// posted. The owner is given up until [`Completion::done`] gets it back, exactly once for
+    /// each `Ok`. Does not sleep, unless `build` does.
+    ///
+    /// # Errors
+    ///
+    /// The owner is handed back, and nothing was posted:
+    ///
+    /// * `ENOTCONN` when the QP is closing,
+    /// * `EBUSY` when the owner's `Cqe` number `ID` is in flight,
+    /// * `EINVAL` when the chain is empty,
+    /// * what `build` or the device says.
+    // Not inlined: a chain takes some 2.5 KiB of stack, which is the caller's only meanwhile.
+    #[inline(never)]
+    pub(crate) fn post<T, const ID: u64>(
+        &self,
+        owner: T::Pointer,
+        build: impl for<'a> FnOnce(&'a T, &mut Chain<'a>) -> Result,
+    ) -> Result<(), PostError<T::Pointer>>
+    where
+        T: Completion<ID, Handler = H>,
+    {
+        let ticket = NEXT_TICKET.fetch_add(1, Relaxed);
+        let owner = owner.into_raw();
+        // SAFETY: The owner is valid until it is taken back.
+        let cqe = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
+        let posted = self.enter().and_then(|_posting| {
+            // SAFETY: The `Cqe` was initialised with its owner.
+            if !unsafe { RawCqe::start(cqe, ticket) } {
+                return Err(EBUSY);
+            }
+            // SAFETY: As above; a pointer that is in flight is borrowed shared only.
+            let object = unsafe { owner.as_ref() };
+            let mut chain = Chain::new(self.as_raw(), self.port(), ticket);
+            build(object, &mut chain)
+                .and_then(|()| {
+                    let first = chain.finish(cqe).ok_or(EINVAL)?;
+                    // SAFETY: The chain is complete and valid during the call; what it points
+                    // to is valid until it completes, as the owner is.
+                    unsafe { self.post_chain(first, cqe) }
+                })
+                .inspect_err(|_| {
+                    // SAFETY: Started above, and not posted.
+                    unsafe { RawCqe::end(cqe) };
+                })
+        });
+        posted.map_err(|error| PostError {
+            error,
+            // SAFETY: From `into_raw` above; nothing was posted.
+            owner: unsafe { T::Pointer::from_raw(owner) },
+            ticket,
+        })
+    }
+
+    /// Hands a chain to the device. An error means that the device has nothing of it.
+    ///
+    /// # Safety
+    ///
+    /// `first` must be a chain for our QP that is valid during the call, with `cqe`, in flight,
+    /// on the last of it; what it points to must be valid until `cqe` completes.
+    unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr, cqe: *mut RawCqe) -> Result {
+        let mut bad: *const bindings::ib_send_wr = core::ptr::null();
+        // SAFETY: By this function's contract, and we are between `enter` and its end.
+        let ret = unsafe { bindings::rpcrdma_shim_ib_post_send(self.as_raw(), first, &mut bad) };
+        if ret == 0 {
+            return Ok(());
+        }
+        if bad.is_null() || core::ptr::eq(bad, first) {
+            return to_result(ret);
+        }
+        // A part of the chain was taken, and not the part that completes.
+        {
+            let mut stranded = self.stranded.lock();
+            // SAFETY: `cqe` is in flight for us and in no list.
+            unsafe { (*cqe).next = stranded.0 };
+            stranded.0 = cqe;
+        }
+        self.handler.event(self, QpEvent::Broken);
+        Ok(())
+    }
+
+    /// Posts Receives. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those that were not posted are handed back, with `ENOTCONN` when the QP is closing or
+    /// what the device says.
+    pub(crate) fn post_recvs(
+        &self,
+        list: RecvList<H::Recv>,
+    ) -> Result<(), (Error, RecvList<H::Recv>)> {
+        let _posting = match self.enter() {
+            Ok(posting) => posting,
+            Err(error) => return Err((error, list)),
+        };
+        // SAFETY: The QP's CQ calls `recv::handle_completion::<H>` with this QP as context, and
+        // the QP is open.
+        unsafe { list.post::<H>(self.as_raw()) }
+    }
+
+    /// Refuses further posts and drains. Sleeps; never from a completion.
+    fn close(&self) {
+        let mut closed = self.closed.lock();
+        if *closed {
+            return;
+        }
+        self.gate.add(GATE_CLOSED, Relaxed);
+        while self.gate.load(Acquire) != GATE_CLOSED {
+            fsleep(Delta::from_micros(20));
+        }
+        // SAFETY: The QP is valid, nobody posts, and there is room for the drain in all queues.
+        unsafe { bindings::ib_drain_qp(self.as_raw()) };
+        self.pd.set_fenced();
+
+        let mut next = core::mem::replace(&mut self.stranded.lock().0, core::ptr::null_mut());
+        while !next.is_null() {
+            let cqe = next;
+            // SAFETY: A member of the list is in flight, and will not be completed by the
+            // device, which never got it.
+            unsafe {
+                next = (*cqe).next;
+                RawCqe::flush(cqe, self.cq.load(Relaxed));
+            }
+        }
+        *closed = true;
+    }
+}
+
+#[pinned_drop]
+impl<H: QpHandler> PinnedDrop for Qp<H> {
+    /// Sleeps.
+    fn drop(self: Pin<&mut Self>) {
+        let (qp, cq) = (self.qp.load(Relaxed), self.cq.load(Relaxed));
+        if !qp.is_null() {
+            // SAFETY: The id's QP is ours, and drained.
+            unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+        }
+        if !cq.is_null() {
+            // SAFETY: The CQ is ours and no QP uses it any more.
+            unsafe { bindings::ib_free_cq(cq) };
+        }
+    }
+}
+
+/// A post under way.
+struct Posting<'a>(&'a Atomic<u32>);
+
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+/// Something that keeps a QP.
+pub(super) trait KeepQp: Send + Sync {
+    /// The QP.
+    fn raw_qp(&self) -> *mut bindings::ib_qp;
+
+    /// The device's port.
+    fn raw_port(&self) -> u32;
+}
+
+impl<H: QpHandler> KeepQp for Qp<H> {
+    fn raw_qp(&self) -> *mut bindings::ib_qp {
+        self.as_raw()
+    }
+
+    fn raw_port(&self) -> u32 {
+        self.port()
+    }
+}
+
+/// The one that a QP belongs to. Dropping it drains the QP, see [`QpOwner::close`].
+pub(crate) struct QpOwner<H: QpHandler>(Arc<Qp<H>>);
+
+impl<H: QpHandler> QpOwner<H> {
+    /// Makes a QP and its CQ on the device of `id`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there is or was a QP in `pd`; `EINVAL` if `pd` is of another id; else what
+    /// the device says, such as `ENOMEM` for queues that are too long.
+    pub(crate) fn new<I: Handler>(
+        id: &Id<I>,
+        pd: &Arc<Pd>,
+        config: &QpConfig,
+        handler: Arc<H>,
+    ) -> Result<Self> {
+        if !Arc::ptr_eq(id.inner(), pd.id()) {
+            return Err(EINVAL);
+        }
+        pd.claim()?;
+        let qp = Arc::pin_init(
+            pin_init!(Qp {
+                qp: Atomic::new(core::ptr::null_mut()),
+                cq: Atomic::new(core::ptr::null_mut()),
+                gate: Atomic::new(0),
+                stranded <- new_spinlock!(Stranded(core::ptr::null_mut()), "Qp::stranded"),
+                closed <- new_mutex!(false, "Qp::closed"),
+                handler,
+                pd: pd.clone(),
+                id: id.inner().clone(),
+            }),
+            GFP_KERNEL,
+        )?;
+        // On errors the drop of `qp` frees what there is.
+        qp.populate(config)?;
+        Ok(QpOwner(qp))
+    }
+
+    /// Refuses further posts, waits for those under way, and drains: afterwards every
+    /// completion has run, and the device touches no memory of the connection. Sleeps; never
+    /// from a completion. Does nothing the second time.
+    pub(crate) fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl<H: QpHandler> Deref for QpOwner<H> {
+    type Target = Qp<H>;
+
+    fn deref(&self) -> &Qp<H> {
+        &self.0
+    }
+}
+
+impl<H: QpHandler> Drop for QpOwner<H> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<H: QpHandler> Qp<H> {
+    /// Makes the CQ and the QP.
+    fn populate(&self, config: &QpConfig) -> Result {
+        let device = self.device();
+        let attrs = device.attrs();
+        // One more in each queue to drain it.
+        let send = config.max_send_wr.checked_add(1).ok_or(EINVAL)?;
+        let recv = config.max_recv_wr.checked_add(1).ok_or(EINVAL)?;
+        let rw = match config.max_rdma_ctxs {
+            0 => 0,
+            contexts => device.rw_max_send_wr(self.port(), contexts),
+        };
+        let send_depth = send.saturating_add(rw).min(attrs.max_qp_wr);
+        let entries = send_depth.saturating_add(recv).min(attrs.max_cqe);
+
+        let context: *const Self = self;
+        // SAFETY: The device is valid. The context is ours, which outlives the CQ.
+        let cq = from_err_ptr(unsafe {
+            bindings::__ib_alloc_cq_any(
+                device.as_raw(),
+                context.cast::<c_void>().cast_mut(),
+                i32::try_from(entries)?,
+                bindings::ib_poll_context_IB_POLL_WORKQUEUE,
+                owner_name(),
+            )
+        })?;
+        self.cq.store(cq, Relaxed);
+
+        let mut attr = bindings::ib_qp_init_attr {
+            event_handler: Some(handle_event::<H>),
+            qp_context: context.cast::<c_void>().cast_mut(),
+            send_cq: cq,
+            recv_cq: cq,
+            cap: bindings::ib_qp_cap {
+                max_send_wr: send,
+                max_recv_wr: recv,
+                max_send_sge: config.max_send_sge,
+                max_recv_sge: config.max_recv_sge,
+                max_inline_data: 0,
+                max_rdma_ctxs: config.max_rdma_ctxs,
+            },
+            sq_sig_type: bindings::ib_sig_type_IB_SIGNAL_REQ_WR,
+            qp_type: bindings::ib_qp_type_IB_QPT_RC,
+            ..Default::default()
+        };
+        // SAFETY: Id, PD and attributes are valid, and of one device.
+        to_result(unsafe {
+            bindings::rdma_create_qp(self.id.as_raw(), self.pd.as_raw(), &mut attr)
+        })?;
+        // SAFETY: The id is valid and has a QP now.
+        self.qp.store(unsafe { (*self.id.as_raw()).qp }, Relaxed);
+        Ok(())
+    }
+}
+
+/// Called by the driver when something happens to a QP.
+///
+/// # Safety
+///
+/// `context` must be the `Qp<H>` that the event is about, and `event` be valid.
+unsafe extern "C" fn handle_event<H: QpHandler>(
+    event: *mut bindings::ib_event,
+    context: *mut c_void,
+) {
+    // SAFETY: By this function's contract; the object outlives its QP.
+    let (number, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
+    let event = match number {
+        bindings::ib_event_type_IB_EVENT_QP_FATAL
+        | bindings::ib_event_type_IB_EVENT_QP_REQ_ERR
+        | bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR
+        | bindings::ib_event_type_IB_EVENT_DEVICE_FATAL => QpEvent::Fatal(number),
+        _ => QpEvent::Other(number),
+    };
+    qp.handler.event(qp, event);
+}
+
+/// Borrows the QP of a CQ.
+///
+/// # Safety
+///
+/// `cq` must be the CQ of a `Qp<H>`, and valid during `'a`.
+pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'a Qp<H> {
+    // SAFETY: By this function's contract and the invariant of `Qp`.
+    unsafe { &*(*cq.as_ptr()).cq_context.cast::<Qp<H>>() }
+}

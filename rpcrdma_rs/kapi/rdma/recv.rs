@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Receive buffers.
+//!
+//! ```text
+//!   RecvBox ──push──► RecvList ──post_recvs──► posted ──recv_done──► RecvBox
+//! ```
+
+use core::{
+    ffi::c_int,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+use super::{
+    cq::{
+        cid_of,
+        WcError, //
+    },
+    dma::DmaBuf,
+    pd::Pd,
+    qp::{
+        of_cq,
+        QpHandler, //
+    },
+    Direction, //
+};
+use crate::kapi::{
+    bindings,
+    ext::gfp::Gfp,
+    trace::Cid, //
+};
+
+/// Numbers buffers, across all QPs.
+static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
+
+/// A buffer, all that is needed to post it, and the user's `data`.
+///
+/// # Invariants
+///
+/// The first field is `wr`; it names `sge` and `cqe` of the same object, and `sge` names
+/// `buffer`. The first `byte_len` bytes of the buffer are the CPU's and were received.
+#[repr(C)]
+pub(crate) struct RecvBuf<T> {
+    wr: bindings::ib_recv_wr,
+    sge: bindings::ib_sge,
+    cqe: bindings::ib_cqe,
+    buffer: DmaBuf,
+    byte_len: usize,
+    invalidated: Option<Invalidated>,
+    cid: Cid,
+    data: T,
+}
+
+/// A Receive that succeeded.
+#[derive(Clone, Copy)]
+pub(crate) struct RecvWc {
+    /// Length of the message.
+    pub(crate) byte_len: u32,
+}
+
+/// Proof that our device invalidated a handle at the peer's request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Invalidated(u32);
+
+impl Invalidated {
+    /// The handle.
+    pub(crate) fn handle(&self) -> u32 {
+        self.0
+    }
+}
+
+/// Owns a [`RecvBuf`] that is not posted.
+///
+/// # Invariants
+///
+/// The pointer is a box given up, and ours alone.
+pub(crate) struct RecvBox<T>(NonNull<RecvBuf<T>>);
+
+// SAFETY: The box owns plain memory and a `T`.
+unsafe impl<T: Send> Send for RecvBox<T> {}
+// SAFETY: Shared access reads, and lends a `&T`.
+unsafe impl<T: Sync> Sync for RecvBox<T> {}
+
+impl<T> RecvBuf<T> {
+    /// The message received last.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.buffer.as_slice().get(..self.byte_len).unwrap_or(&[])
+    }
+
+    /// The length of the message received last.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.byte_len
+    }
+
+    /// The length of the longest message there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// What the sender of the message invalidated.
+    pub(crate) fn invalidated(&self) -> Option<Invalidated> {
+        self.invalidated
+    }
+
+    /// What trace events show: the CQ of the last completion, and a number that stays with
+    /// the buffer.
+    pub(crate) fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// The PD it is mapped for.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        self.buffer.pd()
+    }
+}
+
+impl<T> RecvBox<T> {
+    /// Makes a buffer for messages of up to `len` bytes, mapped near the device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `EIO`; `data` is dropped.
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T, gfp: Gfp) -> Result<Self> {
+        let buffer = DmaBuf::new(pd, len, Direction::FromDevice, gfp)?;
+        let sge = buffer.sge(0..len)?.raw();
+        let number = NEXT_NUMBER.fetch_add(1, Relaxed);
+        let this = KBox::new(
+            RecvBuf {
+                wr: bindings::ib_recv_wr {
+                    num_sge: 1,
+                    ..Default::default()
+                },
+                sge,
+                cqe: bindings::ib_cqe { done: None },
+                buffer,
+                byte_len: 0,
+                invalidated: None,
+                cid: Cid {
+                    queue: 0,
+                    // CAST: The lower half tells buffers apart that exist.
+                    completion: number as u32,
+                },
+                data,
+            },
+            gfp.flags(),
+        )?;
+        // SAFETY: A box is not null.
+        let this = unsafe { NonNull::new_unchecked(KBox::into_raw(this)) };
+        // INVARIANT: Sets what the type of the buffer asks for; from now on the object does not
+        // move.
+        // SAFETY: The object is ours.
+        unsafe {
+            let raw = this.as_ptr();
+            (*raw).wr.sg_list = &raw mut (*raw).sge;
+            (*raw).wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(&raw mut (*raw).cqe);
+        }
+        Ok(RecvBox(this))
+    }
+
+    /// The user's data, for writing.
+    pub(crate) fn data_mut(&mut self) -> &mut T {
+        // SAFETY: By the type's invariant the object is ours; the device and C have no use for
+        // this field.
+        unsafe { &mut (*self.0.as_ptr()).data }
+    }
+
+    /// Gives the box up, for a C pointer to keep.
+    pub(in crate::kapi) fn into_raw(self) -> *mut RecvBuf<T> {
+        ManuallyDrop::new(self).0.as_ptr()
+    }
+
+    /// Takes the box back.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must come from [`RecvBox::into_raw`] and be taken back once only.
+    pub(in crate::kapi) unsafe fn from_raw(ptr: NonNull<RecvBuf<T>>) -> Self {
+        // INVARIANT: By this function's contract.
+        RecvBox(ptr)
+    }
+}
+
+impl<T> core::ops::Deref for RecvBox<T> {
+    type Target = RecvBuf<T>;
+
+    fn deref(&self) -> &RecvBuf<T> {
+        // SAFETY: By the type's invariant.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for RecvBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type's invariant.
+        drop(unsafe { KBox::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// A queue of [`RecvBox`]es, linked through themselves: nothing is allocated.
+///
+/// # Invariants
+///
+/// `first` to `last` are `len` boxes given up, linked by `wr.next`, the last with null.
+pub(crate) struct RecvList<T> {
+    first: *mut RecvBuf<T>,
+    last: *mut RecvBuf<T>,
+    len: usize,
+    _boxes: PhantomData<RecvBox<T>>,
+}
+
+// SAFETY: The list owns boxes.
+unsafe impl<T: Send> Send for RecvList<T> {}
+// SAFETY: Shared access reads the length only.
+unsafe impl<T: Send> Sync for RecvList<T> {}
+
+impl<T> Default for RecvList<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> RecvList<T> {
+    /// Makes an empty one.
+    pub(crate) const fn new() -> Self {
+        RecvList {
+            first: core::ptr::null_mut(),
+            last: core::ptr::null_mut(),
+            len: 0,
+            _boxes: PhantomData,
+        }
+    }
+
+    /// The number of boxes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a box at the end.
+    pub(crate) fn push(&mut self, buffer: RecvBox<T>) {
+        let raw = buffer.into_raw();
+        // SAFETY: The box is ours; the last one is by the type's invariant. CAST: `wr` is the
+        // first field.
+        unsafe {
+            (*raw).wr.next = core::ptr::null_mut();
+            if self.last.is_null() {
+                self.first = raw;
+            } else {
+                (*self.last).wr.next = raw.cast();
+            }
+        }
+        // INVARIANT: One box more, at the end.
+        self.last = raw;
+        self.len += 1;
+    }
+
+    /// Takes the first box.
+    pub(crate) fn pop(&mut self) -> Option<RecvBox<T>> {
+        let first = NonNull::new(self.first)?;
+        // INVARIANT: One box less, at the front. CAST: `wr` is the first field.
+        // SAFETY: By the type's invariant.
+        self.first = unsafe { (*first.as_ptr()).wr.next }.cast();
+        if self.first.is_null() {
+            self.last = core::ptr::null_mut();
+        }
+        self.len -= 1;
+        Some(RecvBox(first))
+    }
+
+    /// Adds all boxes of `other` at the end.
+    pub(crate) fn append(&mut self, other: &mut RecvList<T>) {
+        let other = ManuallyDrop::new(core::mem::take(other));
+        if other.len == 0 {
+            return;
+        }
+        if self.last.is_null() {
+            self.first = other.first;
+        } else {
+            // SAFETY: By the type's invariant. CAST: `wr` is the first field.
+            unsafe { (*self.last).wr.next = other.first.cast() };
+        }
+        // INVARIANT: The boxes of `other`, which is forgotten, follow ours.
+        self.last = other.last;
+        self.len += other.len;
+    }
+
+    /// Posts the boxes on a QP; hands back those that were not posted.
+    ///
+    /// # Safety
+    ///
+    /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is.
+    pub(super) unsafe fn post<H: QpHandler<Recv = T>>(
+        self,
+        qp: *mut bindings::ib_qp,
+    ) -> Result<(), (Error, Self)> {
+        let Some(first) = NonNull::new(self.first) else {
+            return Ok(());
+        };
+        let list = ManuallyDrop::new(self);
+        let mut next = list.first;
+        while !next.is_null() {
+            // SAFETY: By the type's invariant. What was received before is the device's again.
+            unsafe {
+                (*next).cqe.done = Some(handle_completion::<H>);
+                (*next).byte_len = 0;
+                (*next).invalidated = None;
+                let len = (*next).buffer.len();
+                (*next).buffer.sync_for_device(0..len);
+                next = (*next).wr.next.cast();
+            }
+        }
+        let mut bad: *const bindings::ib_recv_wr = core::ptr::null();
+        // SAFETY: The requests are valid until they complete, as are the buffers.
+        let ret = unsafe {
+            bindings::rpcrdma_shim_ib_post_recv(qp, &raw const (*first.as_ptr()).wr, &mut bad)
+        };
+        let Err(error) = to_result(ret) else {
+            return Ok(());
+        };
+        // The device has those before `bad`.
+        let rest = if bad.is_null() {
+            list.first
+        } else {
+            bad.cast::<RecvBuf<T>>().cast_mut()
+        };
+        let mut len = 0;
+        let mut next = rest;
+        while !next.is_null() {
+            len += 1;
+            // SAFETY: From `bad` on the boxes are still ours.
+            next = unsafe { (*next).wr.next.cast() };
+        }
+        // INVARIANT: The tail of a list is a list.
+        Err((
+            error,
+            RecvList {
+                first: rest,
+                last: list.last,
+                len,
+                _boxes: PhantomData,
+            },
+        ))
+    }
+}
+
+impl<T> Drop for RecvList<T> {
+    fn drop(&mut self) {
+        while let Some(buffer) = self.pop() {
+            drop(buffer);
+        }
+    }
+}
+
+/// Called by ib_core for each Receive.
+///
+/// # Safety
+///
+/// `cq` must be the CQ of a `Qp<H>`, and the completion that of a `RecvBuf<H::Recv>` that was
+/// posted.
+unsafe extern "C" fn handle_completion<H: QpHandler>(
+    cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
+    // SAFETY: ib_core lends us the completion.
+    let wc = unsafe { &*wc };
+    // SAFETY: The completion names the `cqe` of a buffer.
+    let raw = unsafe { kernel::container_of!(*wc.__bindgen_anon_1.wr_cqe, RecvBuf<H::Recv>, cqe) };
+    // SAFETY: The buffer was given up to be posted, and the device is done with it. ib_core
+    // calls with a CQ, never null.
+    let (mut buffer, qp) = unsafe {
+        (
+            RecvBox::from_raw(NonNull::new_unchecked(raw)),
+            of_cq::<H>(NonNull::new_unchecked(cq)),
+        )
+    };
+    // SAFETY: The buffer is ours and the CQ is valid.
+    let cid = unsafe {
+        let cid = cid_of(cq, u64::from((*raw).cid.completion));
+        (*raw).cid = cid;
+        cid
+    };
+    let result = match WcError::of(wc, cid) {
+        Some(error) => Err(error),
+        None => Ok(buffer.received(wc)),
+    };
+    qp.handler().recv_done(qp, buffer, result);
+}
+
+impl<T> RecvBox<T> {
+    /// Takes a message in.
+    fn received(&mut self, wc: &bindings::ib_wc) -> RecvWc {
+        // CAST: The flags are a small positive number.
+        let flag = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
+        let invalidated = (wc.wc_flags & flag != 0).then(|| {
+            // SAFETY: The flag says that this is the member in use.
+            Invalidated(unsafe { *wc.ex.invalidate_rkey })
+        });
+        let len = (wc.byte_len as usize).min(self.capacity());
+        self.buffer.sync_for_cpu(0..len);
+        // SAFETY: By the type's invariant the object is ours.
+        unsafe {
+            // INVARIANT: The device wrote these bytes and is done with them.
+            (*self.0.as_ptr()).byte_len = len;
+            (*self.0.as_ptr()).invalidated = invalidated;
+        }
+        RecvWc {
+            byte_len: wc.byte_len,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Transport addresses: an owned copy of a C `sockaddr`, IPv4 or IPv6.
+
+use core::{
+    fmt,
+    net::{
+        IpAddr,
+        Ipv4Addr,
+        Ipv6Addr, //
+    },
+};
+
+use kernel::prelude::*;
+
+use crate::kapi::bindings;
+
+type Storage = bindings::__kernel_sockaddr_storage;
+
+/// Address families as the kernel numbers them.
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+
+/// Sizes of `struct sockaddr_in` and `struct sockaddr_in6`.
+const LEN_INET: usize = 16;
+const LEN_INET6: usize = 28;
+
+/// A transport address, copied out of a C `sockaddr`.
+///
+/// # Invariants
+///
+/// `len` is at most the size of `storage`; what is not set is zero.
+#[derive(Clone, Copy)]
+pub(crate) struct SockAddr {
+    storage: Storage,
+    len: usize,
+}
+
+impl SockAddr {
+    /// The size of the largest address there can be.
+    pub(crate) const MAX_LEN: usize = size_of::<Storage>();
+
+    fn zeroed() -> Self {
+        Self {
+            storage: pin_init::zeroed(),
+            len: 0,
+        }
+    }
+
+    /// Copies the first `len` bytes at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when `len` does not even cover the family or exceeds [`Self::MAX_LEN`].
+    ///
+    /// # Safety
+    ///
+    /// `addr` must be valid for reads of `len` bytes.
+    pub(in crate::kapi) unsafe fn from_raw(
+        addr: *const bindings::sockaddr,
+        len: usize,
+    ) -> Result<Self> {
+        if !(size_of::<u16>()..=Self::MAX_LEN).contains(&len) {
+            return Err(EINVAL);
+        }
+        let mut this = Self::zeroed();
+        // SAFETY: `addr` has `len` bytes by the safety requirement, `storage` has at least as
+        // many by the check above, and they do not overlap: one is a local.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                addr.cast::<u8>(),
+                (&raw mut this.storage).cast::<u8>(),
+                len,
+            )
+        };
+        // INVARIANT: Checked above.
+        this.len = len;
+        Ok(this)
+    }
+
+    /// Copies an address out of a `sockaddr_storage`; its length follows from the family.
+    pub(in crate::kapi) fn from_storage(storage: &Storage) -> Self {
+        let mut this = Self {
+            storage: *storage,
+            len: 0,
+        };
+        // INVARIANT: Both lengths are below the size of the storage.
+        this.len = match this.family() {
+            AF_INET => LEN_INET,
+            AF_INET6 => LEN_INET6,
+            _ => size_of::<u16>(),
+        };
+        this
+    }
+
+    /// The address as C wants it.
+    pub(in crate::kapi) fn as_ptr(&self) -> *const bindings::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    /// The address and all bytes after it, zero.
+    pub(in crate::kapi) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// The length of the address in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bytes(&self) -> &[u8; Self::MAX_LEN] {
+        // SAFETY: The storage is plain bytes of that size, all initialised.
+        unsafe { &*(&raw const self.storage).cast() }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8; Self::MAX_LEN] {
+        // SAFETY: As above; any bytes are a valid storage.
+        unsafe { &mut *(&raw mut self.storage).cast() }
+    }
+
+    fn family(&self) -> u16 {
+        let b = self.bytes();
+        u16::from_ne_bytes([b[0], b[1]])
+    }
+
+    /// The address without its port; `None` when it is neither IPv4 nor IPv6.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        let b = self.bytes();
+        match self.family() {
+            AF_INET => Some(Ipv4Addr::new(b[4], b[5], b[6], b[7]).into()),
+            AF_INET6 => {
+                let mut ip = [0u8; 16];
+                ip.copy_from_slice(&b[8..24]);
+                Some(Ipv6Addr::from(ip).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// The scope of a link-local IPv6 address, else zero.
+    pub(crate) fn scope_id(&self) -> u32 {
+        let b = self.bytes();
+        match self.ip() {
+            Some(IpAddr::V6(ip)) if ip.segments()[0] & 0xffc0 == 0xfe80 => {
+                u32::from_ne_bytes([b[24], b[25], b[26], b[27]])
+            }
+            _ => 0,
+        }
+    }
+
+    /// The port in host order; zero when there is none.
+    pub(crate) fn port(&self) -> u16 {
+        let b = self.bytes();
+        match self.family() {
+            AF_INET | AF_INET6 => u16::from_be_bytes([b[2], b[3]]),
+            _ => 0,
+        }
+    }
+
+    /// Replaces the port; an address that is neither IPv4 nor IPv6 has none and stays.
+    pub(crate) fn set_port(&mut self, port: u16) {
+        if self.ip().is_some() {
+            self.bytes_mut()[2..4].copy_from_slice(&port.to_be_bytes());
+        }
+    }
+
+    /// Whether this is an IPv6 address.
+    pub(crate) fn is_ipv6(&self) -> bool {
+        self.family() == AF_INET6
+    }
+
+    /// The address without its port, as sunrpc prints one (scope of link-local ones included).
+    pub(crate) fn display_ip(&self) -> DisplayIp<'_> {
+        DisplayIp(self)
+    }
+}
+
+/// Prints the address of a [`SockAddr`] without its port.
+pub(crate) struct DisplayIp<'a>(&'a SockAddr);
+
+impl fmt::Display for DisplayIp<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.ip() {
+            Some(ip) => ip.fmt(f)?,
+            None => return f.write_str("unknown"),
+        }
+        match self.0.scope_id() {
+            0 => Ok(()),
+            scope => write!(f, "%{scope}"),
+        }
+    }
+}
+
+impl fmt::Display for SockAddr {
+    /// `192.0.2.1:20049` or `[2001:db8::1]:20049`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_ipv6() {
+            true => write!(f, "[{}]:{}", self.display_ip(), self.port()),
+            false => write!(f, "{}:{}", self.display_ip(), self.port()),
+        }
+    }
+}
+
+impl kernel::fmt::Display for SockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

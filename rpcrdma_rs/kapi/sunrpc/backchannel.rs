@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Calls of the reverse direction: requests that the server makes of us (RFC 8167).
+//!
+//! ```text
+//!   pool ──deliver──▶ callback service: reads the Call where it was received,
+//!    ▲                encodes the Reply into the request's page
+//!    │                    │                │
+//!    └────── free ◀── dropped      bc_send_reply, then free
+//! ```
+
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomPinned,
+    ops::Range,
+    pin::Pin, //
+};
+
+use kernel::{
+    alloc::{
+        flags::__GFP_NOWARN,
+        Flags, //
+    },
+    new_spinlock,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::SpinLock,
+    types::Opaque, //
+};
+
+use super::{
+    ops::XprtOps,
+    xdr_buf::XdrBuf,
+    xprt::Xprt, //
+};
+use crate::kapi::bindings;
+
+/// A request of the reverse direction.
+///
+/// # Invariants
+///
+/// * `rqst` is sunrpc's, marked as one of the backchannel as long as it is out of the pool.
+/// * `call` is what the Call was received in, while it is out of the pool.
+/// * Out of the pool it is a leaked `Pin<KBox<Self>>`, which [`Self::free`] takes back.
+#[repr(C)]
+pub(crate) struct BcRqst<T: XprtOps> {
+    rqst: Opaque<bindings::rpc_rqst>,
+    call: UnsafeCell<Option<T::Reply>>,
+    reply: KBox<[u8; PAGE_SIZE]>,
+    _pin: PhantomPinned,
+}
+
+// SAFETY: sunrpc hands a request from one thread to the next, never to two.
+unsafe impl<T: XprtOps> Send for BcRqst<T> {}
+// SAFETY: What is shared, the Reply, does not change while it is.
+unsafe impl<T: XprtOps> Sync for BcRqst<T> {}
+
+/// The allocations below happen when a burst of Calls is larger than any before it.
+const EASY: Flags = kernel::alloc::flags::GFP_NOWAIT;
+
+impl<T: XprtOps> BcRqst<T> {
+    fn new() -> Result<Pin<KBox<Self>>> {
+        let this = KBox::new(
+            Self {
+                rqst: Opaque::zeroed(),
+                call: UnsafeCell::new(None),
+                reply: KBox::init(
+                    pin_init::init_zeroed::<[u8; PAGE_SIZE]>(),
+                    EASY | __GFP_NOWARN,
+                )?,
+                _pin: PhantomPinned,
+            },
+            EASY | __GFP_NOWARN,
+        )?;
+        Ok(this.into())
+    }
+
+    /// Borrows the request that embeds `rqst`.
+    ///
+    /// # Safety
+    ///
+    /// `rqst` must be embedded in a `BcRqst<T>` that lives for `'a`.
+    pub(super) unsafe fn from_rqst<'a>(rqst: *mut bindings::rpc_rqst) -> &'a Self {
+        // CAST: It is the first field, and the layout is C's.
+        // SAFETY: By the safety requirement.
+        unsafe { &*rqst.cast() }
+    }
+
+    /// The transaction id, in host order.
+    pub(crate) fn xid(&self) -> u32 {
+        // SAFETY: Set by `deliver`, constant then.
+        u32::from_be(unsafe { (*self.rqst.get()).rq_xid })
+    }
+
+    /// The Reply.
+    pub(crate) fn reply(&self) -> &XdrBuf {
+        // SAFETY: It is complete when the transport gets to see the request again.
+        unsafe { XdrBuf::from_raw(&raw mut (*self.rqst.get()).rq_snd_buf) }
+    }
+
+    /// `->bc_free_rqst`.
+    ///
+    /// # Safety
+    ///
+    /// `rqst` must have been enqueued by [`deliver`], and the service be done with it.
+    pub(super) unsafe fn free(rqst: *mut bindings::rpc_rqst) {
+        // SAFETY: A leaked box by the invariants; CAST: the first field.
+        let mut this: Pin<KBox<Self>> =
+            unsafe { Pin::new_unchecked(KBox::from_raw(rqst.cast::<Self>())) };
+        // SAFETY: The transport is live: `xprt_enqueue_bc_request` took a reference.
+        let xprt = unsafe { (*rqst).rq_xprt };
+        // SAFETY: As above.
+        let transport = unsafe { Xprt::<T>::from_raw(xprt) };
+        // SAFETY: Nothing that moves is pinned in here.
+        let call = unsafe { this.as_mut().get_unchecked_mut() }
+            .call
+            .get_mut()
+            .take();
+        if let Some(call) = call {
+            T::release_reply(transport, call);
+        }
+        transport.bc_pool().put(this);
+        // SAFETY: The reference that `xprt_enqueue_bc_request` took.
+        unsafe { bindings::xprt_put(xprt) };
+    }
+}
+
+/// The requests of the reverse direction that are not in use.
+#[pin_data]
+pub(crate) struct BcPool<T: XprtOps> {
+    #[pin]
+    inner: SpinLock<Inner<T>>,
+}
+
+struct Inner<T: XprtOps> {
+    free: KVec<Pin<KBox<BcRqst<T>>>>,
+    in_use: usize,
+}
+
+impl<T: XprtOps> BcPool<T> {
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- new_spinlock!(Inner { free: KVec::new(), in_use: 0 }),
+        })
+    }
+
+    /// Takes a request, unless `limit` of them are in use.
+    fn get(&self, limit: usize) -> Option<Pin<KBox<BcRqst<T>>>> {
+        let mut inner = self.inner.lock();
+        if inner.in_use >= limit {
+            return None;
+        }
+        // Room for it to come back to.
+        let want = inner.in_use + 1;
+        inner.free.reserve(want, EASY | __GFP_NOWARN).ok()?;
+        let rqst = match inner.free.pop() {
+            Some(rqst) => rqst,
+            None => BcRqst::new().ok()?,
+        };
+        inner.in_use += 1;
+        Some(rqst)
+    }
+
+    fn put(&self, rqst: Pin<KBox<BcRqst<T>>>) {
+        let mut inner = self.inner.lock();
+        inner.in_use -= 1;
+        // `get` has reserved the room; were there none, the request is freed.
+        let _ = inner.free.push_within_capacity(rqst);
+    }
+
+    /// Frees what is not in use.
+    pub(super) fn clear(&self) {
+        let free = core::mem::take(&mut self.inner.lock().free);
+        drop(free);
+    }
+}
+
+/// What became of a Call of the reverse direction.
+pub(crate) enum Delivered<R> {
+    /// The callback service has it.
+    Yes,
+    /// There is no callback service; the buffer is the caller's again.
+    NoService(R),
+    /// Too many are in use, or there is no memory; the buffer is the caller's again.
+    Overflow(R),
+}
+
+impl<T: XprtOps> Xprt<T> {
+    /// Gives the Call in `call[message]` to the callback service, of which at most `limit`
+    /// are there at a time. `xid` is in host order.
+    pub(crate) fn deliver_bc(
+        &self,
+        xid: u32,
+        call: T::Reply,
+        message: Range<usize>,
+        limit: usize,
+    ) -> Delivered<T::Reply> {
+        if !self.has_bc_service() {
+            return Delivered::NoService(call);
+        }
+        let (Some(body), Some(rqst)) = (call.get(message), self.bc_pool().get(limit)) else {
+            return Delivered::Overflow(call);
+        };
+        let raw = rqst.rqst.get();
+        // SAFETY: The request is not in use. What its buffers point to is in `call` and
+        // `reply`, which it keeps.
+        unsafe {
+            raw.write_bytes(0, 1);
+            (*raw).rq_xprt = self.as_ptr();
+            (*raw).rq_xid = xid.to_be();
+            bindings::rpcrdma_shim_bc_set_in_use(raw);
+            (*raw).rq_rcv_buf.head[0].iov_base = body.as_ptr().cast_mut().cast();
+            (*raw).rq_rcv_buf.head[0].iov_len = body.len();
+            // CAST: A receive buffer is far below 4 GiB.
+            (*raw).rq_rcv_buf.len = body.len() as u32;
+            (*raw).rq_private_buf.len = body.len() as u32;
+            (*raw).rq_snd_buf.head[0].iov_base = rqst.reply.as_ptr().cast_mut().cast();
+            (*raw).rq_snd_buf.head[0].iov_len = PAGE_SIZE;
+            (*raw).rq_snd_buf.buflen = PAGE_SIZE as u32;
+            *rqst.call.get() = Some(call);
+        }
+        // SAFETY: `free` takes it back; nothing is moved out meanwhile.
+        let leaked = KBox::into_raw(unsafe { Pin::into_inner_unchecked(rqst) });
+        // SAFETY: The request is complete; the transport is live. Without a service by now,
+        // the request comes back through `->bc_free_rqst`.
+        unsafe {
+            bindings::rpcrdma_shim_bc_slot_inc(self.as_ptr());
+            bindings::xprt_enqueue_bc_request(leaked.cast());
+        }
+        Delivered::Yes
+    }
+}

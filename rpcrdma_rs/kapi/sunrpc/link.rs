@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A way to an [`Xprt`] for those that must not keep it alive.
+//!
+//! sunrpc destroys a transport when the last RPC client lets go of it. What the transport
+//! owns (a connection and its completions, a work item) needs to reach it nevertheless, and
+//! must not count. It holds an [`XprtLink`] and borrows the transport for as long as it has
+//! work to do; `->destroy` first makes new borrows fail and then waits for the last one.
+//!
+//! ```text
+//!   users:  0 ──set up──▶ 1 ◀──get/drop──▶ 1 + n ──destroy──▶ n ──last drop──▶ 0: idle
+//! ```
+
+use core::ops::Deref;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            ordering::{
+                Acquire,
+                Full,
+                Relaxed, //
+            },
+            Atomic, //
+        },
+        Arc, //
+    },
+};
+
+use super::{
+    ops::XprtOps,
+    xprt::Xprt, //
+};
+use crate::kapi::ext::completion::Done;
+
+/// What all links of one transport share.
+///
+/// # Invariants
+///
+/// While `users` is not zero, `xprt` is a transport whose set-up is complete.
+#[pin_data]
+pub(super) struct Shared<T: XprtOps> {
+    xprt: *mut Xprt<T>,
+    users: Atomic<i32>,
+    #[pin]
+    idle: Done,
+}
+
+// SAFETY: The pointer is only turned into a shared reference, and an `Xprt` is `Sync`.
+unsafe impl<T: XprtOps> Send for Shared<T> {}
+// SAFETY: As above.
+unsafe impl<T: XprtOps> Sync for Shared<T> {}
+
+impl<T: XprtOps> Shared<T> {
+    /// A link target for `xprt`, closed for now.
+    pub(super) fn new(xprt: *mut Xprt<T>) -> impl PinInit<Self> {
+        // INVARIANT: There are no users.
+        pin_init!(Self {
+            xprt,
+            users: Atomic::new(0),
+            idle <- Done::new(),
+        })
+    }
+
+    /// Lets links reach the transport from now on.
+    ///
+    /// # Safety
+    ///
+    /// The transport's set-up must be complete, and [`Self::close`] must be called before it
+    /// is torn down.
+    pub(super) unsafe fn open(&self) {
+        // INVARIANT: By the safety requirement.
+        self.users.store(1, kernel::sync::atomic::ordering::Release);
+    }
+
+    /// Ends all that; on return nobody has the transport borrowed through a link. Sleeps.
+    pub(super) fn close(&self) {
+        if self.users.fetch_sub(1, Full) != 1 {
+            self.idle.wait();
+        }
+    }
+}
+
+/// A way to a transport, see the module's documentation.
+pub(crate) struct XprtLink<T: XprtOps>(pub(super) Arc<Shared<T>>);
+
+impl<T: XprtOps> Clone for XprtLink<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: XprtOps> XprtLink<T> {
+    /// Borrows the transport; `None` once it is being destroyed.
+    ///
+    /// `->destroy` waits for the borrow to end: it must not last until something happens that
+    /// only `->destroy` brings about.
+    pub(crate) fn get(&self) -> Option<XprtGuard<'_, T>> {
+        let users = &self.0.users;
+        let mut seen = users.load(Relaxed);
+        loop {
+            if seen <= 0 {
+                return None;
+            }
+            match users.cmpxchg(seen, seen + 1, Acquire) {
+                // INVARIANT: Counted now.
+                Ok(_) => return Some(XprtGuard(&self.0)),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+/// A borrow of a transport through a link.
+///
+/// # Invariants
+///
+/// It is counted in `users`.
+pub(crate) struct XprtGuard<'a, T: XprtOps>(&'a Arc<Shared<T>>);
+
+impl<T: XprtOps> Deref for XprtGuard<'_, T> {
+    type Target = Xprt<T>;
+
+    fn deref(&self) -> &Xprt<T> {
+        // SAFETY: `users` counts us, so that the transport is there by the invariants of
+        // `Shared`.
+        unsafe { &*self.0.xprt }
+    }
+}
+
+impl<T: XprtOps> Drop for XprtGuard<'_, T> {
+    fn drop(&mut self) {
+        // INVARIANT: This was our count.
+        if self.0.users.fetch_sub(1, Full) == 1 {
+            self.0.idle.complete();
+        }
+    }
+}

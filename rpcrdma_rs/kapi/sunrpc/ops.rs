@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What a client transport does: [`XprtOps`], and the `rpc_xprt_ops` made of it.
+
+use core::{
+    marker::PhantomData,
+    ops::Deref, //
+};
+
+use kernel::{
+    ffi::{
+        c_char,
+        c_int,
+        c_uint,
+        c_ulong,
+        c_ushort, //
+    },
+    prelude::*,
+    seq_file::SeqFile, //
+};
+
+use super::{
+    addr::SockAddr,
+    backchannel::BcRqst,
+    class::XprtClass,
+    link::XprtLink,
+    rqst::Slot,
+    text::Text,
+    xprt::Xprt, //
+};
+use crate::kapi::bindings;
+
+/// A client transport. `Self` is what it keeps beside sunrpc's `rpc_xprt`, see [`Xprt`].
+///
+/// All functions are called in process context and may sleep unless said otherwise.
+/// "The send lock" is `XPRT_LOCKED`: whoever has it is alone in `connect`, `close`,
+/// `send_request` and `destroy`.
+pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
+    /// What the transport keeps in each request slot.
+    type Slot: Send + Sync;
+
+    /// A receive buffer: derefs to what was received. It must not move that when it moves.
+    type Reply: Deref<Target = [u8]> + Send;
+
+    /// The class of the transport.
+    fn class() -> &'static XprtClass<Self>;
+
+    /// Makes a transport. The link works once this has succeeded.
+    fn new(link: XprtLink<Self>) -> Result<impl PinInit<Self, Error>>;
+
+    /// Makes the transport's part of a slot.
+    fn new_slot() -> impl PinInit<Self::Slot, Error>;
+
+    /// How many requests there may be at a time. Read once per transport.
+    fn slots() -> u32;
+
+    /// The largest payload of a request in bytes. Read once per transport.
+    fn max_payload() -> usize;
+
+    /// Begins to connect; must lead to one call of [`Xprt::finish_connect`]. Under the send
+    /// lock, which the transport has from now on until then. Must not sleep.
+    fn connect(xprt: &Xprt<Self>);
+
+    /// Ends the connection, if there is one. Under the send lock.
+    fn close(xprt: &Xprt<Self>);
+
+    /// Ends everything: on return nothing refers to the transport. There is no request left.
+    fn destroy(xprt: &Xprt<Self>);
+
+    /// Sends the Call in `slot`. Under the send lock.
+    ///
+    /// # Errors
+    ///
+    /// * `ENOTCONN`: the caller is to reconnect and call again.
+    /// * `EAGAIN`: the caller is to call again, after [`Xprt::write_space`] if
+    ///   [`Xprt::wait_for_buffer_space`] was called.
+    /// * `ENOBUFS`: the caller is to call again after a delay.
+    /// * `EBADSLT`: no room in the congestion window.
+    /// * Anything else fails the RPC.
+    fn send_request(xprt: &Xprt<Self>, slot: &Slot<Self>) -> Result;
+
+    /// The RPC task gives up the memory of the request in `slot`, answered or not: on return
+    /// the peer must be unable to reach it.
+    fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>);
+
+    /// The request is over and what its Reply was received in is not read any more.
+    fn release_reply(xprt: &Xprt<Self>, reply: Self::Reply);
+
+    /// `bytes` had to be allocated because a request is larger than any before it in its slot.
+    fn note_grown(xprt: &Xprt<Self>, bytes: usize);
+
+    /// The local address of the connection; `None` without one.
+    fn local_addr(xprt: &Xprt<Self>) -> Option<SockAddr>;
+
+    /// Prints the transport's line of `/proc/self/mountstats`.
+    fn print_stats(xprt: &Xprt<Self>, seq: &SeqFile);
+
+    /// Breaks the connection as if the peer had. Under the send lock.
+    fn inject_disconnect(xprt: &Xprt<Self>);
+
+    /// Prepares to receive up to `min_reqs` Calls of the reverse direction at a time.
+    fn bc_setup(xprt: &Xprt<Self>, min_reqs: u32) -> Result;
+
+    /// The largest message of the reverse direction in bytes.
+    fn bc_max_payload(xprt: &Xprt<Self>) -> usize;
+
+    /// How many Calls of the reverse direction there may be at a time.
+    fn bc_slots(xprt: &Xprt<Self>) -> u32;
+
+    /// Sends the Reply in `rqst`. Under the send lock. Errors as for `send_request`.
+    fn bc_send_reply(xprt: &Xprt<Self>, rqst: &BcRqst<Self>) -> Result;
+}
+
+/// The `rpc_xprt_ops` of `T`.
+pub(super) struct OpsTable<T: XprtOps>(PhantomData<T>);
+
+impl<T: XprtOps> OpsTable<T> {
+    pub(super) const TABLE: bindings::rpc_xprt_ops = bindings::rpc_xprt_ops {
+        set_buffer_size: None,
+        reserve_xprt: Some(Self::reserve_xprt),
+        release_xprt: Some(bindings::xprt_release_xprt_cong),
+        alloc_slot: Some(Self::alloc_slot),
+        free_slot: Some(Self::free_slot),
+        rpcbind: Some(bindings::rpcb_getport_async),
+        set_port: Some(Self::set_port),
+        connect: Some(Self::connect),
+        get_srcaddr: Some(Self::get_srcaddr),
+        get_srcport: Some(Self::get_srcport),
+        buf_alloc: Some(Self::buf_alloc),
+        buf_free: Some(Self::buf_free),
+        prepare_request: None,
+        send_request: Some(Self::send_request),
+        abort_send_request: None,
+        wait_for_reply_request: Some(bindings::xprt_wait_for_reply_request_def),
+        timer: Some(Self::timer),
+        release_request: Some(bindings::xprt_release_rqst_cong),
+        close: Some(Self::close),
+        destroy: Some(Self::destroy),
+        set_connect_timeout: Some(Self::set_connect_timeout),
+        print_stats: Some(Self::print_stats),
+        enable_swap: Some(Self::enable_swap),
+        disable_swap: Some(Self::disable_swap),
+        inject_disconnect: Some(Self::inject_disconnect),
+        bc_setup: Some(Self::bc_setup),
+        bc_maxpayload: Some(Self::bc_maxpayload),
+        bc_num_slots: Some(Self::bc_num_slots),
+        bc_free_rqst: Some(Self::bc_free_rqst),
+        bc_destroy: Some(Self::bc_destroy),
+    };
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`, under the transport lock.
+    unsafe extern "C" fn reserve_xprt(
+        xprt: *mut bindings::rpc_xprt,
+        task: *mut bindings::rpc_task,
+    ) -> c_int {
+        // A Reply of the reverse direction does not wait for credits of the forward direction.
+        // SAFETY: By the safety requirement; a task's request is live.
+        unsafe {
+            let rqst = (*task).tk_rqstp;
+            if !rqst.is_null() && bindings::rpcrdma_shim_bc_prealloc(rqst) {
+                bindings::xprt_reserve_xprt(xprt, task)
+            } else {
+                bindings::xprt_reserve_xprt_cong(xprt, task)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
+    unsafe extern "C" fn alloc_slot(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { Xprt::<T>::from_raw(xprt) };
+        if let Some(slot) = this.slots().pop() {
+            // SAFETY: The task runs this call.
+            unsafe {
+                (*task).tk_rqstp = slot.as_rqst();
+                (*task).tk_status = 0;
+            }
+            return;
+        }
+        // SAFETY: As above.
+        unsafe {
+            (*task).tk_status = EAGAIN.to_errno();
+            bindings::xprt_add_backlog_noncongested(xprt, task);
+        }
+        // A slot freed before the task was on the backlog has woken nobody.
+        if let Some(slot) = this.slots().pop() {
+            // SAFETY: It is not in use.
+            unsafe { this.hand_on(slot) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`; `rqst` is the request of a task that is done with it.
+    unsafe extern "C" fn free_slot(xprt: *mut bindings::rpc_xprt, rqst: *mut bindings::rpc_rqst) {
+        // SAFETY: By the safety requirement; requests of this transport are slots.
+        let (this, slot) = unsafe { (Xprt::<T>::from_raw(xprt), Slot::<T>::from_rqst(rqst)) };
+        // SAFETY: The task is done with the request.
+        if let Some(reply) = unsafe { slot.take_reply() } {
+            T::release_reply(this, reply);
+        }
+        // SAFETY: As above.
+        unsafe { this.hand_on(slot) };
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn set_port(xprt: *mut bindings::rpc_xprt, port: c_ushort) {
+        // SAFETY: By the safety requirement.
+        unsafe { Xprt::<T>::from_raw(xprt) }.set_port(port);
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`; `task` has the send lock.
+    unsafe extern "C" fn connect(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
+        // SAFETY: By the safety requirement. The cookie only has to be ours.
+        unsafe { bindings::xprt_lock_connect(xprt, task, xprt.cast()) };
+        // SAFETY: By the safety requirement.
+        T::connect(unsafe { Xprt::from_raw(xprt) });
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`; `buf` must be valid for writes of `len` bytes.
+    unsafe extern "C" fn get_srcaddr(
+        xprt: *mut bindings::rpc_xprt,
+        buf: *mut c_char,
+        len: usize,
+    ) -> c_int {
+        // SAFETY: By the safety requirement.
+        let Some(addr) = T::local_addr(unsafe { Xprt::from_raw(xprt) }) else {
+            return enotconn_errno();
+        };
+        let mut text = Text::<64>::new();
+        text.set(format_args!("{}", addr.display_ip()));
+        let text = text.with_nul();
+        if text.len() > len {
+            return EINVAL.to_errno();
+        }
+        // SAFETY: By the safety requirement, and it fits.
+        unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), text.len()) };
+        // CAST: At most 64.
+        (text.len() - 1) as c_int
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn get_srcport(xprt: *mut bindings::rpc_xprt) -> c_ushort {
+        // SAFETY: By the safety requirement.
+        T::local_addr(unsafe { Xprt::from_raw(xprt) }).map_or(0, |addr| addr.port())
+    }
+
+    /// # Safety
+    ///
+    /// `task` must run, and have a request of a transport of ours.
+    unsafe extern "C" fn buf_alloc(task: *mut bindings::rpc_task) -> c_int {
+        // SAFETY: By the safety requirement.
+        let (this, slot) = unsafe { Self::of_task(task) };
+        // SAFETY: This is `->buf_alloc`.
+        match unsafe { slot.alloc_buffers() } {
+            Ok(0) => 0,
+            Ok(grown) => {
+                T::note_grown(this, grown);
+                0
+            }
+            Err(error) => error.to_errno(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `buf_alloc`.
+    unsafe extern "C" fn buf_free(task: *mut bindings::rpc_task) {
+        // SAFETY: By the safety requirement.
+        unsafe {
+            // A Reply of the reverse direction has its memory elsewhere.
+            if !bindings::rpcrdma_shim_bc_prealloc((*task).tk_rqstp) {
+                let (this, slot) = Self::of_task(task);
+                T::release_buffers(this, slot);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `rqst` must be a request of a transport of ours, and the caller have the send lock.
+    unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
+        // SAFETY: By the safety requirement; those of the backchannel say so.
+        let result = unsafe {
+            let this = Xprt::<T>::from_raw((*rqst).rq_xprt);
+            if bindings::rpcrdma_shim_bc_prealloc(rqst) {
+                T::bc_send_reply(this, BcRqst::from_rqst(rqst))
+            } else {
+                T::send_request(this, Slot::from_rqst(rqst))
+            }
+        };
+        match result {
+            Ok(()) => 0,
+            Err(error) => error.to_errno(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn timer(xprt: *mut bindings::rpc_xprt, _task: *mut bindings::rpc_task) {
+        // An RPC timed out, and a connection has no keep-alive of its own: find out.
+        // SAFETY: By the safety requirement.
+        unsafe { bindings::xprt_force_disconnect(xprt) };
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`; the caller has the send lock.
+    unsafe extern "C" fn close(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the safety requirement.
+        unsafe { Xprt::<T>::from_raw(xprt) }.close();
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`; the last call, with nobody else in the transport.
+    unsafe extern "C" fn destroy(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the safety requirement.
+        unsafe { Xprt::<T>::destroy(xprt) };
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn set_connect_timeout(
+        xprt: *mut bindings::rpc_xprt,
+        connect_timeout: c_ulong,
+        reconnect_timeout: c_ulong,
+    ) {
+        // SAFETY: By the safety requirement.
+        unsafe { Xprt::<T>::from_raw(xprt) }.set_timeouts(connect_timeout, reconnect_timeout);
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`; `seq` must be a live sequence file.
+    unsafe extern "C" fn print_stats(xprt: *mut bindings::rpc_xprt, seq: *mut bindings::seq_file) {
+        // SAFETY: By the safety requirement.
+        unsafe { T::print_stats(Xprt::from_raw(xprt), SeqFile::from_raw(seq)) };
+    }
+
+    /// # Safety
+    ///
+    /// None: sunrpc counts the users, and the connect worker is safe under reclaim anyway.
+    unsafe extern "C" fn enable_swap(_xprt: *mut bindings::rpc_xprt) -> c_int {
+        0
+    }
+
+    /// # Safety
+    ///
+    /// As for `enable_swap`.
+    unsafe extern "C" fn disable_swap(_xprt: *mut bindings::rpc_xprt) {}
+
+    /// # Safety
+    ///
+    /// As for `close`.
+    unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the safety requirement.
+        T::inject_disconnect(unsafe { Xprt::from_raw(xprt) });
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn bc_setup(xprt: *mut bindings::rpc_xprt, min_reqs: c_uint) -> c_int {
+        // SAFETY: By the safety requirement.
+        match T::bc_setup(unsafe { Xprt::from_raw(xprt) }, min_reqs) {
+            Ok(()) => 0,
+            Err(error) => error.to_errno(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn bc_maxpayload(xprt: *mut bindings::rpc_xprt) -> usize {
+        // SAFETY: By the safety requirement.
+        T::bc_max_payload(unsafe { Xprt::from_raw(xprt) })
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn bc_num_slots(xprt: *mut bindings::rpc_xprt) -> c_uint {
+        // SAFETY: By the safety requirement.
+        T::bc_slots(unsafe { Xprt::from_raw(xprt) })
+    }
+
+    /// # Safety
+    ///
+    /// `rqst` must be one of ours that the callback service is done with.
+    unsafe extern "C" fn bc_free_rqst(rqst: *mut bindings::rpc_rqst) {
+        // SAFETY: By the safety requirement.
+        unsafe { BcRqst::<T>::free(rqst) };
+    }
+
+    /// # Safety
+    ///
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn bc_destroy(xprt: *mut bindings::rpc_xprt, _max_reqs: c_uint) {
+        // SAFETY: By the safety requirement.
+        unsafe { Xprt::<T>::from_raw(xprt) }.bc_pool().clear();
+    }
+
+    /// # Safety
+    ///
+    /// As for `buf_alloc`.
+    unsafe fn of_task<'a>(task: *mut bindings::rpc_task) -> (&'a Xprt<T>, &'a Slot<T>) {
+        // SAFETY: By the safety requirement.
+        unsafe {
+            let rqst = (*task).tk_rqstp;
+            (Xprt::from_raw((*rqst).rq_xprt), Slot::from_rqst(rqst))
+        }
+    }
+}
+
+fn enotconn_errno() -> c_int {
+    super::errno::enotconn().to_errno()
+}

@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! RPC requests of a client transport: slots, and replies to them.
+//!
+//! A [`Slot`] embeds sunrpc's `rpc_rqst` and lives as long as its transport. sunrpc clears
+//! the `rpc_rqst` whenever a slot changes hands; what the transport keeps for a request is
+//! beside it.
+//!
+//! ```text
+//!   pool ──alloc_slot──▶ owned by an RPC task ──free_slot──▶ pool, or the next task waiting
+//!                              │      ▲
+//!                       lookup │      │ drop, complete
+//!                              ▼      │
+//!                        pinned by a reply: task, slot and transport stay
+//! ```
+
+use core::{
+    cell::UnsafeCell,
+    mem::ManuallyDrop,
+    ops::{
+        Deref,
+        Range, //
+    },
+    pin::Pin,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::SpinLock,
+    types::Opaque, //
+};
+
+use super::{
+    ops::XprtOps,
+    xdr_buf::XdrBuf, //
+};
+use crate::kapi::bindings;
+
+/// Memory that sunrpc encodes a Call into or that a Reply is decoded from.
+///
+/// # Invariants
+///
+/// `ptr` is a `kmalloc` allocation of at least `len` bytes, or null with `len` zero.
+struct RpcBuf {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl RpcBuf {
+    const EMPTY: RpcBuf = RpcBuf {
+        ptr: core::ptr::null_mut(),
+        len: 0,
+    };
+
+    /// Makes room for `len` bytes, in the manner of the running RPC task.
+    fn reserve(&mut self, len: usize) -> Result<bool> {
+        if self.len >= len {
+            return Ok(false);
+        }
+        // SAFETY: Any size and context are fine.
+        let ptr = unsafe { bindings::rpcrdma_shim_kmalloc_task(len) };
+        if ptr.is_null() {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Allocated above.
+        *self = Self {
+            ptr: ptr.cast(),
+            len,
+        };
+        Ok(true)
+    }
+}
+
+impl Drop for RpcBuf {
+    fn drop(&mut self) {
+        // SAFETY: Ours by the invariants; null is fine.
+        unsafe { bindings::kfree(self.ptr.cast()) };
+    }
+}
+
+/// A request slot: sunrpc's `rpc_rqst` and what the transport keeps beside it.
+///
+/// # Invariants
+///
+/// * `rqst` is sunrpc's; of the fields below only `data` is used by several threads.
+/// * `call` and `answer` change in `->buf_alloc` only, when the slot's owner has no message
+///   in them yet.
+/// * `reply` changes in [`Pinned::complete`] and in `->free_slot` only. One of the two at a
+///   time: a slot is not freed while it is pinned, and there is one reply at a time.
+/// * `next` belongs to the pool.
+#[repr(C)]
+#[pin_data]
+pub(crate) struct Slot<T: XprtOps> {
+    rqst: Opaque<bindings::rpc_rqst>,
+    next: UnsafeCell<Option<NonNull<Slot<T>>>>,
+    call: UnsafeCell<RpcBuf>,
+    answer: UnsafeCell<RpcBuf>,
+    reply: UnsafeCell<Option<T::Reply>>,
+    #[pin]
+    data: T::Slot,
+}
+
+// SAFETY: By the invariants the fields that are not `Sync` are used by one thread at a time;
+// `T::Slot` and `T::Reply` are `Send`, `T::Slot` is `Sync`.
+unsafe impl<T: XprtOps> Send for Slot<T> {}
+// SAFETY: As above.
+unsafe impl<T: XprtOps> Sync for Slot<T> {}
+
+impl<T: XprtOps> Slot<T> {
+    fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            rqst: Opaque::zeroed(),
+            next: UnsafeCell::new(None),
+            call: UnsafeCell::new(RpcBuf::EMPTY),
+            answer: UnsafeCell::new(RpcBuf::EMPTY),
+            reply: UnsafeCell::new(None),
+            data <- T::new_slot(),
+        })
+    }
+
+    /// Borrows the slot that embeds `rqst`.
+    ///
+    /// # Safety
+    ///
+    /// `rqst` must be embedded in a `Slot<T>` that lives for `'a`.
+    pub(super) unsafe fn from_rqst<'a>(rqst: *mut bindings::rpc_rqst) -> &'a Self {
+        // CAST: It is the first field, and the layout is C's.
+        // SAFETY: By the safety requirement.
+        unsafe { &*rqst.cast() }
+    }
+
+    pub(in crate::kapi) fn as_rqst(&self) -> *mut bindings::rpc_rqst {
+        self.rqst.get()
+    }
+
+    /// `->buf_alloc`. Returns how many bytes were newly allocated.
+    ///
+    /// # Safety
+    ///
+    /// Only for `->buf_alloc` of this slot.
+    pub(super) unsafe fn alloc_buffers(&self) -> Result<usize> {
+        let rqst = self.as_rqst();
+        // SAFETY: The request belongs to the task that calls, and with it `call` and `answer`
+        // do; neither holds a message yet.
+        let (rqst, call, answer) =
+            unsafe { (&mut *rqst, &mut *self.call.get(), &mut *self.answer.get()) };
+        let mut grown = 0;
+        if call.reserve(rqst.rq_callsize)? {
+            grown += rqst.rq_callsize;
+        }
+        if answer.reserve(rqst.rq_rcvsize)? {
+            grown += rqst.rq_rcvsize;
+        }
+        rqst.rq_buffer = call.ptr.cast();
+        rqst.rq_rbuffer = answer.ptr.cast();
+        Ok(grown)
+    }
+
+    /// Takes what the last Reply was received in.
+    ///
+    /// # Safety
+    ///
+    /// Only for `->free_slot` of this slot.
+    pub(super) unsafe fn take_reply(&self) -> Option<T::Reply> {
+        // SAFETY: By the invariants nobody else uses the field now.
+        unsafe { (*self.reply.get()).take() }
+    }
+
+    /// The transaction id, in wire order read as a number (host order).
+    pub(crate) fn xid(&self) -> u32 {
+        // SAFETY: Set before a request is handed to the transport, and constant then.
+        u32::from_be(unsafe { (*self.as_rqst()).rq_xid })
+    }
+
+    /// The Call.
+    pub(crate) fn call(&self) -> &XdrBuf {
+        // SAFETY: A slot that the transport gets to see is owned by a task or pinned, and its
+        // message does not change meanwhile, apart from what `deliver` does under the pin.
+        unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_snd_buf) }
+    }
+
+    /// Where the Reply goes, with the room for it.
+    pub(crate) fn answer(&self) -> &XdrBuf {
+        // SAFETY: As for `call`.
+        unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
+    }
+
+    /// Whether data items may be placed directly: not under a security flavour that protects
+    /// the content of the message.
+    pub(crate) fn placement_allowed(&self) -> bool {
+        // SAFETY: The request has a credential as long as its task has the slot.
+        !unsafe { bindings::rpcrdma_shim_rqst_datatouch(self.as_rqst()) }
+    }
+
+    /// Whether anybody waits for a Reply.
+    pub(crate) fn reply_expected(&self) -> bool {
+        // SAFETY: The request has a task while the transport sees it.
+        unsafe { bindings::rpcrdma_shim_rpc_reply_expected((*self.as_rqst()).rq_task) }
+    }
+
+    /// The connection on which the Call was sent last.
+    pub(crate) fn connect_cookie(&self) -> u32 {
+        // SAFETY: Written only by the task that owns the slot, under the transport's send lock.
+        unsafe { (*self.as_rqst()).rq_connect_cookie }
+    }
+
+    /// Notes that the Call, all of it, is about to be sent.
+    pub(crate) fn note_sent(&self) {
+        let rqst = self.as_rqst();
+        // SAFETY: The caller is in `->send_request`, which has these fields to itself.
+        unsafe {
+            (*rqst).rq_xtime = bindings::ktime_get();
+            (*rqst).rq_xmit_bytes_sent += (*rqst).rq_snd_buf.len as usize;
+        }
+    }
+
+    /// Takes a place in the congestion window, unless it has one; `false` if there is none.
+    pub(crate) fn get_cong(&self) -> bool {
+        let rqst = self.as_rqst();
+        // SAFETY: Both are live.
+        unsafe { bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) }
+    }
+}
+
+impl<T: XprtOps> Deref for Slot<T> {
+    type Target = T::Slot;
+
+    fn deref(&self) -> &T::Slot {
+        &self.data
+    }
+}
+
+/// A request with a Reply at hand.
+///
+/// The task, the slot and the transport stay as long as this exists, however long. Dropping
+/// it leaves the RPC as it was: without a Reply, to be sent again or to time out.
+///
+/// # Invariants
+///
+/// The request is pinned, and was in the receive queue when that happened.
+pub(crate) struct Pinned<T: XprtOps>(NonNull<Slot<T>>);
+
+// SAFETY: A pin is a count; any thread may drop it.
+unsafe impl<T: XprtOps> Send for Pinned<T> {}
+// SAFETY: Shared access gives `&Slot`, which is `Sync`.
+unsafe impl<T: XprtOps> Sync for Pinned<T> {}
+
+impl<T: XprtOps> Deref for Pinned<T> {
+    type Target = Slot<T>;
+
+    fn deref(&self) -> &Slot<T> {
+        // SAFETY: Pinned by the invariants.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: XprtOps> Pinned<T> {
+    /// Finds and pins the request `xid`.
+    ///
+    /// # Safety
+    ///
+    /// `xprt` must be a live transport whose slots are `Slot<T>`.
+    pub(super) unsafe fn lookup(xprt: *mut bindings::rpc_xprt, xid: u32) -> Option<Self> {
+        // SAFETY: The transport is live.
+        let lock = unsafe { &raw mut (*xprt).queue_lock };
+        // SAFETY: As above.
+        unsafe { bindings::spin_lock(lock) };
+        // SAFETY: Under the queue lock, as the function asks.
+        let rqst = unsafe { bindings::xprt_lookup_rqst(xprt, xid.to_be()) };
+        if !rqst.is_null() {
+            // SAFETY: As above.
+            unsafe { bindings::xprt_pin_rqst(rqst) };
+        }
+        // SAFETY: Locked above.
+        unsafe { bindings::spin_unlock(lock) };
+        // INVARIANT: Pinned above. CAST: The first field of a slot.
+        NonNull::new(rqst.cast()).map(Self)
+    }
+
+    /// Makes the RPC message in `reply[message]` what the upper layer will decode, with
+    /// `placed` bytes already put into the page part by the peer.
+    ///
+    /// Head and tail are read where they were received; the rest of the message is copied to
+    /// the pages. Returns the length of the whole message and how much was copied.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` when the message does not fit what the upper layer has made ready.
+    fn deliver(
+        &self,
+        reply: &T::Reply,
+        message: Range<usize>,
+        placed: usize,
+    ) -> Result<(usize, usize)> {
+        let answer = self.answer();
+        let bytes = reply.get(message).ok_or(EIO)?;
+        let (head, rest) = bytes.split_at(bytes.len().min(answer.head_len()));
+        let page_len = answer.page_len();
+        if placed == 0 {
+            let copied = answer.fill_pages(0, rest);
+            self.redirect(head, page_len, &rest[copied..]);
+            return Ok((bytes.len(), copied));
+        }
+        if placed > page_len || head.len() < answer.head_len() {
+            return Err(EIO);
+        }
+        // The payload and its pad end where the tail begins. A pad that the pages have no room
+        // for is at the front of the tail; what it holds does not matter: bytes of the head.
+        let aligned = placed.next_multiple_of(4);
+        let pad = aligned.saturating_sub(page_len);
+        let tail = head
+            .len()
+            .checked_sub(pad)
+            .and_then(|from| bytes.get(from..))
+            .ok_or(EIO)?;
+        let pages = if rest.is_empty() {
+            page_len
+        } else {
+            aligned.min(page_len)
+        };
+        self.redirect(head, pages, tail);
+        Ok((bytes.len() + aligned, 0))
+    }
+
+    /// Points head and tail of the answer at received bytes.
+    fn redirect(&self, head: &[u8], page_len: usize, tail: &[u8]) {
+        let rqst = self.as_rqst();
+        // SAFETY: Before the RPC completes and while it is pinned, both buffers are ours to
+        // fill in. The bytes outlive their use: they are in `reply`, which `complete` keeps in
+        // the slot until it is freed.
+        unsafe {
+            for buf in [&raw mut (*rqst).rq_rcv_buf, &raw mut (*rqst).rq_private_buf] {
+                (*buf).head[0].iov_base = head.as_ptr().cast_mut().cast();
+                // CAST: It only shrinks a length of that type.
+                (*buf).page_len = page_len as u32;
+                if !tail.is_empty() {
+                    (*buf).tail[0].iov_base = tail.as_ptr().cast_mut().cast();
+                }
+            }
+        }
+    }
+
+    /// Completes the RPC with the message in `reply[message]`, see `deliver`.
+    ///
+    /// `reply` is kept until the slot is freed. Returns what was kept before (a Reply to an
+    /// earlier transmission), and how many bytes were copied.
+    pub(crate) fn complete_inline(
+        self,
+        reply: T::Reply,
+        message: Range<usize>,
+        placed: usize,
+    ) -> (Option<T::Reply>, Result<usize>) {
+        match self.deliver(&reply, message, placed) {
+            Ok((len, copied)) => (self.finish(Some(reply), Ok(len)), Ok(copied)),
+            Err(error) => (self.finish(Some(reply), Err(error)), Err(error)),
+        }
+    }
+
+    /// Completes the RPC with a message of `len` bytes that the peer has put into the answer's
+    /// memory, or with an error for its caller.
+    pub(crate) fn complete(self, result: Result<usize>) {
+        let _none = self.finish(None, result);
+    }
+
+    fn finish(self, reply: Option<T::Reply>, result: Result<usize>) -> Option<T::Reply> {
+        let this = ManuallyDrop::new(self);
+        let old = reply.and_then(|reply| {
+            // SAFETY: By the invariants of `Slot`: the request is pinned, this is its Reply.
+            unsafe { (*this.reply.get()).replace(reply) }
+        });
+        let rqst = this.as_rqst();
+        // SAFETY: The request, its task and its transport stay while it is pinned.
+        let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
+        let copied = match result {
+            // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
+            Ok(len) => len as i32,
+            Err(error) => {
+                // SAFETY: As above; the task waits for us.
+                unsafe { (*task).tk_status = error.to_errno() };
+                0
+            }
+        };
+        // SAFETY: As above; this consumes the pin.
+        unsafe {
+            bindings::spin_lock(lock);
+            bindings::xprt_complete_rqst(task, copied);
+            bindings::xprt_unpin_rqst(rqst);
+            bindings::spin_unlock(lock);
+        }
+        old
+    }
+}
+
+impl<T: XprtOps> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        let rqst = self.as_rqst();
+        // SAFETY: The pin keeps the request and its transport; this gives it up.
+        unsafe {
+            let lock = &raw mut (*(*rqst).rq_xprt).queue_lock;
+            bindings::spin_lock(lock);
+            bindings::xprt_unpin_rqst(rqst);
+            bindings::spin_unlock(lock);
+        }
+    }
+}
+
+/// All slots of a transport, and which of them are free.
+#[pin_data]
+pub(super) struct SlotPool<T: XprtOps> {
+    all: KVVec<Pin<KBox<Slot<T>>>>,
+    #[pin]
+    free: SpinLock<FreeSlots<T>>,
+}
+
+struct FreeSlots<T: XprtOps>(Option<NonNull<Slot<T>>>);
+
+// SAFETY: The pointers are to slots of the pool, which are `Send` and `Sync`.
+unsafe impl<T: XprtOps> Send for FreeSlots<T> {}
+
+impl<T: XprtOps> SlotPool<T> {
+    /// Makes a pool of `count` slots, all free.
+    pub(super) fn new(count: usize) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || {
+            let mut all = KVVec::with_capacity(count, GFP_KERNEL)?;
+            let mut first = None;
+            for _ in 0..count {
+                let slot = KBox::pin_init(Slot::<T>::new(), GFP_KERNEL)?;
+                // SAFETY: Nobody else has the slot yet.
+                unsafe { *slot.next.get() = first };
+                first = Some(NonNull::from(&*slot));
+                all.push(slot, GFP_KERNEL)?;
+            }
+            Ok(try_pin_init!(Self {
+                all,
+                free <- new_spinlock!(FreeSlots(first)),
+            }? Error))
+        })
+    }
+
+    /// Takes a free slot.
+    pub(super) fn pop(&self) -> Option<&Slot<T>> {
+        let mut free = self.free.lock();
+        let slot = free.0?;
+        // SAFETY: Free slots are slots of `all`, which stay; `next` belongs to the pool, and we
+        // hold its lock.
+        unsafe {
+            free.0 = (*slot.as_ref().next.get()).take();
+            Some(&*slot.as_ptr())
+        }
+    }
+
+    /// Gives a slot back.
+    ///
+    /// # Safety
+    ///
+    /// `slot` must be of this pool, and nobody may use it any more.
+    pub(super) unsafe fn push(&self, slot: &Slot<T>) {
+        // SAFETY: Nobody uses it.
+        unsafe { slot.as_rqst().write_bytes(0, 1) };
+        let mut free = self.free.lock();
+        // SAFETY: As for `pop`.
+        unsafe { *slot.next.get() = free.0 };
+        free.0 = Some(NonNull::from(slot));
+    }
+
+    /// All slots, free or not.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<T>> {
+        self.all.iter().map(|slot| &**slot)
+    }
+}

@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Server transports (`struct svc_xprt`) and their classes.
+//!
+//! A transport is a listening endpoint or a connection. sunrpc counts references to it and
+//! calls it through a table of operations; the two kinds have a trait and a table each, in
+//! [`super::svc_ops`].
+//!
+//! # Life of a transport
+//!
+//! ```text
+//!  new_*()            BUSY; nobody but its maker and its callbacks know it
+//!    | given to sunrpc by Class::create or Listener::accept
+//!  live               service threads call it, one receiver at a time (BUSY)
+//!    | XPT_CLOSE, then detach() on a service thread: BUSY for good
+//!  dead               references remain: service threads, callbacks, deferred Calls
+//!    | last reference
+//!  free               the data is dropped, which ends all callbacks; then the memory goes
+//! ```
+//!
+//! # What callbacks hold
+//!
+//! Completions and connection events must reach the transport, which in turn owns the queue
+//! pair and the connection id that call them: a counted reference would never go away. They
+//! hold a [`Handle`] instead. It keeps the memory of `struct svc_xprt` but not the transport,
+//! and allows what is harmless at any time: to mark it, enqueue it and close it. On a dead
+//! transport these do nothing.
+//!
+//! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
+
+use super::{
+    super::bindings,
+    addr::SockAddr,
+    net::Net,
+    svc_ops::{
+        create_thunk,
+        Connection,
+        ConnectionOps,
+        Listener,
+        ListenerOps, //
+    }, //
+};
+use core::{
+    cell::UnsafeCell,
+    ops::Deref,
+    ptr::{
+        addr_of_mut,
+        NonNull, //
+    }, //
+};
+use kernel::{
+    error::to_result,
+    ffi,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        aref::AlwaysRefCounted,
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
+};
+
+/// A server transport class: how sunrpc finds a transport by name and makes a listener.
+pub(crate) trait Class: Sized + 'static {
+    /// The name a service is bound by, for instance in `/proc/fs/nfsd/portlist`.
+    const NAME: &'static CStr;
+    /// The identifier of the class, `XPRT_TRANSPORT_*`.
+    const IDENT: i32;
+    /// The largest payload in bytes one RPC can carry.
+    const MAX_PAYLOAD: u32;
+    /// What a listening endpoint of the class is.
+    type Listener: Listener;
+
+    /// The memory of the class.
+    fn cell() -> &'static ClassCell;
+
+    /// Makes a listening endpoint at `addr`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What it returns is given to the caller that binds the service, in the end user space.
+    fn create(
+        origin: Origin<'_>,
+        net: &Net,
+        addr: &SockAddr,
+    ) -> Result<ARef<SvcXprt<Self::Listener>>>;
+}
+
+/// The static memory of one [`Class`].
+pub(crate) struct ClassCell {
+    class: Opaque<bindings::svc_xprt_class>,
+    in_use: Atomic<bool>,
+}
+
+// SAFETY: The class is written while nobody else knows it, and by sunrpc under its own lock.
+unsafe impl Sync for ClassCell {}
+
+impl ClassCell {
+    /// The memory of a class that is not registered.
+    pub(crate) const fn new() -> Self {
+        ClassCell {
+            class: Opaque::uninit(),
+            in_use: Atomic::new(false),
+        }
+    }
+}
+
+/// A registered class. Dropping it unregisters the class.
+pub(crate) struct ClassRegistration(&'static ClassCell);
+
+impl ClassRegistration {
+    /// Registers `C`.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is a class of this name, which is how the C module and this one
+    /// exclude each other.
+    pub(crate) fn new<C: Class>(module: &'static ThisModule) -> Result<Self> {
+        let cell = C::cell();
+        if cell.in_use.cmpxchg(false, true, Acquire).is_err() {
+            return Err(EBUSY);
+        }
+        let class = bindings::svc_xprt_class {
+            xcl_name: C::NAME.as_char_ptr(),
+            xcl_owner: module.as_ptr(),
+            xcl_ops: &ClassTable::<C>::OPS,
+            xcl_max_payload: C::MAX_PAYLOAD,
+            xcl_ident: C::IDENT,
+            ..Default::default()
+        };
+        // SAFETY: The cell was not in use, so nobody else sees its memory.
+        unsafe { cell.class.get().write(class) };
+        // SAFETY: The class is static, complete, and on no list.
+        let ret = to_result(unsafe { bindings::svc_reg_xprt_class(cell.class.get()) });
+        if ret.is_err() {
+            cell.in_use.store(false, Release);
+        }
+        ret.map(|()| ClassRegistration(cell))
+    }
+}
+
+impl Drop for ClassRegistration {
+    fn drop(&mut self) {
+        // SAFETY: The class was registered. Transports hold the module that its memory is in.
+        unsafe { bindings::svc_unreg_xprt_class(self.0.class.get()) };
+        self.0.in_use.store(false, Release);
+    }
+}
+
+/// The table of a class: sunrpc makes a listener through it, which brings its own table.
+struct ClassTable<C>(core::marker::PhantomData<C>);
+
+impl<C: Class> ClassTable<C> {
+    const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
+        xpo_create: Some(create_thunk::<C>),
+        ..super::svc_ops::NO_OPS
+    };
+}
+
+/// What a new transport has in common with its service: class, service, network namespace.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    class: *mut bindings::svc_xprt_class,
+    serv: *mut bindings::svc_serv,
+    net: *mut bindings::net,
+    _service: core::marker::PhantomData<&'a ()>,
+}
+
+impl Origin<'_> {
+    /// # Safety
+    ///
+    /// `serv` and `net` are valid for the lifetime of the result, and `C` is registered.
+    pub(super) unsafe fn new<C: Class>(
+        serv: *mut bindings::svc_serv,
+        net: *mut bindings::net,
+    ) -> Self {
+        Origin {
+            class: C::cell().class.get(),
+            serv,
+            net,
+            _service: core::marker::PhantomData,
+        }
+    }
+
+    /// The largest payload in bytes that the service wants in one RPC.
+    pub(crate) fn max_payload(&self) -> u32 {
+        // SAFETY: The service is valid, see the type.
+        unsafe { (*self.serv).sv_max_payload }
+    }
+
+    /// The number of pages a Call or a Reply can have.
+    pub(crate) fn max_pages(&self) -> usize {
+        // SAFETY: As above.
+        unsafe { bindings::rpcrdma_shim_svc_serv_maxpages(self.serv) }
+    }
+}
+
+/// The memory of a transport. Its first field is what sunrpc sees.
+#[repr(C)]
+struct Shell<T> {
+    xprt: Opaque<bindings::svc_xprt>,
+    /// `Some` from construction until `xpo_free`.
+    data: UnsafeCell<Option<T>>,
+}
+
+impl<T> Shell<T> {
+    fn test(&self, bit: ffi::c_uint) -> bool {
+        // SAFETY: The shell is initialized; sunrpc changes the word by atomic operations.
+        let flags = unsafe { addr_of_mut!((*self.xprt.get()).xpt_flags).read_volatile() };
+        flags & (1 << bit) != 0
+    }
+
+    fn set(&self, bit: ffi::c_uint) {
+        // SAFETY: The shell is initialized; the operation is atomic.
+        unsafe {
+            bindings::set_bit(
+                bit as ffi::c_ulong,
+                addr_of_mut!((*self.xprt.get()).xpt_flags),
+            )
+        };
+    }
+
+    fn clear(&self, bit: ffi::c_uint) {
+        // SAFETY: The shell is initialized; the operation is atomic.
+        unsafe {
+            bindings::clear_bit(
+                bit as ffi::c_ulong,
+                addr_of_mut!((*self.xprt.get()).xpt_flags),
+            )
+        };
+    }
+
+    fn enqueue(&self) {
+        if !self.test(bindings::XPT_CLOSE) {
+            // SAFETY: The memory is a `struct svc_xprt`. Before sunrpc knows the transport, and
+            // from its death on, it is BUSY, and the call looks at nothing else.
+            unsafe { bindings::svc_xprt_enqueue(self.xprt.get()) };
+        }
+    }
+
+    fn close(&self) {
+        if !self.test(bindings::XPT_CLOSE) {
+            // SAFETY: As above.
+            unsafe { bindings::svc_xprt_deferred_close(self.xprt.get()) };
+        }
+    }
+}
+
+/// A server transport with its data `T`, counted by sunrpc.
+///
+/// # Invariants
+///
+/// `data` is `Some` as long as anyone holds a reference.
+#[repr(transparent)]
+pub(crate) struct SvcXprt<T>(Shell<T>);
+
+// SAFETY: sunrpc's part may be used from any thread; the data is only shared.
+unsafe impl<T: Send + Sync> Send for SvcXprt<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for SvcXprt<T> {}
+
+// SAFETY: The reference count is that of `struct svc_xprt`; `xpo_free` is the one place that
+// gives up the memory.
+unsafe impl<T: Send + Sync> AlwaysRefCounted for SvcXprt<T> {
+    fn inc_ref(&self) {
+        // SAFETY: The caller holds a reference.
+        unsafe { bindings::rpcrdma_shim_svc_xprt_get(self.0.xprt.get()) };
+    }
+
+    unsafe fn dec_ref(obj: NonNull<Self>) {
+        // SAFETY: The caller gives up a reference. `xprt` is the first field.
+        unsafe { bindings::svc_xprt_put(obj.as_ptr().cast()) };
+    }
+}
+
+impl<T> Deref for SvcXprt<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariants this is `Some`, and it is not changed while anyone
+        // holds a reference.
+        unsafe { (*self.0.data.get()).as_ref().unwrap_unchecked() }
+    }
+}
+
+impl<T: Listener> SvcXprt<T> {
+    /// Makes a listening endpoint, whose data `build` makes. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and those of `build`.
+    pub(crate) fn new_listener(
+        origin: Origin<'_>,
+        build: impl FnOnce(&Handle<T>) -> Result<T>,
+    ) -> Result<ARef<Self>> {
+        let this = Self::new(origin, &ListenerOps::<T>::OPS, build)?;
+        this.0.set(bindings::XPT_LISTENER);
+        Ok(this)
+    }
+}
+
+impl<T: Connection> SvcXprt<T> {
+    /// Makes a connection, whose data `build` makes. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and those of `build`.
+    pub(crate) fn new_connection(
+        origin: Origin<'_>,
+        build: impl FnOnce(&Handle<T>) -> Result<T>,
+    ) -> Result<ARef<Self>> {
+        Self::new(origin, &ConnectionOps::<T>::OPS, build)
+    }
+}
+
+impl<T: Send + Sync> SvcXprt<T> {
+    fn new(
+        origin: Origin<'_>,
+        ops: &'static bindings::svc_xprt_ops,
+        build: impl FnOnce(&Handle<T>) -> Result<T>,
+    ) -> Result<ARef<Self>> {
+        let shell = Arc::new(
+            Shell {
+                xprt: Opaque::uninit(),
+                data: UnsafeCell::new(None),
+            },
+            GFP_KERNEL,
+        )?;
+        let xprt = shell.xprt.get();
+        // SAFETY: `origin` is valid, the memory is ours and stays where it is.
+        unsafe {
+            bindings::svc_xprt_init(origin.net, origin.class, xprt, origin.serv);
+            (*xprt).xpt_ops = ops;
+            // The last reference gives up a reference to the module as well.
+            bindings::__module_get((*origin.class).xcl_owner);
+        }
+        // A transport that flow-controls itself, which NFSv4 demands.
+        shell.set(bindings::XPT_CONG_CTRL);
+
+        let handle = Handle(shell.clone());
+        // INVARIANT: The reference count of `struct svc_xprt`, 1 now, stands for this `Arc`.
+        let raw = Arc::into_raw(shell).cast_mut().cast::<Self>();
+        match build(&handle) {
+            Ok(data) => {
+                // SAFETY: Nobody else has seen the transport but through handles, which give
+                // no access to the data.
+                // INVARIANT: The data is `Some` before the first `ARef`.
+                unsafe { *(*raw).0.data.get() = Some(data) };
+                // SAFETY: The pointer is valid and comes with the first reference.
+                Ok(unsafe { ARef::from_raw(NonNull::new_unchecked(raw)) })
+            }
+            Err(e) => {
+                handle.0.set(bindings::XPT_CLOSE);
+                // SAFETY: This is the first and only reference; `xpo_free` does with no data.
+                unsafe { bindings::svc_xprt_put(xprt) };
+                Err(e)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `xprt` is a live transport made by [`Self::new`] with this `T`, for the lifetime of the
+    /// result.
+    pub(super) unsafe fn from_raw<'a>(xprt: *mut bindings::svc_xprt) -> &'a Self {
+        // SAFETY: `xprt` is the first field of a transparent wrapper; the rest is as demanded.
+        unsafe { &*xprt.cast() }
+    }
+
+    /// Hands the reference to sunrpc, which took one to the module for it already.
+    pub(super) fn into_raw(this: ARef<Self>) -> *mut bindings::svc_xprt {
+        let xprt: *mut bindings::svc_xprt = ARef::into_raw(this).as_ptr().cast();
+        // SAFETY: The transport is valid. One of the two references to the module goes.
+        unsafe { bindings::module_put((*(*xprt).xpt_class).xcl_owner) };
+        xprt
+    }
+
+    /// The last step of a transport: `xpo_free`.
+    ///
+    /// # Safety
+    ///
+    /// Called once, when the reference count has come to zero.
+    pub(super) unsafe extern "C" fn free_thunk(xprt: *mut bindings::svc_xprt) {
+        // SAFETY: The count stood for this reference, see `new`.
+        let shell = unsafe { Arc::from_raw(xprt.cast::<Shell<T>>().cast_const()) };
+        // SAFETY: No reference is left, so nobody else looks at the data. Handles may be in
+        // use while it is dropped; they do not look at it either.
+        drop(unsafe { (*shell.data.get()).take() });
+    }
+
+    /// What a connection accepted by this listener is made from.
+    pub(crate) fn origin(&self) -> Origin<'_> {
+        let xprt = self.0.xprt.get();
+        // SAFETY: The fields are set once, before anyone sees the transport.
+        let (class, serv, net) =
+            unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
+        Origin {
+            class,
+            serv,
+            net,
+            _service: core::marker::PhantomData,
+        }
+    }
+
+    /// The network namespace.
+    pub(crate) fn net(&self) -> &Net {
+        // SAFETY: The transport holds a reference to its namespace, which it never changes.
+        unsafe { Net::from_raw((*self.as_raw()).xpt_net) }
+    }
+
+    /// Records the address of this side.
+    pub(crate) fn set_local_addr(&self, addr: &SockAddr) {
+        // SAFETY: The address is valid. Callers do this before sunrpc sees the transport, see
+        // `Class::create` and `Listener::accept`.
+        unsafe {
+            bindings::rpcrdma_shim_svc_xprt_set_local(self.as_raw(), addr.as_ptr(), addr.len())
+        };
+    }
+
+    /// Records the address of the peer and its printable form, with port 0.
+    ///
+    /// The port of an RDMA peer is arbitrary; a fixed one lets the duplicate request cache
+    /// know the peer again after a reconnect.
+    pub(crate) fn set_remote_addr(&self, addr: &SockAddr) {
+        let mut addr = *addr;
+        addr.set_port(0);
+        let xprt = self.as_raw();
+        // SAFETY: An address is not larger than a `sockaddr_storage`. Nobody else sees the
+        // transport yet, as above.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                addr.as_ptr().cast::<u8>(),
+                addr_of_mut!((*xprt).xpt_remote).cast::<u8>(),
+                addr.len(),
+            );
+            (*xprt).xpt_remotelen = addr.len();
+            let text = addr_of_mut!((*xprt).xpt_remotebuf);
+            bindings::rpc_ntop(addr.as_ptr(), text.cast(), (*text).len());
+        }
+    }
+
+    /// Sets the printable form of the peer of an endpoint that has none.
+    pub(crate) fn set_remote_name(&self, name: &CStr) {
+        let text = name.to_bytes_with_nul();
+        let xprt = self.as_raw();
+        // SAFETY: The length is cut to the size of the buffer less the terminator. Nobody else
+        // sees the transport yet.
+        unsafe {
+            let buf = addr_of_mut!((*xprt).xpt_remotebuf);
+            let len = text.len().min((*buf).len() - 1);
+            core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), len);
+            (*buf)[len] = 0;
+        }
+    }
+
+    /// Nothing more was received. Call it under the lock that also covers [`Handle::set_data`].
+    pub(crate) fn clear_data(&self) {
+        self.0.clear(bindings::XPT_DATA);
+    }
+
+    /// A connection waits to be accepted. See [`Self::clear_conn`].
+    pub(crate) fn set_conn(&self) {
+        self.0.set(bindings::XPT_CONN);
+    }
+
+    /// No connection waits. Call it before looking for one.
+    pub(crate) fn clear_conn(&self) {
+        self.0.clear(bindings::XPT_CONN);
+    }
+
+    /// Whether the transport is being closed, or is.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.0.test(bindings::XPT_CLOSE)
+    }
+
+    /// sunrpc's part.
+    pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::svc_xprt {
+        self.0.xprt.get()
+    }
+}
+
+/// What a callback may hold of a transport, see the module.
+pub(crate) struct Handle<T>(Arc<Shell<T>>);
+
+// SAFETY: A handle gives no access to the data; the rest may be used from any thread.
+unsafe impl<T> Send for Handle<T> {}
+
+// SAFETY: As above.
+unsafe impl<T> Sync for Handle<T> {}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Handle(self.0.clone())
+    }
+}
+
+impl<T> Handle<T> {
+    /// Something was received, see [`SvcXprt::set_data`].
+    pub(crate) fn set_data(&self) {
+        self.0.set(bindings::XPT_DATA);
+    }
+
+    /// A connection waits to be accepted.
+    pub(crate) fn set_conn(&self) {
+        self.0.set(bindings::XPT_CONN);
+    }
+
+    /// Has a service thread look at the transport. Any context.
+    pub(crate) fn enqueue(&self) {
+        self.0.enqueue();
+    }
+
+    /// Closes the transport. Idempotent, any context.
+    pub(crate) fn close(&self) {
+        self.0.close();
+    }
+
+    /// Closes the transport at once if no service thread has it. May sleep.
+    ///
+    /// For device removal, when there may be no thread left.
+    pub(crate) fn close_now(&self) {
+        // SAFETY: The memory is a `struct svc_xprt`; one that is dead or unknown to sunrpc is
+        // BUSY, and then the call only marks it.
+        unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
+    }
+
+    /// Whether the transport is being closed, or is.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.0.test(bindings::XPT_CLOSE)
+    }
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The server's way to call its client back: a client transport (`struct rpc_xprt`) over the
+//! connection of a server transport (RFC 8167).
+//!
+//! It has no connection of its own, makes none, and lives no longer than its users, which hold
+//! the server transport. A Call is made in memory of its own and copied when it is sent; the
+//! Reply arrives as a message of the server transport and is matched here.
+//!
+//! C header: [`include/linux/sunrpc/bc_xprt.h`](srctree/include/linux/sunrpc/bc_xprt.h)
+
+use super::{
+    super::bindings,
+    addr::SockAddr,
+    errno::enotconn,
+    svc::SvcXprt,
+    svc_ops::Connection,
+    text::Text,
+    xdr_buf::XdrBuf, //
+};
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    ptr::{
+        addr_of_mut,
+        null_mut, //
+    }, //
+};
+use kernel::{
+    error::to_result,
+    ffi::{
+        c_char,
+        c_int,
+        c_ulong, //
+    },
+    prelude::*,
+    time::msecs_to_jiffies, //
+};
+
+/// How long a callback waits for its reply.
+const TIMEOUT_MS: u32 = 60_000;
+
+/// A connection over which the server can call its client.
+pub(crate) trait Callbacks: Connection {
+    /// Callbacks that may be under way at a time.
+    const CREDITS: u32;
+
+    /// The class of the client transports.
+    fn class() -> &'static CallbackClass<Self>;
+
+    /// The longest Call in bytes.
+    fn max_call(this: &SvcXprt<Self>) -> usize;
+
+    /// Sends the Call `xid`, in host order. Must not wait for forward replies.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`: the connection is gone. `ENOBUFS`: to be tried again after a delay.
+    fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result;
+}
+
+/// The client transport. sunrpc allocates it with room for what follows its own part.
+#[repr(C)]
+struct CallbackXprt {
+    base: bindings::rpc_xprt,
+    timeout: bindings::rpc_timeout,
+    addr: Text<64>,
+}
+
+/// The static memory of the class of `T`.
+#[repr(transparent)]
+pub(crate) struct CallbackClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn(T)>);
+
+/// An `xprt_class` whose list of network ids, a flexible array in C, is empty.
+#[repr(C)]
+struct ClassWithIds {
+    class: bindings::xprt_class,
+    netids: [*const c_char; 1],
+}
+
+const _: () = assert!(
+    core::mem::offset_of!(ClassWithIds, netids)
+        == core::mem::offset_of!(bindings::xprt_class, netid)
+);
+
+// SAFETY: sunrpc changes the class under its own lock, we before sunrpc knows it.
+unsafe impl<T> Sync for CallbackClass<T> {}
+
+impl<T: Callbacks> CallbackClass<T> {
+    /// A class that is not registered, with the identifier `XPRT_TRANSPORT_BC_*`.
+    pub(crate) const fn new(ident: u32, name: &'static CStr) -> Self {
+        let from = name.to_bytes();
+        let mut chars: [c_char; 32] = [0; 32];
+        let mut i = 0;
+        while i < from.len() {
+            chars[i] = from[i] as c_char;
+            i += 1;
+        }
+        CallbackClass(
+            UnsafeCell::new(ClassWithIds {
+                class: bindings::xprt_class {
+                    list: bindings::list_head {
+                        next: null_mut(),
+                        prev: null_mut(),
+                    },
+                    // CAST: The bit that says "backchannel" is the sign.
+                    ident: ident as c_int,
+                    setup: Some(setup::<T>),
+                    owner: null_mut(),
+                    name: chars,
+                    netid: bindings::__IncompleteArrayField::new(),
+                },
+                // An empty string ends the list.
+                netids: [core::ptr::from_ref::<c_char>(&0)],
+            }),
+            PhantomData,
+        )
+    }
+
+    fn as_raw(&self) -> *mut bindings::xprt_class {
+        self.0.get().cast()
+    }
+}
+
+/// A class that sunrpc knows. Dropping it makes sunrpc forget it.
+pub(crate) struct CallbackRegistration<T: Callbacks>(PhantomData<fn(T)>);
+
+impl<T: Callbacks> CallbackRegistration<T> {
+    /// Registers the class of `T`.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is a class with its identifier.
+    pub(crate) fn new(module: &'static ThisModule) -> Result<Self> {
+        let class = T::class().as_raw();
+        // SAFETY: A class that sunrpc knows has this owner already; another is ours to write.
+        // sunrpc refuses the second of two before it looks at its list head.
+        to_result(unsafe {
+            (*class).owner = module.as_ptr();
+            bindings::xprt_register_transport(class)
+        })?;
+        Ok(CallbackRegistration(PhantomData))
+    }
+}
+
+impl<T: Callbacks> Drop for CallbackRegistration<T> {
+    fn drop(&mut self) {
+        // SAFETY: Registered by `new`.
+        unsafe { bindings::xprt_unregister_transport(T::class().as_raw()) };
+    }
+}
+
+impl<T: Callbacks> SvcXprt<T> {
+    fn callback_xprt(&self) -> Option<*mut bindings::rpc_xprt> {
+        // SAFETY: The field is written once, by `setup`; the transport has a reference to it.
+        let xprt = unsafe { addr_of_mut!((*self.as_raw()).xpt_bc_xprt).read_volatile() };
+        (!xprt.is_null()).then_some(xprt)
+    }
+
+    /// Completes the callback `xid`, in host order, with `reply`. `credits` is how many may be
+    /// under way from now on. Returns whether someone waited for it.
+    pub(crate) fn complete_callback(&self, xid: u32, credits: u32, reply: &[u8]) -> bool {
+        let Some(xprt) = self.callback_xprt() else {
+            return false;
+        };
+        // SAFETY: The transport is alive as long as we are. Locks and order are those that
+        // sunrpc demands of who completes a request: it is found, filled and completed under the
+        // queue lock; the window belongs to the transport lock.
+        unsafe {
+            bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
+            (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
+            bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
+
+            bindings::spin_lock(addr_of_mut!((*xprt).queue_lock));
+            let rqst = bindings::xprt_lookup_rqst(xprt, xid.to_be());
+            let found = !rqst.is_null() && fill(rqst, reply);
+            if found {
+                // CAST: A message in a Receive buffer is short.
+                bindings::xprt_complete_rqst((*rqst).rq_task, reply.len() as c_int);
+            }
+            bindings::spin_unlock(addr_of_mut!((*xprt).queue_lock));
+            found
+        }
+    }
+}
+
+/// Copies a reply to where the caller decodes it; `false` if it is too long for that.
+///
+/// # Safety
+///
+/// `rqst` waits for its reply, and the queue lock is held.
+unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> bool {
+    // SAFETY: By the requirement both buffers are there; the receive buffer's head has the
+    // length it says.
+    unsafe {
+        addr_of_mut!((*rqst).rq_private_buf).copy_from(addr_of_mut!((*rqst).rq_rcv_buf), 1);
+        let head = addr_of_mut!((*rqst).rq_private_buf.head[0]);
+        if (*head).iov_len < reply.len() {
+            return false;
+        }
+        core::ptr::copy_nonoverlapping(reply.as_ptr(), (*head).iov_base.cast(), reply.len());
+    }
+    true
+}
+
+/// `->setup` of the class.
+///
+/// # Safety
+///
+/// For sunrpc; the server transport is one of `T`, since the class goes with its class.
+unsafe extern "C" fn setup<T: Callbacks>(
+    args: *mut bindings::xprt_create,
+) -> *mut bindings::rpc_xprt {
+    // SAFETY: By the requirement.
+    match unsafe { create::<T>(&*args) } {
+        Ok(xprt) => xprt,
+        Err(e) => e.to_ptr(),
+    }
+}
+
+/// # Safety
+///
+/// As for [`setup`].
+unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
+    let module = crate::THIS_MODULE.as_ptr();
+    // SAFETY: The address has that length.
+    let addr = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen) }?;
+    // SAFETY: The namespace is valid.
+    let xprt = unsafe {
+        bindings::xprt_alloc(args.net, size_of::<CallbackXprt>(), T::CREDITS, T::CREDITS)
+    };
+    if xprt.is_null() {
+        return Err(ENOMEM);
+    }
+    let this = xprt.cast::<CallbackXprt>();
+    // SAFETY: The memory is ours and has the size; the strings are part of it or static. The
+    // server transport is live, and we are the only ones who set its backchannel up, as the
+    // service does this one at a time.
+    unsafe {
+        addr_of_mut!((*this).timeout).write(bindings::rpc_timeout {
+            to_initval: msecs_to_jiffies(TIMEOUT_MS),
+            to_maxval: msecs_to_jiffies(TIMEOUT_MS),
+            ..Default::default()
+        });
+        addr_of_mut!((*this).addr).write(Text::new());
+        (*this).addr.set(format_args!("{}", addr.display_ip()));
+        (*xprt).timeout = addr_of_mut!((*this).timeout);
+        bindings::rpcrdma_shim_xprt_set_bound(xprt);
+        bindings::rpcrdma_shim_xprt_set_connected(xprt);
+        (*xprt).prot = (*T::class().as_raw()).ident;
+        (*xprt).xprt_class = T::class().as_raw();
+        (*xprt).ops = &CallbackOps::<T>::OPS;
+        (*xprt).addr = *addr.storage();
+        (*xprt).addrlen = addr.len();
+        let server = SvcXprt::<T>::from_raw(args.bc_xprt);
+        (*xprt).max_payload = T::max_call(server);
+        let text = &mut (*xprt).address_strings;
+        text[bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize] = (*this).addr.as_ptr();
+        text[bindings::rpc_display_format_t_RPC_DISPLAY_PROTO as usize] = c"rdma".as_char_ptr();
+        text[bindings::rpc_display_format_t_RPC_DISPLAY_NETID as usize] = match addr.is_ipv6() {
+            true => c"rdma6".as_char_ptr(),
+            false => c"rdma".as_char_ptr(),
+        };
+        // Given up in `destroy`.
+        bindings::__module_get(module);
+        // This reference is the server transport's, which gives it up when it is freed. The one
+        // that the client transport was made with is the caller's.
+        bindings::xprt_get(xprt);
+        (*xprt).bc_xprt = args.bc_xprt;
+        addr_of_mut!((*args.bc_xprt).xpt_bc_xprt).write_volatile(xprt);
+    }
+    Ok(xprt)
+}
+
+/// The table of the client transports over connections of type `T`.
+struct CallbackOps<T>(PhantomData<T>);
+
+impl<T: Callbacks> CallbackOps<T> {
+    const OPS: bindings::rpc_xprt_ops = bindings::rpc_xprt_ops {
+        set_buffer_size: None,
+        reserve_xprt: Some(bindings::xprt_reserve_xprt_cong),
+        release_xprt: Some(bindings::xprt_release_xprt_cong),
+        alloc_slot: Some(bindings::xprt_alloc_slot),
+        free_slot: Some(bindings::xprt_free_slot),
+        rpcbind: None,
+        set_port: None,
+        connect: Some(Self::connect),
+        get_srcaddr: None,
+        get_srcport: None,
+        buf_alloc: Some(Self::buf_alloc),
+        buf_free: Some(Self::buf_free),
+        prepare_request: None,
+        send_request: Some(Self::send_request),
+        abort_send_request: None,
+        wait_for_reply_request: Some(bindings::xprt_wait_for_reply_request_def),
+        timer: None,
+        release_request: Some(bindings::xprt_release_rqst_cong),
+        close: Some(Self::close),
+        destroy: Some(Self::destroy),
+        set_connect_timeout: None,
+        print_stats: None,
+        enable_swap: None,
+        disable_swap: None,
+        inject_disconnect: None,
+        bc_setup: None,
+        bc_maxpayload: None,
+        bc_num_slots: None,
+        bc_free_rqst: None,
+        bc_destroy: None,
+    };
+
+    /// There is no way to connect again: the client makes connections.
+    ///
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is live.
+    unsafe extern "C" fn connect(xprt: *mut bindings::rpc_xprt, _task: *mut bindings::rpc_task) {
+        // SAFETY: By the requirement.
+        unsafe {
+            bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
+            bindings::xprt_wake_pending_tasks(xprt, enotconn().to_errno());
+        }
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; on the thread that runs `task`, which has a request.
+    unsafe extern "C" fn buf_alloc(task: *mut bindings::rpc_task) -> c_int {
+        // SAFETY: By the requirement.
+        unsafe {
+            let rqst = (*task).tk_rqstp;
+            let call = (*rqst).rq_callsize;
+            let Some(size) = call.checked_add((*rqst).rq_rcvsize) else {
+                return EINVAL.to_errno();
+            };
+            let buffer = bindings::rpcrdma_shim_kmalloc_task(size).cast::<u8>();
+            if buffer.is_null() {
+                return ENOMEM.to_errno();
+            }
+            (*rqst).rq_buffer = buffer.cast();
+            (*rqst).rq_rbuffer = buffer.add(call).cast();
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; the request of `task` is over.
+    unsafe extern "C" fn buf_free(task: *mut bindings::rpc_task) {
+        // SAFETY: By the requirement; `buf_alloc` made one buffer of both.
+        unsafe { bindings::kfree((*(*task).tk_rqstp).rq_buffer) };
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; the sender has the transport's send lock.
+    unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
+        // SAFETY: By the requirement; the users of the client transport hold the server's.
+        let sent = unsafe {
+            let server = SvcXprt::<T>::from_raw((*(*rqst).rq_xprt).bc_xprt);
+            (*rqst).rq_xtime = bindings::ktime_get();
+            let call = XdrBuf::from_raw(addr_of_mut!((*rqst).rq_snd_buf));
+            match server.is_closing() {
+                true => Err(enotconn()),
+                false => T::send_call(server, u32::from_be((*rqst).rq_xid), call),
+            }
+        };
+        match sent {
+            Ok(()) => 0,
+            Err(e) => e.to_errno(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is live. Called when the server transport is detached, too.
+    unsafe extern "C" fn close(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the requirement.
+        unsafe {
+            bindings::xprt_disconnect_done(xprt);
+            bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
+            (*xprt).cwnd = 1 << bindings::RPC_CWNDSHIFT;
+            bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
+        }
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; nobody uses `xprt` any more.
+    unsafe extern "C" fn destroy(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the requirement. The memory goes after a grace period, the strings in it
+        // with it.
+        unsafe {
+            bindings::xprt_free(xprt);
+            bindings::module_put(crate::THIS_MODULE.as_ptr());
+        }
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What sunrpc calls a server transport for: two traits, and the tables made of them.
+//!
+//! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
+
+use super::{
+    super::bindings,
+    addr::SockAddr,
+    net::Net,
+    svc::{
+        Class,
+        Origin,
+        SvcXprt, //
+    },
+    svc_rqst::{
+        CallContext,
+        CallRef,
+        Delivered,
+        Receiver,
+        Reply, //
+    }, //
+};
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::null_mut, //
+};
+use kernel::{
+    error::from_result,
+    ffi,
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+/// A listening endpoint.
+pub(crate) trait Listener: Sized + Send + Sync + 'static {
+    /// What it accepts.
+    type Connection: Connection;
+
+    /// Accepts one connection that waits, if one does. On a service thread; may sleep.
+    ///
+    /// Called until [`SvcXprt::set_conn`] is no longer in force, one call at a time.
+    fn accept(this: &SvcXprt<Self>) -> Option<ARef<SvcXprt<Self::Connection>>>;
+
+    /// The endpoint is closed: no connection is accepted any more. May sleep.
+    fn detach(this: &SvcXprt<Self>);
+}
+
+/// A connection. All of these run on service threads and may sleep, unless they say otherwise.
+pub(crate) trait Connection: Sized + Send + Sync + 'static {
+    /// What stands for a Call from its reception until its release.
+    type Call: CallContext;
+    /// One thing that was received, on its way from [`Self::next`] to [`Self::receive`].
+    type Incoming;
+
+    /// Takes what was received next; `None`, after [`SvcXprt::clear_data`], if nothing was.
+    ///
+    /// One call at a time per connection.
+    fn next(this: &SvcXprt<Self>) -> Option<Self::Incoming>;
+
+    /// Turns what was received into a Call for the service; `None` if it is none, or not yet.
+    ///
+    /// May run on many threads at a time.
+    fn receive<'a>(
+        this: &SvcXprt<Self>,
+        receiver: Receiver<'a, Self::Call>,
+        incoming: Self::Incoming,
+    ) -> Option<Delivered<'a>>;
+
+    /// Sends the reply to `call`. What it still needs of the reply when it returns, it has
+    /// taken, see [`Reply::take_pages`].
+    ///
+    /// # Errors
+    ///
+    /// Are only traced: if there is no reply, the connection has to be closed in here.
+    fn send(
+        this: &SvcXprt<Self>,
+        reply: &mut Reply<'_>,
+        call: CallRef<'_, <Self::Call as CallContext>::State>,
+    ) -> Result;
+
+    /// The reply being made to `call` will have a payload, eligible for direct placement, of
+    /// `length` bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// `E2BIG` if the client has not provided for that many; the service then fails the Call.
+    fn result_payload(
+        this: &SvcXprt<Self>,
+        call: CallRef<'_, <Self::Call as CallContext>::State>,
+        offset: u32,
+        length: u32,
+    ) -> Result;
+
+    /// The service is done with `call`, whether or not it sent a reply. In any process context,
+    /// also after the connection was closed; must not wait for other Calls.
+    fn release(this: &SvcXprt<Self>, call: Self::Call);
+
+    /// Whether one more reply can be sent without waiting. In atomic context.
+    fn has_write_space(this: &SvcXprt<Self>) -> bool;
+
+    /// The connection is closed. Called once; Calls may still be in progress.
+    fn detach(this: &SvcXprt<Self>);
+}
+
+/// A table in which nothing is set.
+pub(super) const NO_OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
+    xpo_create: None,
+    xpo_accept: None,
+    xpo_has_wspace: None,
+    xpo_recvfrom: None,
+    xpo_sendto: None,
+    xpo_result_payload: None,
+    xpo_release_ctxt: None,
+    xpo_detach: None,
+    xpo_free: None,
+    xpo_kill_temp_xprt: None,
+    xpo_handshake: None,
+};
+
+/// `xpo_create`.
+///
+/// # Safety
+///
+/// For sunrpc, which holds a reference to the module for what is made.
+pub(super) unsafe extern "C" fn create_thunk<C: Class>(
+    serv: *mut bindings::svc_serv,
+    net: *mut bindings::net,
+    sa: *mut bindings::sockaddr,
+    salen: ffi::c_int,
+    _flags: ffi::c_int,
+) -> *mut bindings::svc_xprt {
+    // SAFETY: sunrpc calls through a registered class, with valid arguments.
+    let origin = unsafe { Origin::new::<C>(serv, net) };
+    // SAFETY: As above.
+    let net = unsafe { Net::from_raw(net) };
+    let create = || -> Result<_> {
+        // SAFETY: As above; `sa` has `salen` bytes.
+        let addr = unsafe { SockAddr::from_raw(sa, usize::try_from(salen)?) }?;
+        C::create(origin, net, &addr)
+    };
+    match create() {
+        Ok(xprt) => SvcXprt::into_raw(xprt),
+        Err(e) => e.to_ptr(),
+    }
+}
+
+/// The table of the listeners of type `T`.
+pub(super) struct ListenerOps<T>(PhantomData<T>);
+
+impl<T: Listener> ListenerOps<T> {
+    /// The table.
+    pub(super) const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
+        xpo_accept: Some(Self::accept),
+        xpo_has_wspace: Some(Self::has_wspace),
+        xpo_release_ctxt: Some(Self::release_ctxt),
+        xpo_detach: Some(Self::detach),
+        xpo_free: Some(SvcXprt::<T>::free_thunk),
+        xpo_kill_temp_xprt: Some(kill_temp_xprt),
+        ..NO_OPS
+    };
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is a live listener.
+    unsafe extern "C" fn accept(xprt: *mut bindings::svc_xprt) -> *mut bindings::svc_xprt {
+        // SAFETY: By the requirement; only listeners of this type have this table.
+        let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
+        T::accept(this).map_or(null_mut(), SvcXprt::into_raw)
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc.
+    unsafe extern "C" fn has_wspace(_xprt: *mut bindings::svc_xprt) -> ffi::c_int {
+        1
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc, which calls this for every transport; a listener has no contexts.
+    unsafe extern "C" fn release_ctxt(_: *mut bindings::svc_xprt, _: *mut ffi::c_void) {}
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is a live listener.
+    unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
+        // SAFETY: As for `accept`.
+        T::detach(unsafe { SvcXprt::<T>::from_raw(xprt) });
+    }
+}
+
+/// The table of the connections of type `T`.
+pub(super) struct ConnectionOps<T>(PhantomData<T>);
+
+impl<T: Connection> ConnectionOps<T> {
+    /// The table.
+    pub(super) const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
+        xpo_has_wspace: Some(Self::has_wspace),
+        xpo_recvfrom: Some(Self::recvfrom),
+        xpo_sendto: Some(Self::sendto),
+        xpo_result_payload: Some(Self::result_payload),
+        xpo_release_ctxt: Some(Self::release_ctxt),
+        xpo_detach: Some(Self::detach),
+        xpo_free: Some(SvcXprt::<T>::free_thunk),
+        xpo_kill_temp_xprt: Some(kill_temp_xprt),
+        ..NO_OPS
+    };
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is a live connection.
+    unsafe extern "C" fn has_wspace(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
+        // SAFETY: By the requirement; only connections of this type have this table.
+        T::has_write_space(unsafe { SvcXprt::<T>::from_raw(xprt) }).into()
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; on the thread of `rqstp`, which holds its transport and the BUSY bit.
+    unsafe extern "C" fn recvfrom(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
+        // SAFETY: By the requirement.
+        let xprt = unsafe { (*rqstp).rq_xprt };
+        // SAFETY: As for `has_wspace`.
+        let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
+        let incoming = T::next(this);
+        // SAFETY: The thread has the BUSY bit, and gives it up with this call.
+        unsafe { bindings::svc_xprt_received(xprt) };
+        // SAFETY: By the requirement.
+        let receiver = unsafe { Receiver::new(rqstp) };
+        incoming
+            .and_then(|incoming| T::receive(this, receiver, incoming))
+            .map_or(0, |delivered| delivered.finish(xprt))
+    }
+
+    /// Lends the context of the Call of `rqstp` to `f`, if it has one.
+    ///
+    /// # Safety
+    ///
+    /// As for the callers.
+    unsafe fn with_call<R>(
+        rqstp: *mut bindings::svc_rqst,
+        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>) -> R,
+    ) -> Option<R> {
+        // SAFETY: By the requirement.
+        let (xprt, ctxt) = unsafe { ((*rqstp).rq_xprt, (*rqstp).rq_xprt_ctxt) };
+        if ctxt.is_null() {
+            return None;
+        }
+        // SAFETY: As for `has_wspace`.
+        let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
+        // SAFETY: The pointer was made by `Receiver::deliver` or went through deferral; it stays
+        // the thread's, as `ManuallyDrop` says.
+        let mut call = ManuallyDrop::new(unsafe { T::Call::from_ptr(ctxt) });
+        Some(f(this, CallRef::new(&mut *call)))
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; on the thread of `rqstp`, which holds its transport.
+    unsafe extern "C" fn sendto(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
+        // SAFETY: By the requirement.
+        let mut reply = unsafe { Reply::new(rqstp) };
+        // SAFETY: By the requirement.
+        let sent = unsafe { Self::with_call(rqstp, |this, call| T::send(this, &mut reply, call)) };
+        from_result(|| sent.unwrap_or(Err(EINVAL)).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; on the thread of `rqstp`, which holds its transport.
+    unsafe extern "C" fn result_payload(
+        rqstp: *mut bindings::svc_rqst,
+        offset: ffi::c_uint,
+        length: ffi::c_uint,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirement.
+        let noted = unsafe {
+            Self::with_call(rqstp, |this, call| {
+                T::result_payload(this, call, offset, length)
+            })
+        };
+        from_result(|| noted.unwrap_or(Ok(())).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is held by the caller, and `ctxt` is null or the context of a Call
+    /// that was received on it.
+    unsafe extern "C" fn release_ctxt(xprt: *mut bindings::svc_xprt, ctxt: *mut ffi::c_void) {
+        if ctxt.is_null() {
+            return;
+        }
+        // SAFETY: As for `has_wspace`.
+        let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
+        // SAFETY: The pointer was made by `Receiver::deliver` and is given up by the caller.
+        T::release(this, unsafe { T::Call::from_ptr(ctxt) });
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is a live connection.
+    unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
+        // SAFETY: As for `has_wspace`.
+        T::detach(unsafe { SvcXprt::<T>::from_raw(xprt) });
+    }
+}
+
+/// `xpo_kill_temp_xprt`: nothing to hurry, closing disconnects at once.
+///
+/// # Safety
+///
+/// For sunrpc.
+unsafe extern "C" fn kill_temp_xprt(_xprt: *mut bindings::svc_xprt) {}

@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Client transports: sunrpc's `rpc_xprt` with our part behind it, and their class.
+//!
+//! sunrpc allocates an `rpc_xprt` with room for more and frees it after a grace period. An
+//! [`Xprt`] is that allocation: C's part first, then what every transport of ours has, then
+//! the transport's own. All but C's part is made in `->setup` and dropped in `->destroy`.
+
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    ops::Deref, //
+};
+
+use kernel::{
+    ffi::{
+        c_char,
+        c_int,
+        c_ulong, //
+    },
+    prelude::*,
+    sync::Arc,
+    time::msecs_to_jiffies,
+    types::Opaque, //
+};
+
+use super::{
+    addr::SockAddr,
+    backchannel::BcPool,
+    link::{
+        Shared,
+        XprtLink, //
+    },
+    net::Net,
+    ops::{
+        OpsTable,
+        XprtOps, //
+    },
+    rqst::{
+        Pinned,
+        Slot,
+        SlotPool, //
+    },
+    text::{
+        Strings,
+        Text, //
+    }, //
+};
+use crate::kapi::bindings;
+
+/// What C's `IPPROTO_TCP` is.
+const IPPROTO_TCP: c_int = 6;
+/// How long a request waits for its server's port.
+const BIND_TIMEOUT_MS: u32 = 60_000;
+/// How long a connection without requests is kept.
+const IDLE_TIMEOUT_MS: u32 = 300_000;
+/// How long a request may take before the connection is tried afresh.
+const RPC_TIMEOUT_MS: u32 = 60_000;
+/// The first pause between attempts to connect.
+pub(crate) const FIRST_RECONNECT_MS: u32 = 5_000;
+
+/// A client transport.
+///
+/// # Invariants
+///
+/// `base` is an `rpc_xprt` made by `xprt_alloc`; whoever has a reference to an `Xprt` has the
+/// `rpc_xprt` alive. The other fields are initialised from `->setup` to `->destroy`.
+/// `strings` and `timeout` are written under C's own rules for the fields that point there.
+#[repr(C)]
+pub(crate) struct Xprt<T: XprtOps> {
+    base: Opaque<bindings::rpc_xprt>,
+    shared: Arc<Shared<T>>,
+    strings: UnsafeCell<Strings>,
+    timeout: UnsafeCell<bindings::rpc_timeout>,
+    slots: core::pin::Pin<KBox<SlotPool<T>>>,
+    bc: core::pin::Pin<KBox<BcPool<T>>>,
+    data: T,
+}
+
+// SAFETY: sunrpc uses a transport from any thread; our fields are `Send` and `Sync` or follow
+// C's locking.
+unsafe impl<T: XprtOps> Send for Xprt<T> {}
+// SAFETY: As above.
+unsafe impl<T: XprtOps> Sync for Xprt<T> {}
+
+impl<T: XprtOps> Deref for Xprt<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+/// Reads a field that C changes concurrently.
+macro_rules! read_once {
+    ($this:expr, $($field:tt)+) => {
+        // SAFETY: The field is live and of a type that is read in one piece.
+        unsafe { (&raw const (*$this.as_ptr()).$($field)+).read_volatile() }
+    };
+}
+
+impl<T: XprtOps> Xprt<T> {
+    /// Borrows the transport at `xprt`.
+    ///
+    /// # Safety
+    ///
+    /// `xprt` must be one that [`Self::setup`] made, alive for `'a`.
+    pub(super) unsafe fn from_raw<'a>(xprt: *mut bindings::rpc_xprt) -> &'a Self {
+        // CAST: C's part is first, and the layout is C's.
+        // SAFETY: By the safety requirement.
+        unsafe { &*xprt.cast() }
+    }
+
+    pub(in crate::kapi) fn as_ptr(&self) -> *mut bindings::rpc_xprt {
+        self.base.get()
+    }
+
+    pub(super) fn slots(&self) -> &SlotPool<T> {
+        &self.slots
+    }
+
+    pub(super) fn bc_pool(&self) -> &BcPool<T> {
+        &self.bc
+    }
+
+    /// Gives a slot to the next task that waits for one, or back to the pool.
+    ///
+    /// # Safety
+    ///
+    /// `slot` must be of this transport, and nobody may use it any more.
+    pub(super) unsafe fn hand_on(&self, slot: &Slot<T>) {
+        // SAFETY: The slot is free to be given away, which clears the request.
+        if !unsafe { bindings::xprt_wake_up_backlog(self.as_ptr(), slot.as_rqst()) } {
+            // SAFETY: By the safety requirement.
+            unsafe { self.slots.push(slot) };
+        }
+    }
+
+    /// The namespace the transport lives in.
+    pub(crate) fn net(&self) -> &Net {
+        // SAFETY: The transport holds a reference to its namespace.
+        unsafe { Net::from_raw((*self.as_ptr()).xprt_net) }
+    }
+
+    /// The server's address.
+    pub(crate) fn server(&self) -> SockAddr {
+        // SAFETY: The address changes only under the send lock, which the caller's context
+        // (connecting) has; a torn read elsewhere is still an address.
+        SockAddr::from_storage(unsafe { &(*self.as_ptr()).addr })
+    }
+
+    /// How many requests there may be at a time.
+    pub(crate) fn max_reqs(&self) -> u32 {
+        read_once!(self, max_reqs)
+    }
+
+    /// Whether memory is swapped out over this transport.
+    pub(crate) fn is_swapper(&self) -> bool {
+        // SAFETY: An aligned word that C changes atomically.
+        unsafe { (&raw const (*self.as_ptr()).swapper.counter).read_volatile() != 0 }
+    }
+
+    /// Whether the transport is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        // SAFETY: The transport is live.
+        unsafe { bindings::rpcrdma_shim_xprt_connected(self.as_ptr()) }
+    }
+
+    /// Marks the transport as not connected.
+    pub(crate) fn clear_connected(&self) {
+        // SAFETY: As above.
+        unsafe { bindings::rpcrdma_shim_xprt_clear_connected(self.as_ptr()) }
+    }
+
+    /// Has sunrpc close the connection soon. Does not sleep.
+    pub(crate) fn force_disconnect(&self) {
+        // SAFETY: As above.
+        unsafe { bindings::xprt_force_disconnect(self.as_ptr()) };
+    }
+
+    /// Notes that the connection is closed, and wakes all that wait for Replies on it.
+    fn disconnect_done(&self) {
+        // SAFETY: As above.
+        unsafe { bindings::xprt_disconnect_done(self.as_ptr()) };
+    }
+
+    /// Closes the connection now. Under the send lock.
+    pub(crate) fn close(&self) {
+        T::close(self);
+        // SAFETY: Both are written under the send lock only.
+        unsafe {
+            let xprt = self.as_ptr();
+            (*xprt).reestablish_timeout = 0;
+            (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
+        }
+        self.disconnect_done();
+    }
+
+    /// Has the sender wait for [`Self::write_space`]. Under the send lock.
+    pub(crate) fn wait_for_buffer_space(&self) {
+        // SAFETY: As above.
+        unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
+    }
+
+    /// Lets the sender that waits for buffer space go on. Does not sleep.
+    pub(crate) fn write_space(&self) {
+        // SAFETY: As above.
+        unsafe { bindings::xprt_write_space(self.as_ptr()) };
+    }
+
+    /// The number of the connection, as [`Slot::connect_cookie`] has it.
+    pub(crate) fn connect_cookie(&self) -> u32 {
+        read_once!(self, connect_cookie)
+    }
+
+    /// The pause before the next attempt to connect, in jiffies; the one after is longer.
+    pub(crate) fn reconnect_pause(&self) -> usize {
+        // SAFETY: Under the send lock, as the functions ask.
+        unsafe {
+            let pause = bindings::xprt_reconnect_delay(self.as_ptr());
+            bindings::xprt_reconnect_backoff(self.as_ptr(), msecs_to_jiffies(FIRST_RECONNECT_MS));
+            pause
+        }
+    }
+
+    /// Lets pauses between attempts begin with the shortest.
+    pub(crate) fn start_backoff(&self) {
+        let first = msecs_to_jiffies(FIRST_RECONNECT_MS);
+        let xprt = self.as_ptr();
+        // SAFETY: Under the send lock.
+        unsafe { (*xprt).reestablish_timeout = (*xprt).reestablish_timeout.max(first) };
+    }
+
+    /// The connection is of use: the next attempt to connect need not wait.
+    pub(crate) fn reset_backoff(&self) {
+        if read_once!(self, reestablish_timeout) != 0 {
+            // SAFETY: An aligned word; a lost race with the back-off costs one pause.
+            unsafe { (&raw mut (*self.as_ptr()).reestablish_timeout).write_volatile(0) };
+        }
+    }
+
+    /// Sets the congestion window to `credits` requests.
+    pub(crate) fn set_credits(&self, credits: u32) {
+        let xprt = self.as_ptr();
+        // CAST: A C `unsigned long` has at least 32 bits.
+        // SAFETY: The window is written under the transport lock.
+        unsafe {
+            bindings::spin_lock(&raw mut (*xprt).transport_lock);
+            (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
+            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
+        }
+    }
+
+    /// Begins a new congestion window of one request: what has a place in the window of an
+    /// earlier connection has none in this. Under the send lock.
+    pub(crate) fn restart_window(&self) {
+        let xprt = self.as_ptr();
+        // CAST: As above.
+        // SAFETY: All these fields are written under the transport lock.
+        unsafe {
+            bindings::spin_lock(&raw mut (*xprt).transport_lock);
+            for slot in self.slots.iter() {
+                (*slot.as_rqst()).rq_cong = 0;
+            }
+            (*xprt).cong = 0;
+            (*xprt).cwnd = bindings::RPC_CWNDSCALE as c_ulong;
+            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
+        }
+    }
+
+    /// While the result exists, and memory is swapped out over this transport, the running
+    /// thread may use the reserves: what it allocates serves to free memory.
+    pub(crate) fn reclaim_scope(&self) -> ReclaimScope {
+        ReclaimScope(
+            match self.is_swapper() {
+                // SAFETY: Undone by the drop, on the same thread as the result is not `Send`.
+                true => Some(unsafe { bindings::rpcrdma_shim_memalloc_noreclaim_save() }),
+                false => None,
+            },
+            PhantomData,
+        )
+    }
+
+    /// The transport's part of every slot, in use or not.
+    pub(crate) fn slot_data(&self) -> impl Iterator<Item = &T::Slot> {
+        self.slots.iter().map(Deref::deref)
+    }
+
+    /// Ends what [`XprtOps::connect`] began: connected, or not for the given reason.
+    pub(crate) fn finish_connect(&self, result: Result) {
+        let xprt = self.as_ptr();
+        // SAFETY: The transport has the send lock since `connect`, under which all these
+        // fields are written.
+        let status = unsafe {
+            bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
+            match result {
+                Ok(()) => {
+                    (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
+                    (*xprt).stat.connect_count += 1;
+                    (*xprt).stat.connect_time +=
+                        bindings::jiffies.wrapping_sub((*xprt).stat.connect_start);
+                    bindings::rpcrdma_shim_xprt_set_connected(xprt);
+                    EAGAIN
+                }
+                Err(error) => error,
+            }
+        };
+        // SAFETY: As above; this gives the send lock up. The transport outlives both calls: the
+        // caller has it borrowed.
+        unsafe {
+            bindings::xprt_unlock_connect(xprt, xprt.cast());
+            bindings::xprt_wake_pending_tasks(xprt, status.to_errno());
+        }
+    }
+
+    /// Finds the request `xid` (host order) among those that wait for a Reply.
+    pub(crate) fn lookup(&self, xid: u32) -> Option<Pinned<T>> {
+        // SAFETY: The transport is live, its slots are of that type.
+        unsafe { Pinned::lookup(self.as_ptr(), xid) }
+    }
+
+    pub(super) fn has_bc_service(&self) -> bool {
+        !read_once!(self, bc_serv).is_null()
+    }
+
+    /// sunrpc's own counters.
+    pub(crate) fn counters(&self) -> Counters {
+        let hz = msecs_to_jiffies(1000);
+        let idle = match self.is_connected() {
+            // SAFETY: Jiffies are there to be read.
+            true => unsafe { bindings::jiffies }
+                .wrapping_sub(read_once!(self, last_used))
+                .checked_div(hz)
+                .unwrap_or(0),
+            false => 0,
+        };
+        Counters {
+            binds: read_once!(self, stat.bind_count),
+            connects: read_once!(self, stat.connect_count),
+            connect_secs: read_once!(self, stat.connect_time)
+                .checked_div(hz)
+                .unwrap_or(0),
+            idle_secs: idle,
+            sends: read_once!(self, stat.sends),
+            recvs: read_once!(self, stat.recvs),
+            bad_xids: read_once!(self, stat.bad_xids),
+            requests: read_once!(self, stat.req_u),
+            backlog: read_once!(self, stat.bklog_u),
+        }
+    }
+
+    pub(super) fn set_port(&self, port: u16) {
+        // SAFETY: sunrpc sets a port while nothing else uses the address; the strings are
+        // rewritten in place, and a reader at the same time sees a string in any case.
+        unsafe {
+            let addr = (&raw mut (*self.as_ptr()).addr).cast::<bindings::sockaddr>();
+            bindings::rpcrdma_shim_rpc_set_port(addr, port);
+            (*self.strings.get()).set_port(port);
+        }
+    }
+
+    pub(super) fn set_timeouts(&self, connect: c_ulong, reconnect: c_ulong) {
+        let xprt = self.as_ptr();
+        // SAFETY: All these fields, `timeout` with them, are written under the transport lock.
+        unsafe {
+            bindings::spin_lock(&raw mut (*xprt).transport_lock);
+            if connect < (*xprt).connect_timeout {
+                let mut timeout = *(*xprt).timeout;
+                timeout.to_initval = connect.max(2 * msecs_to_jiffies(FIRST_RECONNECT_MS));
+                timeout.to_maxval = timeout.to_initval;
+                *self.timeout.get() = timeout;
+                (*xprt).connect_timeout = connect;
+            }
+            (*xprt).max_reconnect_timeout = (*xprt).max_reconnect_timeout.min(reconnect);
+            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
+        }
+    }
+
+    /// `->setup` of the class.
+    ///
+    /// # Safety
+    ///
+    /// `args` must be what sunrpc passes there.
+    pub(super) unsafe extern "C" fn setup(
+        args: *mut bindings::xprt_create,
+    ) -> *mut bindings::rpc_xprt {
+        // SAFETY: By the safety requirement.
+        match unsafe { Self::create(&*args) } {
+            Ok(xprt) => xprt,
+            // CAST: Error codes as pointers, as `ERR_PTR` makes them.
+            Err(error) => error.to_errno() as isize as *mut bindings::rpc_xprt,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `setup`.
+    unsafe fn create(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
+        // SAFETY: By the safety requirement the address is one, of that length.
+        let server = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen)? };
+        // SAFETY: sunrpc holds a reference to the module during the call.
+        unsafe { bindings::__module_get(crate::THIS_MODULE.as_ptr()) };
+        // SAFETY: The namespace is live.
+        let xprt = unsafe { bindings::xprt_alloc(args.net, size_of::<Self>(), 0, T::slots()) };
+        if xprt.is_null() {
+            // SAFETY: Taken above.
+            unsafe { bindings::module_put(crate::THIS_MODULE.as_ptr()) };
+            return Err(ENOMEM);
+        }
+        // SAFETY: Just allocated with room for all of `Self`.
+        if let Err(error) = unsafe { Self::init(xprt, server) } {
+            // SAFETY: Nobody has it yet.
+            unsafe {
+                kfree_string(
+                    (*xprt).address_strings
+                        [bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize],
+                );
+                bindings::xprt_free(xprt);
+                bindings::module_put(crate::THIS_MODULE.as_ptr());
+            }
+            return Err(error);
+        }
+        Ok(xprt)
+    }
+
+    /// Fills in a new transport.
+    ///
+    /// # Safety
+    ///
+    /// `xprt` must be fresh from `xprt_alloc` with the size of `Self`.
+    unsafe fn init(xprt: *mut bindings::rpc_xprt, server: SockAddr) -> Result {
+        const { assert!(align_of::<Self>() <= 8) };
+        // CAST: The room is that of `Self`.
+        let this = xprt.cast::<Self>();
+        let shared = Arc::pin_init(Shared::new(this), GFP_KERNEL)?;
+        let shared: Arc<Shared<T>> = shared;
+        let slots = KBox::pin_init(SlotPool::new(T::slots() as usize), GFP_KERNEL)?;
+        let bc = KBox::pin_init(BcPool::new(), GFP_KERNEL)?;
+        // SAFETY: `xprt` is ours alone for now.
+        unsafe { Self::init_base(xprt, &server)? };
+        let data = T::new(XprtLink(shared.clone()))?;
+        // SAFETY: `this` has room for all of it, and what is there needs no drop. `data` stays
+        // where it is until it is dropped in place. The first thing that can fail comes first.
+        unsafe {
+            data.__pinned_init(&raw mut (*this).data)?;
+            (&raw mut (*this).shared).write(shared);
+            (&raw mut (*this).strings).write(UnsafeCell::new(Strings::new(&server)));
+            (&raw mut (*this).timeout).write(UnsafeCell::new(default_timeout()));
+            (&raw mut (*this).slots).write(slots);
+            (&raw mut (*this).bc).write(bc);
+            (*xprt).timeout = (*this).timeout.get();
+            (*this).point_at_strings();
+            (*this).shared.open();
+        }
+        Ok(())
+    }
+
+    /// Fills in C's part.
+    ///
+    /// # Safety
+    ///
+    /// As for `init`.
+    unsafe fn init_base(xprt: *mut bindings::rpc_xprt, server: &SockAddr) -> Result {
+        let mut text = Text::<64>::new();
+        text.set(format_args!("{}", server.display_ip()));
+        // SAFETY: By the safety requirement; the string is freed by whoever replaces it, and in
+        // `destroy`.
+        unsafe {
+            (*xprt).connect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
+            (*xprt).max_reconnect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
+            (*xprt).bind_timeout = msecs_to_jiffies(BIND_TIMEOUT_MS);
+            (*xprt).reestablish_timeout = msecs_to_jiffies(FIRST_RECONNECT_MS);
+            (*xprt).idle_timeout = msecs_to_jiffies(IDLE_TIMEOUT_MS);
+            (*xprt).ops = &OpsTable::<T>::TABLE;
+            // Side protocols that look here go over TCP.
+            (*xprt).prot = IPPROTO_TCP;
+            (*xprt).xprt_class = T::class().as_ptr();
+            (*xprt).addr = *server.storage();
+            (*xprt).addrlen = server.len();
+            (*xprt).max_payload = T::max_payload();
+            if server.port() != 0 {
+                bindings::rpcrdma_shim_xprt_set_bound(xprt);
+            }
+            let addr = bindings::kstrdup(text.as_ptr(), bindings::GFP_KERNEL);
+            if addr.is_null() {
+                return Err(ENOMEM);
+            }
+            (*xprt).address_strings[bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize] =
+                addr;
+        }
+        Ok(())
+    }
+
+    /// Publishes the strings other than the address itself, which sysfs may replace.
+    ///
+    /// # Safety
+    ///
+    /// As for `init`, with `strings` initialised.
+    unsafe fn point_at_strings(&self) {
+        // SAFETY: By the safety requirement; the strings live as long as the allocation that
+        // has both, and constants for ever.
+        unsafe {
+            let strings = &*self.strings.get();
+            let to = &mut (*self.as_ptr()).address_strings;
+            let v6 = self.server().is_ipv6();
+            to[bindings::rpc_display_format_t_RPC_DISPLAY_PORT as usize] = strings.port.as_ptr();
+            to[bindings::rpc_display_format_t_RPC_DISPLAY_PROTO as usize] = c"rdma".as_char_ptr();
+            to[bindings::rpc_display_format_t_RPC_DISPLAY_HEX_ADDR as usize] =
+                strings.hex_addr.as_ptr();
+            to[bindings::rpc_display_format_t_RPC_DISPLAY_HEX_PORT as usize] =
+                strings.hex_port.as_ptr();
+            to[bindings::rpc_display_format_t_RPC_DISPLAY_NETID as usize] =
+                if v6 { c"rdma6" } else { c"rdma" }.as_char_ptr();
+        }
+    }
+
+    /// `->destroy`.
+    ///
+    /// # Safety
+    ///
+    /// `xprt` must be one that [`Self::setup`] made; nobody uses it afterwards.
+    pub(super) unsafe fn destroy(xprt: *mut bindings::rpc_xprt) {
+        let this = xprt.cast::<Self>();
+        // SAFETY: It is initialised until below.
+        let shared = unsafe {
+            T::destroy(&*this);
+            (*this).shared.clone()
+        };
+        shared.close();
+        // SAFETY: Nobody has a borrow any more: sunrpc by its contract, links by `close`. The
+        // strings stay as they are until the memory is freed.
+        unsafe {
+            core::ptr::drop_in_place(&raw mut (*this).data);
+            core::ptr::drop_in_place(&raw mut (*this).bc);
+            core::ptr::drop_in_place(&raw mut (*this).slots);
+            core::ptr::drop_in_place(&raw mut (*this).shared);
+            kfree_string(
+                (*xprt).address_strings[bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize],
+            );
+            bindings::xprt_free(xprt);
+            bindings::module_put(crate::THIS_MODULE.as_ptr());
+        }
+    }
+}
+
+/// # Safety
+///
+/// `string` must be null or a `kmalloc` allocation that nobody uses any more.
+unsafe fn kfree_string(string: *const c_char) {
+    // SAFETY: By the safety requirement.
+    unsafe { bindings::kfree(string.cast()) };
+}
+
+fn default_timeout() -> bindings::rpc_timeout {
+    bindings::rpc_timeout {
+        to_initval: msecs_to_jiffies(RPC_TIMEOUT_MS),
+        to_maxval: msecs_to_jiffies(RPC_TIMEOUT_MS),
+        ..Default::default()
+    }
+}
+
+/// See [`Xprt::reclaim_scope`].
+pub(crate) struct ReclaimScope(Option<u32>, PhantomData<*mut ()>);
+
+impl Drop for ReclaimScope {
+    fn drop(&mut self) {
+        if let Some(flags) = self.0 {
+            // SAFETY: Saved by `reclaim_scope` on this thread.
+            unsafe { bindings::rpcrdma_shim_memalloc_noreclaim_restore(flags) };
+        }
+    }
+}
+
+/// Counters that sunrpc keeps for a transport.
+pub(crate) struct Counters {
+    pub(crate) binds: c_ulong,
+    pub(crate) connects: c_ulong,
+    pub(crate) connect_secs: c_ulong,
+    pub(crate) idle_secs: c_ulong,
+    pub(crate) sends: c_ulong,
+    pub(crate) recvs: c_ulong,
+    pub(crate) bad_xids: c_ulong,
+    pub(crate) requests: u64,
+    pub(crate) backlog: u64,
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Files under `/proc/sys`: numbers to set and counters to read.
+//!
+//! A [`Uint`] or [`Counter`] is a static of the module; it works, at its default or zero,
+//! whether or not it is shown. A [`Registration`] shows a list of them in one directory for
+//! as long as it exists.
+//!
+//! C header: [`include/linux/sysctl.h`](srctree/include/linux/sysctl.h).
+
+use super::bindings;
+use core::{
+    mem::size_of,
+    ptr::{
+        self,
+        NonNull, //
+    },
+};
+use kernel::{
+    cpu::CpuId,
+    error::Error,
+    ffi::{
+        c_int,
+        c_uint,
+        c_ulong,
+        c_void, //
+    },
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+};
+
+/// An unsigned number that an administrator may set within bounds.
+pub(crate) struct Uint {
+    value: Atomic<u32>,
+    min: c_uint,
+    max: c_uint,
+}
+
+impl Uint {
+    /// Creates a number with its default `value` and the smallest and the largest value that
+    /// a write may give it.
+    pub(crate) const fn new(value: u32, min: u32, max: u32) -> Self {
+        assert!(min <= value && value <= max);
+        Self {
+            value: Atomic::new(value),
+            min,
+            max,
+        }
+    }
+
+    /// Returns the number as it is now.
+    #[inline]
+    pub(crate) fn get(&self) -> u32 {
+        self.value.load(Relaxed)
+    }
+
+    fn ctl_table(&'static self, name: &'static CStr) -> bindings::ctl_table {
+        bindings::ctl_table {
+            procname: name.as_char_ptr(),
+            data: self.value.as_ptr().cast(),
+            // CAST: The size of a `u32`.
+            maxlen: size_of::<u32>() as c_int,
+            mode: MODE,
+            proc_handler: Some(bindings::proc_douintvec_minmax),
+            extra1: ptr::from_ref(&self.min).cast_mut().cast(),
+            extra2: ptr::from_ref(&self.max).cast_mut().cast(),
+            ..Default::default()
+        }
+    }
+}
+
+/// How many parts a [`Counter`] has. A power of two, so that choosing one is a mask.
+const SHARDS: usize = 16;
+
+/// A part of a [`Counter`] in a cache line of its own.
+#[repr(align(64))]
+struct Shard(Atomic<i64>);
+
+/// An event counter of 64 bits. Any write to its file sets it to zero.
+///
+/// Made of parts that different CPUs add to, so that counting does not move a cache line
+/// between them.
+pub(crate) struct Counter([Shard; SHARDS]);
+
+impl Counter {
+    /// Creates a counter that stands at zero.
+    pub(crate) const fn new() -> Self {
+        Self([const { Shard(Atomic::new(0)) }; SHARDS])
+    }
+
+    /// Counts one event. Any context.
+    #[inline]
+    pub(crate) fn inc(&self) {
+        // CAST: A `usize` has at least 32 bits.
+        let shard = CpuId::current().as_u32() as usize % SHARDS;
+        self.0[shard].0.add(1i64, Relaxed);
+    }
+
+    /// Returns how many events were counted since the last reset.
+    ///
+    /// The parts are read one after the other: events counted meanwhile may be in or out.
+    fn sum(&self) -> u64 {
+        self.0.iter().fold(0u64, |sum, shard| {
+            sum.wrapping_add_signed(shard.0.load(Relaxed))
+        })
+    }
+
+    fn reset(&self) {
+        for shard in &self.0 {
+            shard.0.store(0, Relaxed);
+        }
+    }
+
+    fn ctl_table(&'static self, name: &'static CStr) -> bindings::ctl_table {
+        bindings::ctl_table {
+            procname: name.as_char_ptr(),
+            data: ptr::from_ref(self).cast_mut().cast(),
+            // CAST: The size of a `c_ulong`.
+            maxlen: size_of::<c_ulong>() as c_int,
+            mode: MODE,
+            proc_handler: Some(counter_handler),
+            ..Default::default()
+        }
+    }
+}
+
+/// Reads or resets the [`Counter`] of a file.
+///
+/// # Safety
+///
+/// * `table` must come from [`Counter::ctl_table`].
+/// * `buffer`, `lenp` and `ppos` must be what a `proc_handler` is given.
+unsafe extern "C" fn counter_handler(
+    table: *const bindings::ctl_table,
+    write: c_int,
+    buffer: *mut c_void,
+    lenp: *mut usize,
+    ppos: *mut bindings::loff_t,
+) -> c_int {
+    // SAFETY: By the first requirement `data` points to a `Counter` that lives forever and is
+    // only used through shared references.
+    let counter = unsafe { &*(*table).data.cast::<Counter>() };
+    if write != 0 {
+        // All of what was written counts as consumed, whatever it says.
+        counter.reset();
+        return 0;
+    }
+    // CAST: The same 64 bits, except on a 32-bit kernel, which shows the lower half.
+    let mut value = counter.sum() as c_ulong;
+    let shown = bindings::ctl_table {
+        data: (&raw mut value).cast(),
+        // CAST: The size of a `c_ulong`.
+        maxlen: size_of::<c_ulong>() as c_int,
+        mode: MODE,
+        ..Default::default()
+    };
+    // SAFETY: `shown` describes `value`, both live until the call returns; the other arguments
+    // are valid by the second requirement.
+    unsafe { bindings::proc_doulongvec_minmax(&shown, 0, buffer, lenp, ppos) }
+}
+
+/// Everyone may read, root may write.
+const MODE: bindings::umode_t = 0o644;
+
+/// A file in the directory of a [`Registration`].
+pub(crate) enum File {
+    /// A number to set.
+    Uint(&'static CStr, &'static Uint),
+    /// A counter to read and reset.
+    Counter(&'static CStr, &'static Counter),
+}
+
+/// Shows files in a directory below `/proc/sys`; dropping it removes them.
+///
+/// # Invariants
+///
+/// `header` was returned by `register_sysctl_sz` for `_table` and is still registered.
+pub(crate) struct Registration {
+    header: NonNull<bindings::ctl_table_header>,
+    _table: KVec<bindings::ctl_table>,
+}
+
+// SAFETY: The pointers in the table lead to statics that are `Sync`; unregistering is possible
+// from any thread.
+unsafe impl Send for Registration {}
+
+// SAFETY: Nothing can be done with a shared reference.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    /// Shows `files` in `/proc/sys/<path>`, where other files may exist already. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if memory is short or if a file of that name exists; the log tells which.
+    pub(crate) fn new(path: &'static CStr, files: &[File]) -> Result<Self> {
+        let mut table = KVec::with_capacity(files.len(), GFP_KERNEL)?;
+        for file in files {
+            let entry = match file {
+                File::Uint(name, number) => number.ctl_table(name),
+                File::Counter(name, counter) => counter.ctl_table(name),
+            };
+            table.push(entry, GFP_KERNEL)?;
+        }
+
+        // SAFETY:
+        // - `path` and the names are C strings that live forever.
+        // - `table` holds that many entries. Its memory does not move when the `KVec` does,
+        //   and is freed only after it has been unregistered, by drop below.
+        // - Each entry's data, bounds and handler belong together, and live forever.
+        let header = unsafe {
+            bindings::register_sysctl_sz(path.as_char_ptr(), table.as_ptr(), table.len())
+        };
+        let header = NonNull::new(header)
+            .ok_or(ENOMEM)
+            .inspect_err(|_: &Error| {
+                pr_err!(
+                    "cannot add the files of /proc/sys/{}\n",
+                    path.to_str().unwrap_or("?")
+                );
+            })?;
+
+        // INVARIANT: It has just been registered for this table.
+        Ok(Self {
+            header,
+            _table: table,
+        })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: By the type's invariant it is registered. The call waits until no reader or
+        // writer of a file is left, so that the table can be freed afterwards.
+        unsafe { bindings::unregister_sysctl_table(self.header.as_ptr()) };
+    }
+}

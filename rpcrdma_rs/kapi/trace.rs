@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Trace events: system `rpcrdma`, with the event and field names of the C module.
+//!
+//! For each event of `c/trace_{clnt,svc,device}.h` there is a function
+//! `trace_<event>`, safe to call in any context. While an event is disabled the call is one
+//! no-op instruction in the caller: the static key of the tracepoint is tested here, inline,
+//! and only an enabled event leads to a call into C. Arguments are evaluated in any case, so
+//! they are what is at hand; a [`Task`], a [`Peer`] and an [`Mr`] are read only when needed.
+//!
+//! `kernel::declare_trace!` does the same for events that the kernel's own bindings know;
+//! ours are known to the bindings of this crate only.
+
+use super::{
+    bindings,
+    rdma::mr::Mr,
+    sunrpc::{
+        addr::SockAddr,
+        ops::XprtOps,
+        rqst::Slot,
+        xprt::Xprt, //
+    }, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    ffi::{
+        c_char,
+        c_int,
+        c_ulong, //
+    },
+    prelude::*,
+};
+
+/// The RPC task that an event is about: that of a slot in use.
+///
+/// # Invariants
+///
+/// The request, its task and the task's client are valid during `'a`.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a>(*mut bindings::rpc_rqst, PhantomData<&'a ()>);
+
+impl<'a> Task<'a> {
+    /// The task whose request is in `slot`.
+    pub(crate) fn of<T: XprtOps>(slot: &'a Slot<T>) -> Self {
+        // INVARIANT: Who has a slot owns it for a task, or pins it.
+        Self(slot.as_rqst(), PhantomData)
+    }
+}
+
+/// The peer that an event is about: the server of a client transport.
+///
+/// # Invariants
+///
+/// The pointer is valid during `'a` for reads of a `sockaddr_storage`.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer<'a>(*const bindings::sockaddr, PhantomData<&'a ()>);
+
+impl<'a> Peer<'a> {
+    /// The server of `xprt`.
+    pub(crate) fn of<T: XprtOps>(xprt: &'a Xprt<T>) -> Self {
+        // INVARIANT: The transport is valid during `'a`.
+        // SAFETY: As above.
+        let addr = unsafe { &raw const (*xprt.as_ptr()).addr };
+        Self(addr.cast(), PhantomData)
+    }
+}
+
+/// What a completion is about; pairs a post with its completion.
+#[derive(Clone, Copy)]
+pub(crate) struct Cid {
+    /// The restrack number of the Completion Queue.
+    pub(crate) queue: u32,
+    /// A number that is unique in that queue.
+    pub(crate) completion: u32,
+}
+
+/// How an argument or a result travels, as `xprtrdma_marshal` shows it.
+///
+/// The order is that of `rpcrdma_show_transfer_mode` in `c/trace_clnt.h`.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum TransferMode {
+    /// A result that comes inline, or an argument without pages.
+    Inline,
+    /// An argument copied into one buffer.
+    PullUp,
+    /// An argument sent from where it is.
+    Mapped,
+    /// Read chunk.
+    ReadList,
+    /// Position-Zero Read chunk.
+    PositionZero,
+    /// Write chunk.
+    WriteList,
+    /// Reply chunk.
+    ReplyChunk,
+}
+
+/// Something that can be handed to a trace event, and what it is to C.
+///
+/// # Safety
+///
+/// A pointer that `into_c` returns must be valid for what the events do with its type, read
+/// an address of either family, a C string or a memory region, for as long as `self` is.
+unsafe trait Argument: Copy {
+    type C;
+
+    fn into_c(self) -> Self::C;
+}
+
+macro_rules! impl_argument {
+    ($($(#[$safety:meta])* $ty:ty => $c:ty, |$this:ident| $value:expr;)*) => {$(
+        // SAFETY: Not a pointer, or one to what outlives the reference it was made from: all
+        // of a `SockAddr` is initialised and larger than either family, as a `sockaddr_storage`
+        // is; a `CStr` is a C string, and an `Mr` has its region.
+        unsafe impl Argument for $ty {
+            type C = $c;
+
+            #[inline(always)]
+            fn into_c(self) -> $c {
+                let $this = self;
+                $value
+            }
+        }
+    )*};
+}
+
+impl_argument! {
+    bool => bool, |this| this;
+    u32 => u32, |this| this;
+    u64 => u64, |this| this;
+    usize => c_ulong, |this| this as c_ulong;
+    c_int => c_int, |this| this;
+    TransferMode => u32, |this| this as u32;
+    Task<'_> => bindings::rpcrdma_trace_task, |this| this.numbers();
+    Peer<'_> => *const bindings::sockaddr, |this| this.0;
+    &Mr => *const bindings::ib_mr, |this| this.as_raw();
+    Cid => bindings::rpcrdma_trace_cid, |this| bindings::rpcrdma_trace_cid {
+        queue: this.queue,
+        completion: this.completion,
+    };
+    &SockAddr => *const bindings::sockaddr, |this| this.as_ptr();
+    &CStr => *const c_char, |this| this.as_char_ptr();
+}
+
+impl Task<'_> {
+    fn numbers(self) -> bindings::rpcrdma_trace_task {
+        // SAFETY: By the type's invariant. A request that no RPC client has made has a task
+        // without one.
+        unsafe {
+            let task = (*self.0).rq_task;
+            let client = (*task).tk_client;
+            bindings::rpcrdma_trace_task {
+                task: u32::from((*task).tk_pid),
+                client: match client.is_null() {
+                    true => u32::MAX,
+                    false => (*client).cl_clid,
+                },
+            }
+        }
+    }
+}
+
+/// Declares the function `trace_<event>` for each event.
+macro_rules! events {
+    ($($(#[$attr:meta])* $event:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
+        kernel::macros::paste! {
+            $(#[$attr])*
+            #[inline(always)]
+            pub(crate) fn [<trace_ $event>]($($arg: $ty),*) {
+                // SAFETY: `c/trace_{clnt,svc,device}.c` define the tracepoint, and with it its static key.
+                let enabled = unsafe {
+                    kernel::jump_label::static_branch_unlikely!(
+                        bindings::[<__tracepoint_ $event>],
+                        bindings::tracepoint,
+                        key
+                    )
+                };
+                if enabled {
+                    // SAFETY: Arguments are valid by the trait `Argument` during this call,
+                    // and the events keep copies of what they show.
+                    unsafe { bindings::[<rust_do_trace_ $event>]($(Argument::into_c($arg)),*) };
+                }
+            }
+        }
+    )*};
+}
+
+// Devices.
+events! {
+    /// A device is there.
+    rpcrdma_client_add_one(device: &CStr);
+    /// A device is going away: those that use it are told.
+    rpcrdma_client_remove_one(device: &CStr);
+    /// Removal waits for those that still use the device.
+    rpcrdma_client_wait_on(device: &CStr);
+    /// Nobody uses the device any more.
+    rpcrdma_client_remove_one_done(device: &CStr);
+}
+
+// The client.
+events! {
+    /// A connect is due in `delay` jiffies.
+    xprtrdma_op_connect(peer: Peer<'_>, delay: c_ulong);
+    /// An attempt to connect is over: zero or an errno, and what was agreed: 1 if connected.
+    xprtrdma_connect(peer: Peer<'_>, rc: c_int, status: c_int);
+    /// A connection was taken down.
+    xprtrdma_disconnect(peer: Peer<'_>, rc: c_int, status: c_int);
+    /// Inline thresholds in bytes: as agreed, and as offered by us.
+    xprtrdma_inline_thresh(
+        src: &SockAddr,
+        dst: Peer<'_>,
+        inline_send: u32,
+        inline_recv: u32,
+        max_send: u32,
+        max_recv: u32,
+    );
+    /// `count` memory regions were made.
+    xprtrdma_createmrs(peer: Peer<'_>, count: usize);
+    /// The memory of a request that is given up is being fenced.
+    xprtrdma_mrs_zap(task: Task<'_>);
+
+    /// A segment of a Read chunk was encoded.
+    xprtrdma_chunk_read(task: Task<'_>, position: u32, mr: &Mr);
+    /// A segment of a Write chunk was encoded.
+    xprtrdma_chunk_write(task: Task<'_>, mr: &Mr);
+    /// A segment of a Reply chunk was encoded.
+    xprtrdma_chunk_reply(task: Task<'_>, mr: &Mr);
+    /// A Call was marshalled: the lengths of its transport header and of the parts of its
+    /// message, how its arguments travel and how its results will.
+    #[expect(clippy::too_many_arguments, reason = "the fields of the C module's event")]
+    xprtrdma_marshal(
+        task: Task<'_>,
+        xid: u32,
+        hdrlen: usize,
+        headlen: usize,
+        pagelen: usize,
+        taillen: usize,
+        arguments: TransferMode,
+        results: TransferMode,
+    );
+    /// A Call could not be marshalled, for now (`EAGAIN`, `ENOBUFS`) or for good.
+    xprtrdma_marshal_failed(task: Task<'_>, xid: u32, ret: c_int);
+
+    /// A Send was posted, with what is chained before it.
+    xprtrdma_post_send(task: Task<'_>, cid: Cid, wrs: u32);
+    /// A chain that ends in a Send could not be posted.
+    xprtrdma_post_send_err(task: Task<'_>, rc: c_int);
+    /// A chain of LOCAL_INVs could not be posted.
+    xprtrdma_post_linv_err(rc: c_int);
+    /// `count` Receives were posted, after which `posted` are.
+    xprtrdma_post_recvs(queue: u32, count: usize, posted: u32);
+    /// Receives could not be posted.
+    xprtrdma_post_recvs_err(queue: u32, rc: c_int);
+
+    /// Memory was made ready for registration.
+    xprtrdma_mr_map(mr: &Mr);
+    /// A registration is part of the chain being posted.
+    xprtrdma_mr_fastreg(mr: &Mr);
+    /// A local invalidation is part of the chain being posted.
+    xprtrdma_mr_localinv(mr: &Mr);
+    /// The server has invalidated a memory region.
+    xprtrdma_mr_reminv(mr: &Mr);
+    /// The memory of a fenced memory region is the CPU's again.
+    xprtrdma_mr_unmap(mr: &Mr);
+    /// A memory region was made.
+    xprtrdma_frwr_alloc(mr: &Mr);
+
+    /// A Reply was matched to its Call; `credits` is what it grants.
+    xprtrdma_reply(task: Task<'_>, xid: u32, credits: u32);
+    /// A message of an unknown version was received.
+    xprtrdma_reply_vers_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
+    /// A Reply to no Call of this connection was received.
+    xprtrdma_reply_rqst_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
+    /// A message too short for a transport header was received.
+    xprtrdma_reply_short_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
+    /// A Reply with a malformed transport header was received.
+    xprtrdma_reply_hdr_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
+    /// The server answered ERR_VERS, with the versions that it speaks.
+    xprtrdma_err_vers(task: Task<'_>, xid: u32, min: u32, max: u32);
+    /// The server answered ERR_CHUNK.
+    xprtrdma_err_chunk(task: Task<'_>, xid: u32);
+    /// The server answered with an unknown error.
+    xprtrdma_err_unrecognized(task: Task<'_>, xid: u32, code: u32);
+    /// Bytes of an inline result were copied to where the Call wants them.
+    xprtrdma_fixup(xid: u32, fixup: usize);
+    /// A reverse-direction Call was received.
+    xprtrdma_cb_call(peer: Peer<'_>, xid: u32);
+    /// A Reply in the reverse direction is being sent.
+    xprtrdma_cb_reply(peer: Peer<'_>, xid: u32);
+
+    /// A Send, and whatever was chained before it, completed.
+    xprtrdma_wc_send(cid: Cid, status: u32, vendor_err: u32);
+    /// A chain of LOCAL_INVs completed.
+    xprtrdma_wc_li_done(cid: Cid, status: u32, vendor_err: u32);
+    /// A Receive completed.
+    xprtrdma_wc_receive(cid: Cid, status: u32, vendor_err: u32, received: u32);
+}
+
+// The server.
+events! {
+    /// A connection was refused: no Protection Domain.
+    svcrdma_pd_err(peer: &SockAddr, status: c_int);
+    /// A connection was refused: no Queue Pair.
+    svcrdma_qp_err(peer: &SockAddr, status: c_int);
+    /// A connection was refused: no RDMA Read could ever be outstanding.
+    svcrdma_initdepth_err(peer: &SockAddr, status: c_int);
+    /// A connection was refused by the connection manager.
+    svcrdma_accept_err(peer: &SockAddr, status: c_int);
+
+    /// A Receive completed.
+    svcrdma_wc_recv(cid: Cid, received: u32);
+    /// A Receive was flushed.
+    svcrdma_wc_recv_flush(cid: Cid, status: u32, vendor_err: u32);
+    /// A Receive failed.
+    svcrdma_wc_recv_err(cid: Cid, status: u32, vendor_err: u32);
+    /// A transport header is well-formed; `hdrlen` is its length.
+    svcrdma_decode_rqst(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32, hdrlen: usize);
+    /// A message is too short for a transport header.
+    svcrdma_decode_short_err(cid: Cid, hdrlen: usize);
+    /// A message has an unknown version.
+    svcrdma_decode_badvers_err(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32);
+    /// A message that needs no answer was dropped.
+    svcrdma_decode_drop_err(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32);
+    /// A message has an unknown or reserved procedure.
+    svcrdma_decode_badproc_err(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32);
+    /// A message has malformed chunk lists.
+    svcrdma_decode_parse_err(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32);
+    /// A segment of a Read chunk was decoded.
+    svcrdma_decode_rseg(
+        cid: Cid, segno: u32, position: u32, handle: u32, length: u32, offset: u64,
+    );
+
+    /// RDMA Reads of a Read list were posted.
+    svcrdma_post_read_chunk(cid: Cid, sqecount: u32);
+    /// RDMA Writes of a Write list were chained.
+    svcrdma_post_write_chunk(cid: Cid, sqecount: u32);
+    /// RDMA Writes of a Reply chunk were chained.
+    svcrdma_post_reply_chunk(cid: Cid, sqecount: u32);
+    /// The RDMA Reads of a Read list completed.
+    svcrdma_wc_read(cid: Cid, totalbytes: usize);
+    /// RDMA Reads were flushed.
+    svcrdma_wc_read_flush(cid: Cid, status: u32, vendor_err: u32);
+    /// RDMA Reads failed.
+    svcrdma_wc_read_err(cid: Cid, status: u32, vendor_err: u32);
+    /// A Call is complete with its Read chunks.
+    svcrdma_read_finished(cid: Cid);
+
+    /// A Send was posted; `inv_rkey` is the handle that it invalidates, or zero.
+    svcrdma_post_send(cid: Cid, num_sge: u32, inv_rkey: u32);
+    /// A Reply could not be sent.
+    svcrdma_send_err(peer: &SockAddr, xid: u32, status: c_int);
+    /// ERR_VERS is the answer.
+    svcrdma_err_vers(xid: u32);
+    /// ERR_CHUNK is the answer.
+    svcrdma_err_chunk(xid: u32);
+    /// A Send completed.
+    svcrdma_wc_send(cid: Cid);
+    /// A Send was flushed.
+    svcrdma_wc_send_flush(cid: Cid, status: u32, vendor_err: u32);
+    /// A Send failed.
+    svcrdma_wc_send_err(cid: Cid, status: u32, vendor_err: u32);
+    /// A sender waits for `needed` entries of the Send Queue.
+    svcrdma_sq_full(needed: u32, avail: u32, depth: u32);
+    /// A sender that waited has its entries of the Send Queue, or the connection is closed.
+    svcrdma_sq_retry(needed: u32, avail: u32, depth: u32);
+    /// Posting to the Send Queue failed.
+    svcrdma_sq_post_err(peer: &SockAddr, status: c_int);
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! RPC-over-RDMA version 1 (RFC 8166), client and server.
+//!
+//! The root of the crate: the module tree and the list of what is registered while the
+//! module is loaded.
+//!
+//! * `xdr` is the wire format: pure functions over bytes.
+//! * `clnt` and `svc` are the two sides. They do not use each other.
+//! * `kapi` is the kernel as safe Rust sees it.
+
+#![crate_name = "rpcrdma_rs"]
+
+use kernel::prelude::*;
+
+mod kapi;
+
+#[path = "../clnt/mod.rs"]
+mod clnt;
+#[path = "../svc/mod.rs"]
+mod svc;
+#[path = "../xdr/mod.rs"]
+mod xdr;
+
+module! {
+    type: RpcRdma,
+    name: "rpcrdma_rs",
+    authors: ["The rpcrdma_rs developers"],
+    description: "RPC/RDMA transports, client and server",
+    license: "Dual BSD/GPL",
+    alias: ["rpcrdma", "rpcrdma6", "svcrdma", "xprtrdma"],
+}
+
+/// What is registered while the module is loaded.
+///
+/// The fields are dropped, that is unregistered, in the order they are written: first nothing
+/// new comes in, last the devices are let go.
+struct RpcRdma {
+    _client: clnt::Registration,
+    _server: svc::Registration,
+    _client_tunables: kapi::sysctl::Registration,
+    _server_tunables: kapi::sysctl::Registration,
+    _devices: kapi::rdma::client::Registration,
+}
+
+impl RpcRdma {
+    /// Registers everything, or nothing.
+    fn register(module: &'static ThisModule) -> Result<Self> {
+        let devices = kapi::rdma::client::Registration::new()?;
+        // Before the tunables, whose names may be taken as well: the class tells by whom.
+        let client = clnt::register()?;
+        let server = svc::register(module)?;
+        Ok(RpcRdma {
+            _client: client,
+            _server: server,
+            _client_tunables: clnt::tunables::register()?,
+            _server_tunables: svc::tunables::register()?,
+            _devices: devices,
+        })
+    }
+}
+
+impl kernel::Module for RpcRdma {
+    fn init(module: &'static ThisModule) -> Result<Self> {
+        Self::register(module).inspect_err(|error| {
+            if *error == EEXIST {
+                pr_err!(
+                    "transport class \"rdma\" is taken: unload the C module first \
+                     (modprobe -r rpcrdma), then load this one\n"
+                );
+            }
+        })
+    }
+}
