@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The reverse direction: Calls that the server makes of us (RFC 8167).
+//!
+//! They come as plain RDMA_MSG, without chunks; Receives for them are posted beyond those of
+//! the forward direction. Their Replies use neither its credits nor its Sends.
+
+use core::ops::Range;
+
+use kernel::prelude::*;
+
+use super::{
+    engine::Engine,
+    marshal::marshal_reverse,
+    reply::Received,
+    xprt::ClntXprt,
+    REVERSE_REQUESTS, //
+};
+use crate::{
+    kapi::{
+        rdma::qp::Qp,
+        sunrpc::{
+            backchannel::{
+                BcRqst,
+                Delivered, //
+            },
+            errno::{
+                enobufs,
+                enotconn, //
+            },
+            xprt::Xprt, //
+        },
+        trace::{
+            trace_xprtrdma_cb_call,
+            Peer, //
+        },
+    },
+    xdr::{
+        encode::encode_error,
+        message::ErrorBody,
+        units::{
+            Credits,
+            Version,
+            Xid, //
+        }, //
+    },
+};
+
+/// The shortest RPC Call there is: XID, direction, and what follows up to the procedure.
+const MIN_CALL: usize = 24;
+
+impl Engine {
+    /// Takes in a Call of the reverse direction, at `body` of `buffer`; `plain` is whether it
+    /// came without chunks.
+    pub(super) fn reverse_call(
+        &self,
+        xprt: &Xprt<ClntXprt>,
+        qp: &Qp<Engine>,
+        xid: Xid,
+        plain: bool,
+        body: Range<usize>,
+        buffer: Received,
+    ) {
+        trace_xprtrdma_cb_call(Peer::of(xprt), xid.0);
+        if !plain {
+            self.refuse(qp, xid);
+            return self.put_reply(buffer);
+        }
+        if body.len() < MIN_CALL {
+            return self.put_reply(buffer);
+        }
+        xprt.stats.reverse_calls.add(1);
+        match xprt.deliver_bc(xid.0, buffer, body, REVERSE_REQUESTS as usize) {
+            Delivered::Yes => (),
+            Delivered::NoService(buffer) => self.put_reply(buffer),
+            // More than the credits we granted. The server sends again what has no Reply.
+            Delivered::Overflow(buffer) => self.put_reply(buffer),
+        }
+    }
+
+    /// Answers a Call that has chunks, which the reverse direction does not (RFC 8167, section
+    /// 5.3).
+    fn refuse(&self, qp: &Qp<Engine>, xid: Xid) {
+        let Some(mut ctx) = self.take_send(true) else {
+            return;
+        };
+        let credits = Credits(REVERSE_REQUESTS);
+        let body = ctx.as_mut().body();
+        match encode_error(body, xid, Version::ONE, credits, ErrorBody::Chunk) {
+            Ok(len) => ctx.as_mut().set_parts(len, len..len),
+            Err(_) => return self.put_send(ctx),
+        }
+        self.post_reverse(qp, ctx).unwrap_or_else(|_| self.lost());
+    }
+
+    /// Sends the Reply to a Call of the reverse direction.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` when too many are under way; `EMSGSIZE` when it is too long; `ENOTCONN` when
+    /// the connection is broken.
+    pub(super) fn reverse_reply(&self, qp: &Qp<Engine>, rqst: &BcRqst<ClntXprt>) -> Result {
+        let mut ctx = self.take_send(true).ok_or_else(enobufs)?;
+        let threshold = self.agreed().send.0 as usize;
+        let reply = rqst.reply();
+        let marshalled =
+            marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, threshold, reply);
+        if let Err(error) = marshalled {
+            self.put_send(ctx);
+            return Err(error);
+        }
+        self.post_reverse(qp, ctx)
+    }
+
+    fn post_reverse(
+        &self,
+        qp: &Qp<Engine>,
+        ctx: core::pin::Pin<KBox<super::sendctx::SendCtx>>,
+    ) -> Result {
+        let posted =
+            qp.post::<super::sendctx::SendCtx, 0>(ctx, |ctx, chain| chain.send(ctx.sges()?));
+        posted.map_err(|failed| {
+            self.put_send(failed.owner);
+            enotconn()
+        })
+    }
+}

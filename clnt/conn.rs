@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A connection: made step by step, ended in one order (RFC 8166, section 3; RFC 8797).
+//!
+//! ```text
+//!   resolve address ─▶ resolve route ─▶ limits, PD, engine, QP, Receives, regions
+//!        ─▶ connect, with private data ─▶ agreed sizes ─▶ in use
+//!        ─▶ shutdown: disconnect, drain ─▶ dropped, field by field
+//! ```
+//!
+//! The connection manager's events only feed [`Fsm`] and wake whoever takes the steps, or have
+//! sunrpc close the transport.
+
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    time::msecs_to_jiffies, //
+};
+
+use super::{
+    engine::Engine,
+    state::{
+        Action,
+        Event,
+        Failure,
+        Fsm,
+        Step, //
+    },
+    tunables,
+    xprt::ClntXprt,
+    REVERSE_REQUESTS, //
+};
+use crate::{
+    kapi::{
+        ext::{
+            gfp::Gfp,
+            wait::{
+                new_waitqueue,
+                WaitQueue, //
+            }, //
+        },
+        rdma::{
+            client::{
+                Removal,
+                RemovalGuard, //
+            },
+            cm,
+            device::Device,
+            pd::Pd,
+            qp::{
+                Qp,
+                QpConfig,
+                QpOwner, //
+            }, //
+        },
+        sunrpc::{
+            addr::SockAddr,
+            errno::{
+                econnaborted,
+                econnrefused,
+                enetunreach,
+                enotconn,
+                eproto, //
+            },
+            link::XprtLink,
+            xprt::Xprt, //
+        },
+        trace::{
+            trace_xprtrdma_inline_thresh,
+            Peer, //
+        },
+    },
+    xdr::{
+        limits::{
+            ClientLimits,
+            DeviceLimits,
+            Refusal, //
+        },
+        private::Private,
+        units::InlineSize, //
+    },
+};
+
+/// How long address and route may take to resolve, each.
+const RESOLVE_MS: u32 = 5_000;
+/// How long connecting may take. The connection manager gives up before.
+const CONNECT_MS: u32 = 120_000;
+
+/// Who hears of a connection's events.
+#[pin_data]
+struct Events {
+    #[pin]
+    fsm: SpinLock<Fsm>,
+    #[pin]
+    peer: SpinLock<Private>,
+    #[pin]
+    wait: WaitQueue,
+    link: XprtLink<ClntXprt>,
+}
+
+impl Events {
+    fn feed(&self, event: Event) {
+        let action = self.fsm.lock().event(event);
+        match action {
+            Action::None => (),
+            Action::Wake => self.wait.wake_all(),
+            Action::Disconnect => {
+                if let Some(xprt) = self.link.get() {
+                    xprt.force_disconnect();
+                }
+            }
+        }
+    }
+
+    /// Takes a step and waits for it.
+    fn step(&self, step: Step, ms: u32, start: impl FnOnce() -> Result) -> Result {
+        self.fsm.lock().begin(step).map_err(errno)?;
+        start().map_err(passing)?;
+        let limit = msecs_to_jiffies(ms);
+        let done = || self.fsm.lock().outcome();
+        if !self.wait.wait_timeout(limit, || done().is_some()) {
+            return Err(errno(Failure::TimedOut));
+        }
+        done().unwrap_or(Err(Failure::TimedOut)).map_err(errno)
+    }
+}
+
+impl cm::Handler for Events {
+    fn event(&self, event: cm::Event<'_>) {
+        let event = match event {
+            cm::Event::AddrResolved => Event::Done(Step::Address),
+            cm::Event::RouteResolved => Event::Done(Step::Route),
+            cm::Event::Established(info) => {
+                *self.peer.lock() = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
+                Event::Done(Step::Connect)
+            }
+            cm::Event::AddrError => Event::Down(Failure::Address),
+            cm::Event::RouteError => Event::Down(Failure::Route),
+            cm::Event::ConnectError => Event::Down(Failure::Connect),
+            cm::Event::Unreachable => Event::Down(Failure::Unreachable),
+            cm::Event::Rejected { reason, .. } => Event::Down(match reason {
+                REJECT_STALE => Failure::Stale,
+                _ => Failure::Refused,
+            }),
+            cm::Event::Disconnected => Event::Down(Failure::Lost),
+            cm::Event::DeviceRemoval | cm::Event::AddrChange => Event::Down(Failure::DeviceGone),
+            cm::Event::TimewaitExit | cm::Event::Other => return,
+        };
+        self.feed(event);
+    }
+}
+
+/// The connection manager's number for "stale connection".
+const REJECT_STALE: i32 = 10;
+
+impl Removal for Events {
+    fn removed(&self) {
+        self.feed(Event::Down(Failure::DeviceGone));
+        // Whatever state it is in, the device waits for us.
+        if let Some(xprt) = self.link.get() {
+            xprt.force_disconnect();
+        }
+    }
+}
+
+/// What the RPC layer is told.
+fn errno(failure: Failure) -> Error {
+    match failure {
+        Failure::Address => eproto(),
+        Failure::Route | Failure::Unreachable => enetunreach(),
+        Failure::Refused => econnrefused(),
+        Failure::Stale | Failure::Connect => enotconn(),
+        // The RPC layer tries again after a while, maybe on another device.
+        Failure::DeviceGone | Failure::Lost => econnaborted(),
+        Failure::TimedOut => ETIMEDOUT,
+    }
+}
+
+/// What the RPC layer is told of an error on the way: when the device is leaving (or left in
+/// the middle), or memory or something of the device's is short, it has to be one that it knows
+/// how to try again after. A hard mount must not fail for these.
+fn passing(error: Error) -> Error {
+    if error == ENODEV {
+        eproto()
+    } else if error == ENOMEM || error == EINVAL || error == EIO {
+        enotconn()
+    } else {
+        error
+    }
+}
+
+/// A connection, from its first step on.
+///
+/// The fields are dropped in the order they are written: the QP is drained before its buffers
+/// go, the id goes when nothing is left on the device, and only then is the device let go.
+pub(super) struct Conn {
+    qp: QpOwner<Engine>,
+    engine: Arc<Engine>,
+    id: cm::Id<Events>,
+    _removal: RemovalGuard,
+}
+
+impl Conn {
+    /// Connects `xprt`. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Those that the RPC layer knows for connecting: `EPROTO` without a device that leads to
+    /// the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
+    /// `ENETUNREACH`, `ENOTCONN`, `ETIMEDOUT`.
+    pub(super) fn establish(xprt: &Xprt<ClntXprt>) -> Result<Arc<Self>> {
+        let server = xprt.server();
+        let events = Arc::pin_init(
+            pin_init!(Events {
+                fsm <- new_spinlock!(Fsm::new()),
+                peer <- new_spinlock!(Private::DEFAULT),
+                wait <- new_waitqueue!("rpcrdma_rs: connect"),
+                link: xprt.link(),
+            }),
+            GFP_KERNEL,
+        )
+        .map_err(passing)?;
+        let id = cm::Id::create(xprt.net(), events.clone()).map_err(passing)?;
+        events.step(Step::Address, RESOLVE_MS, || {
+            id.resolve_addr(None, &server, RESOLVE_MS)
+        })?;
+        events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
+        let device = id.device().ok_or_else(eproto)?;
+        let limits = limits(device, xprt.max_reqs(), &server)?;
+        let conn = Self::prepare(xprt, id, events.clone(), limits).map_err(passing)?;
+        conn.connect(xprt, &events)?;
+        Ok(conn)
+    }
+
+    /// Makes all that a connection works with, on the device that was found.
+    fn prepare(
+        xprt: &Xprt<ClntXprt>,
+        id: cm::Id<Events>,
+        events: Arc<Events>,
+        limits: ClientLimits,
+    ) -> Result<Arc<Self>> {
+        let removal = RemovalGuard::new(id.device().ok_or(ENODEV)?, events)?;
+        let pd = Pd::new(&id)?;
+        let engine = Engine::new(xprt.link(), pd.clone(), limits, our_sizes())?;
+        let config = QpConfig {
+            max_send_wr: limits.send_wr,
+            max_recv_wr: limits.recv_wr,
+            max_send_sge: limits.send_sges,
+            max_recv_sge: 1,
+            max_rdma_ctxs: 0,
+        };
+        let qp = QpOwner::new(&id, &pd, &config, engine.clone())?;
+        let conn = Arc::new(
+            Self {
+                qp,
+                engine,
+                id,
+                _removal: removal,
+            },
+            GFP_KERNEL,
+        )?;
+        conn.engine.first_mrs(xprt)?;
+        conn.engine.post_receives(&conn.qp, Gfp::KERNEL)?;
+        Ok(conn)
+    }
+
+    fn connect(&self, xprt: &Xprt<ClntXprt>, events: &Events) -> Result {
+        let ours = self.engine.offered();
+        let private = ours.encode();
+        let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
+        let param = cm::ConnParam {
+            private_data: &private,
+            // The server reads and writes; we do not.
+            responder_resources: u8::try_from(most).unwrap_or(u8::MAX),
+            initiator_depth: 0,
+            // Soon enough for a server that has moved; the RPC layer tries again.
+            retry_count: 6,
+            // Credits leave no room for a message without a Receive.
+            rnr_retry_count: 0,
+        };
+        xprt.restart_window();
+        events.step(Step::Connect, CONNECT_MS, || self.id.connect(&param))?;
+        self.engine.agree(&events.peer.lock());
+        let agreed = self.engine.agreed();
+        trace_xprtrdma_inline_thresh(
+            &self.id.local_addr(),
+            Peer::of(xprt),
+            agreed.send.0,
+            agreed.receive.0,
+            ours.send.0,
+            ours.receive.0,
+        );
+        Ok(())
+    }
+
+    /// The QP.
+    pub(super) fn qp(&self) -> &Qp<Engine> {
+        &self.qp
+    }
+
+    /// What the connection works with.
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Our address.
+    pub(super) fn local_addr(&self) -> SockAddr {
+        self.id.local_addr()
+    }
+
+    /// Tells the peer that the connection is over, and no more.
+    pub(super) fn disconnect(&self) {
+        // Without a connection there is nobody to tell.
+        let _ = self.id.disconnect();
+    }
+
+    /// Ends the connection: on return no completion runs any more, and the server reaches
+    /// nothing of ours. Sleeps.
+    pub(super) fn shutdown(&self) {
+        self.disconnect();
+        self.qp.close();
+        self.engine.set_closed();
+    }
+}
+
+/// What we offer: the sizes an administrator set, and remote invalidation.
+fn our_sizes() -> Private {
+    Private {
+        remote_invalidation: true,
+        send: InlineSize(tunables::MAX_INLINE_WRITE.get()),
+        receive: InlineSize(tunables::MAX_INLINE_READ.get()),
+    }
+}
+
+/// Fits the connection to the device.
+fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLimits> {
+    let attrs = device.attrs();
+    let limits = DeviceLimits {
+        max_qp_wr: attrs.max_qp_wr,
+        max_cqe: attrs.max_cqe,
+        max_send_sge: attrs.max_send_sge,
+        max_fast_reg_pages: attrs.max_fast_reg_pages,
+        mem_mgt_extensions: attrs.mem_mgt_extensions,
+    };
+    ClientLimits::new(&limits, requests, 2 * REVERSE_REQUESTS).map_err(|refusal| {
+        let (why, error) = match refusal {
+            Refusal::NoFastRegistration => ("has no fast registration of memory", EINVAL),
+            Refusal::TooFewSges => ("takes too few elements in a Send", ENOMEM),
+            Refusal::TooFewPages => ("registers too few pages at a time", ENOMEM),
+            Refusal::QueuesTooShort => ("has too short queues", ENOMEM),
+        };
+        pr_err!("{}: device {} {}\n", server, device.name(), why);
+        error
+    })
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What one connection works with: its limits, its pools, and its Receives.
+//!
+//! The engine is the handler of the connection's QP. Everything in it belongs to that one
+//! connection and is dropped with it. Locks, none of which is held over a call out of here:
+//! one for each pool; inside the lock of a request's chunks.
+
+use core::pin::Pin;
+
+use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SetOnce,
+        SpinLock, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+
+use super::{
+    frwr::{
+        InvCtx,
+        MrPool, //
+    },
+    reply::Received,
+    sendctx::SendCtx,
+    xprt::ClntXprt,
+    REVERSE_REQUESTS, //
+};
+use crate::{
+    kapi::{
+        ext::{
+            completion::Done,
+            gfp::{
+                Gfp,
+                NoIo, //
+            },
+            work::{
+                cancel_delayed_sync,
+                xprtiod, //
+            }, //
+        },
+        rdma::{
+            cq::WcError,
+            pd::Pd,
+            qp::{
+                Qp,
+                QpEvent,
+                QpHandler, //
+            },
+            recv::{
+                RecvBox,
+                RecvList,
+                RecvWc, //
+            }, //
+        },
+        sunrpc::{
+            link::XprtLink,
+            xprt::Xprt, //
+        },
+        trace::{
+            trace_xprtrdma_createmrs,
+            trace_xprtrdma_post_recvs,
+            trace_xprtrdma_post_recvs_err,
+            trace_xprtrdma_wc_receive,
+            Peer, //
+        }, //
+    },
+    xdr::{
+        limits::ClientLimits,
+        plan::Thresholds,
+        private::Private,
+        units::Credits, //
+    },
+};
+
+/// Regions that a new connection starts with.
+const FIRST_MRS: usize = 16;
+/// Idle regions that a refill aims at.
+const REFILL_MRS: usize = 32;
+/// The pause before a refill that failed is tried again.
+const REFILL_PAUSE_MS: u32 = 250;
+
+/// Receive buffers: those at hand, and how many are posted.
+struct Receives {
+    free: RecvList<()>,
+    posted: u32,
+}
+
+type Pool<T> = KVec<Pin<KBox<T>>>;
+
+/// See the module's documentation.
+#[pin_data]
+pub(super) struct Engine {
+    link: XprtLink<ClntXprt>,
+    limits: ClientLimits,
+    ours: Private,
+    /// What holds on this connection; set before the first Send.
+    agreed: SetOnce<Private>,
+    /// The grant of the last Reply.
+    credits: Atomic<u32>,
+    reported: Atomic<bool>,
+    #[pin]
+    receives: SpinLock<Receives>,
+    #[pin]
+    sends: SpinLock<Pool<SendCtx>>,
+    #[pin]
+    reverse_sends: SpinLock<Pool<SendCtx>>,
+    #[pin]
+    invs: SpinLock<Pool<InvCtx>>,
+    #[pin]
+    mrs: SpinLock<MrPool>,
+    #[pin]
+    refill: DelayedWork<Engine>,
+    #[pin]
+    closed: Done,
+    pd: Arc<Pd>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Engine { self.refill }
+}
+
+impl Engine {
+    /// Makes the engine of a connection in `pd` with all its buffers. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and what the device says.
+    pub(super) fn new(
+        link: XprtLink<ClntXprt>,
+        pd: Arc<Pd>,
+        limits: ClientLimits,
+        ours: Private,
+    ) -> Result<Arc<Self>> {
+        let requests = limits.requests as usize;
+        let (len, sges) = (ours.send.0 as usize, limits.send_sges as usize);
+        let sends = pool(requests, || SendCtx::new(&pd, len, sges, false))?;
+        let reverse = pool(REVERSE_REQUESTS as usize, || {
+            SendCtx::new(&pd, len, sges, true)
+        })?;
+        let invs = pool(requests, InvCtx::new)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                link,
+                limits,
+                ours,
+                agreed: SetOnce::new(),
+                credits: Atomic::new(1),
+                reported: Atomic::new(false),
+                receives <- new_spinlock!(Receives { free: RecvList::new(), posted: 0 }),
+                sends <- new_spinlock!(sends),
+                reverse_sends <- new_spinlock!(reverse),
+                invs <- new_spinlock!(invs),
+                mrs <- new_spinlock!(MrPool::new()),
+                refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
+                closed <- Done::new(),
+                pd,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// What the server is offered; the Receives have its size.
+    pub(super) fn offered(&self) -> &Private {
+        &self.ours
+    }
+
+    /// Sets what holds on this connection, before its first Send.
+    pub(super) fn agree(&self, peer: &Private) {
+        self.agreed.populate(self.ours.negotiate(peer));
+    }
+
+    /// What holds on this connection.
+    pub(super) fn agreed(&self) -> &Private {
+        self.agreed.as_ref().unwrap_or(&Private::DEFAULT)
+    }
+
+    /// What a message may be.
+    pub(super) fn thresholds(&self) -> Thresholds {
+        let agreed = self.agreed();
+        Thresholds {
+            send: agreed.send,
+            receive: agreed.receive,
+            segments: self.limits.segments,
+            send_sges: self.limits.send_sges,
+        }
+    }
+
+    /// The sizes of the connection.
+    pub(super) fn limits(&self) -> &ClientLimits {
+        &self.limits
+    }
+
+    /// The connection's PD.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The memory regions.
+    pub(super) fn mrs(&self) -> &SpinLock<MrPool> {
+        &self.mrs
+    }
+
+    /// The transport; `None` once it is being destroyed.
+    pub(super) fn xprt(&self) -> Option<impl core::ops::Deref<Target = Xprt<ClntXprt>> + '_> {
+        self.link.get()
+    }
+
+    /// The connection is broken: has the transport disconnected, once.
+    pub(super) fn lost(&self) {
+        if !self.reported.xchg(true, Relaxed) {
+            if let Some(xprt) = self.link.get() {
+                xprt.force_disconnect();
+            }
+        }
+    }
+
+    /// Notes that the connection is drained, and that the last regions can be dropped.
+    pub(super) fn set_closed(self: &Arc<Self>) {
+        cancel_delayed_sync(self);
+        self.closed.complete_all();
+    }
+
+    /// Waits until the connection is drained. Sleeps.
+    pub(super) fn wait_closed(&self) {
+        self.closed.wait();
+    }
+
+    /// Takes note of a grant; tells the transport if it is a new one.
+    pub(super) fn set_credits(&self, xprt: &Xprt<ClntXprt>, grant: Credits) {
+        if self.credits.load(Relaxed) != grant.0 {
+            self.credits.store(grant.0, Relaxed);
+            xprt.set_credits(grant.0);
+        }
+    }
+
+    /// Takes the buffers of a Send.
+    pub(super) fn take_send(&self, reverse: bool) -> Option<Pin<KBox<SendCtx>>> {
+        match reverse {
+            true => self.reverse_sends.lock().pop(),
+            false => self.sends.lock().pop(),
+        }
+    }
+
+    /// Whether there are buffers for a Send of the forward direction.
+    pub(super) fn has_send(&self) -> bool {
+        !self.sends.lock().is_empty()
+    }
+
+    /// Gives the buffers of a Send back.
+    pub(super) fn put_send(&self, ctx: Pin<KBox<SendCtx>>) {
+        let pool = match ctx.is_reverse() {
+            true => &self.reverse_sends,
+            false => &self.sends,
+        };
+        // There is room: it came from there.
+        let _ = pool.lock().push_within_capacity(ctx);
+    }
+
+    /// A Send is done.
+    pub(super) fn send_done(&self, ctx: Pin<KBox<SendCtx>>, ok: bool) {
+        self.put_send(ctx);
+        if !ok {
+            self.lost();
+        }
+        if let Some(xprt) = self.link.get() {
+            xprt.write_space();
+        }
+    }
+
+    /// Takes what a chain of LOCAL_INV needs.
+    pub(super) fn take_inv(&self) -> Option<Pin<KBox<InvCtx>>> {
+        self.invs.lock().pop()
+    }
+
+    /// Gives that back.
+    pub(super) fn put_inv(&self, ctx: Pin<KBox<InvCtx>>) {
+        // There is room: it came from there.
+        let _ = self.invs.lock().push_within_capacity(ctx);
+    }
+
+    /// Makes the first regions. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, when there is not even one for each segment of a request.
+    pub(super) fn first_mrs(&self, xprt: &Xprt<ClntXprt>) -> Result {
+        let made = self.make_mrs(FIRST_MRS.max(self.limits.registrations() as usize))?;
+        trace_xprtrdma_createmrs(Peer::of(xprt), made);
+        xprt.stats.mrs_allocated.add(made);
+        Ok(())
+    }
+
+    /// Has more regions made.
+    pub(super) fn refill_mrs(self: &Arc<Self>) {
+        self.refill_mrs_after(0);
+    }
+
+    fn refill_mrs_after(self: &Arc<Self>, pause: Jiffies) {
+        // If it is queued already, that will do.
+        let _ = xprtiod().enqueue_delayed(self.clone(), pause);
+    }
+
+    /// Gives a receive buffer back.
+    pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
+        // A buffer of an earlier connection is of no use here.
+        if Arc::ptr_eq(buffer.pd(), &self.pd) {
+            self.receives.lock().free.push(buffer);
+        }
+    }
+
+    /// Gives the buffer of a Reply back.
+    pub(super) fn put_reply(&self, reply: Received) {
+        self.put_receive(reply.into_inner());
+    }
+
+    /// How many Receives there have to be: one for each Reply that may come, and those of the
+    /// reverse direction.
+    fn receives_needed(&self) -> u32 {
+        // What the server may send: Calls of its own, and Replies to ours.
+        self.credits.load(Relaxed) + 2 * REVERSE_REQUESTS
+    }
+
+    /// Posts Receives, in batches, so that there are as many as the server may send messages.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and what the device says; those posted before are posted.
+    pub(super) fn post_receives(&self, qp: &Qp<Engine>, gfp: Gfp) -> Result {
+        let needed = self.receives_needed();
+        let mut list = RecvList::new();
+        {
+            let mut receives = self.receives.lock();
+            if receives.posted >= needed {
+                return Ok(());
+            }
+            let batch = needed - receives.posted + self.limits.recv_batch;
+            while list.len() < batch as usize {
+                let Some(buffer) = receives.free.pop() else {
+                    break;
+                };
+                list.push(buffer);
+            }
+            // As if all were posted, so that nobody else posts them.
+            receives.posted += batch;
+            drop(receives);
+            let made = self.make_receives(&mut list, batch as usize, gfp);
+            let missing = batch - list.len() as u32;
+            let mut receives = self.receives.lock();
+            receives.posted -= missing;
+            if list.is_empty() {
+                return made;
+            }
+            trace_xprtrdma_post_recvs(qp.cq_id(), list.len(), receives.posted);
+        }
+        qp.post_recvs(list).map_err(|(error, mut rest)| {
+            trace_xprtrdma_post_recvs_err(qp.cq_id(), error.to_errno());
+            let mut receives = self.receives.lock();
+            receives.posted -= rest.len() as u32;
+            receives.free.append(&mut rest);
+            error
+        })
+    }
+
+    fn make_receives(&self, list: &mut RecvList<()>, want: usize, gfp: Gfp) -> Result {
+        while list.len() < want {
+            list.push(RecvBox::new(
+                &self.pd,
+                self.ours.receive.0 as usize,
+                (),
+                gfp,
+            )?);
+        }
+        Ok(())
+    }
+}
+
+fn pool<T>(count: usize, mut make: impl FnMut() -> Result<Pin<KBox<T>>>) -> Result<Pool<T>> {
+    let mut pool = KVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        pool.push(make()?, GFP_KERNEL)?;
+    }
+    Ok(pool)
+}
+
+impl WorkItem for Engine {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // Reclaim may be waiting for what needs these regions.
+        let _no_io = NoIo::begin();
+        let made = this.make_mrs(REFILL_MRS);
+        let Some(xprt) = this.link.get() else {
+            return;
+        };
+        match made {
+            Ok(made) => {
+                trace_xprtrdma_createmrs(Peer::of(&xprt), made);
+                xprt.stats.mrs_allocated.add(made);
+            }
+            // There may be no request under way whose regions come back: try again.
+            Err(_) => this.refill_mrs_after(msecs_to_jiffies(REFILL_PAUSE_MS)),
+        }
+        // If there are too few still, those in use come back and wake whoever waits.
+        if this.has_idle_mrs() {
+            xprt.write_space();
+        }
+    }
+}
+
+impl QpHandler for Engine {
+    type Recv = ();
+
+    fn recv_done(&self, qp: &Qp<Self>, buffer: RecvBox<()>, result: Result<RecvWc, WcError>) {
+        self.receives.lock().posted -= 1;
+        match &result {
+            Ok(wc) => trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len),
+            Err(e) => trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0),
+        }
+        let Some(xprt) = self.link.get() else {
+            return;
+        };
+        if result.is_err() {
+            self.put_receive(buffer);
+            self.lost();
+            return;
+        }
+        self.received(&xprt, qp, Received::new(buffer));
+        // If that fails there are fewer now, and the next message tries again; without any,
+        // the server's next message breaks the connection.
+        let _ = self.post_receives(qp, Gfp::NOWAIT);
+    }
+
+    fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
+        match event {
+            QpEvent::Fatal(_) | QpEvent::Broken => self.lost(),
+            QpEvent::Other(_) => (),
+        }
+    }
+}

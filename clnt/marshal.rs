@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Calls: how they are moved, their header, their Send (RFC 8166, sections 3.5 and 4.3).
+//!
+//! `xdr::plan` chooses the modes; here the memory is mapped, the header written, and all of it
+//! handed to the device in one post: registrations first, the Send last.
+
+use core::pin::Pin;
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    engine::Engine,
+    frwr::{
+        chunk_len,
+        segments,
+        Chunks, //
+    },
+    sendctx::SendCtx,
+    stats::Stats,
+    xprt::ClntXprt, //
+};
+use crate::{
+    kapi::{
+        rdma::{
+            qp::Qp,
+            Access, //
+        },
+        sunrpc::{
+            rqst::Slot,
+            xdr_buf::XdrBuf, //
+        },
+        trace::{
+            trace_xprtrdma_chunk_read,
+            trace_xprtrdma_chunk_reply,
+            trace_xprtrdma_chunk_write,
+            trace_xprtrdma_marshal,
+            trace_xprtrdma_marshal_failed,
+            trace_xprtrdma_mr_fastreg,
+            trace_xprtrdma_post_send,
+            trace_xprtrdma_post_send_err,
+            Task,
+            TransferMode, //
+        },
+    },
+    xdr::{
+        encode::{
+            encode_plain,
+            Encoder, //
+        },
+        error::EncodeError,
+        header::{
+            Header,
+            Proc, //
+        },
+        plan::{
+            choose,
+            CallMode,
+            CallShape,
+            ReplyMode,
+            ReplyShape, //
+        },
+        segment::ReadSegment,
+        units::{
+            wire_len,
+            Credits,
+            Position,
+            Xid, //
+        },
+    },
+};
+
+/// A Call up to this length is copied together; the pages of a longer one are sent from where
+/// they are.
+const COPY_LIMIT: u32 = 2048;
+
+/// Sends the Call in `slot`, from `ctx`, with its chunks in `chunks`, which is empty.
+///
+/// # Errors
+///
+/// `ctx` is handed back.
+///
+/// * `EAGAIN`, `ENOBUFS`: out of something; `chunks` may have regions to be recycled.
+/// * `ENOTCONN`: the connection is broken.
+/// * Else the Call cannot be sent at all.
+pub(super) fn send(
+    engine: &Arc<Engine>,
+    qp: &Qp<Engine>,
+    stats: &Stats,
+    slot: &Slot<ClntXprt>,
+    chunks: &mut Chunks,
+    mut ctx: Pin<KBox<SendCtx>>,
+) -> Result<(), (Error, Pin<KBox<SendCtx>>)> {
+    if let Err(error) = marshal(engine, stats, slot, chunks, ctx.as_mut()) {
+        ctx.as_mut().clear();
+        stats.failed_marshal.add(1);
+        trace_xprtrdma_marshal_failed(Task::of(slot), slot.xid(), error.to_errno());
+        return Err((error, ctx));
+    }
+    slot.note_sent();
+    let posted = qp.post::<SendCtx, 0>(ctx, |ctx, chain| {
+        chunks.try_for_each(|mr| {
+            trace_xprtrdma_mr_fastreg(mr);
+            chain.reg_mr(mr)
+        })?;
+        chain.send(ctx.sges()?)?;
+        trace_xprtrdma_post_send(Task::of(slot), chain.cid(), chain.wrs());
+        Ok(())
+    });
+    posted.map_err(|failed| {
+        trace_xprtrdma_post_send_err(Task::of(slot), failed.error.to_errno());
+        chunks.retract(failed.unposted());
+        let mut ctx = failed.owner;
+        ctx.as_mut().clear();
+        (crate::kapi::sunrpc::errno::enotconn(), ctx)
+    })
+}
+
+/// Maps, encodes and copies, everything short of posting.
+fn marshal(
+    engine: &Arc<Engine>,
+    stats: &Stats,
+    slot: &Slot<ClntXprt>,
+    chunks: &mut Chunks,
+    mut ctx: Pin<&mut SendCtx>,
+) -> Result {
+    let (call, answer) = (slot.call(), slot.answer());
+    if answer.is_sparse() {
+        answer.fill_sparse()?;
+    }
+    let (call_mode, reply_mode) = choose(
+        &engine.thresholds(),
+        &call_shape(call)?,
+        &reply_shape(answer)?,
+        slot.placement_allowed(),
+    );
+    map(engine, slot, call_mode, reply_mode, chunks)?;
+    count(stats, call_mode, chunks);
+    let header = encode(
+        ctx.as_mut().body(),
+        slot.xid(),
+        engine.limits().requests,
+        call_mode,
+        chunks,
+    )?;
+    trace(slot, call_mode, reply_mode, chunks, header);
+    place(stats, call, call_mode, header, ctx)
+}
+
+/// Tells trace events about a Call whose transport header has `header` octets.
+fn trace(
+    slot: &Slot<ClntXprt>,
+    call_mode: CallMode,
+    reply_mode: ReplyMode,
+    chunks: &Chunks,
+    header: usize,
+) {
+    let (task, call) = (Task::of(slot), slot.call());
+    let (arguments, position) = match call_mode {
+        CallMode::Copy if call.page_len() == 0 => (TransferMode::Inline, 0),
+        CallMode::Copy => (TransferMode::PullUp, 0),
+        CallMode::Gather => (TransferMode::Mapped, 0),
+        CallMode::ReadChunk { position, .. } => (TransferMode::ReadList, position.0),
+        CallMode::PositionZero => (TransferMode::PositionZero, 0),
+    };
+    let results = match reply_mode {
+        ReplyMode::Inline => TransferMode::Inline,
+        ReplyMode::WriteChunk => TransferMode::WriteList,
+        ReplyMode::ReplyChunk => TransferMode::ReplyChunk,
+    };
+    for mr in chunks.read.iter() {
+        trace_xprtrdma_chunk_read(task, position, mr);
+    }
+    for mr in chunks.write.iter() {
+        trace_xprtrdma_chunk_write(task, mr);
+    }
+    for mr in chunks.reply.iter() {
+        trace_xprtrdma_chunk_reply(task, mr);
+    }
+    trace_xprtrdma_marshal(
+        task,
+        slot.xid(),
+        header,
+        call.head_len(),
+        call.page_len(),
+        call.tail_len(),
+        arguments,
+        results,
+    );
+}
+
+fn call_shape(call: &XdrBuf) -> Result<CallShape> {
+    Ok(CallShape {
+        head: len32(call.head_len())?,
+        pages: len32(call.page_len())?,
+        page_offset: len32(call.page_base() % kernel::page::PAGE_SIZE)?,
+        tail: len32(call.tail_len())?,
+        pages_eligible: call.is_write(),
+        copy_room: COPY_LIMIT,
+    })
+}
+
+fn reply_shape(answer: &XdrBuf) -> Result<ReplyShape> {
+    Ok(ReplyShape {
+        head: len32(answer.head_len())?,
+        pages: len32(answer.page_len())?,
+        tail: len32(answer.tail_len())?,
+        pages_eligible: answer.is_read(),
+    })
+}
+
+fn len32(len: usize) -> Result<u32> {
+    wire_len(len).ok_or(EMSGSIZE)
+}
+
+/// Makes chunks of what does not travel inline.
+fn map(
+    engine: &Arc<Engine>,
+    slot: &Slot<ClntXprt>,
+    call_mode: CallMode,
+    reply_mode: ReplyMode,
+    chunks: &mut Chunks,
+) -> Result {
+    let (call, answer, tag) = (slot.call(), slot.answer(), slot.xid());
+    match call_mode {
+        CallMode::Copy | CallMode::Gather => (),
+        CallMode::ReadChunk { .. } => {
+            let segs = call.segs(call.page_range());
+            engine.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
+        }
+        CallMode::PositionZero => {
+            let segs = call.segs(0..call.total());
+            engine.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
+        }
+    }
+    match reply_mode {
+        ReplyMode::Inline => Ok(()),
+        ReplyMode::WriteChunk => {
+            let segs = answer.segs(answer.page_range());
+            engine.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.write)
+        }
+        ReplyMode::ReplyChunk => {
+            let segs = answer.segs(0..answer.total());
+            engine.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.reply)
+        }
+    }
+}
+
+fn count(stats: &Stats, call_mode: CallMode, chunks: &Chunks) {
+    if call_mode == CallMode::PositionZero {
+        stats.nomsg_calls.add(1);
+    }
+    stats.read_segments.add(chunks.read.len());
+    stats.write_segments.add(chunks.write.len());
+    stats.reply_segments.add(chunks.reply.len());
+    stats
+        .offered_bytes
+        .add(chunk_len(&chunks.write) + chunk_len(&chunks.reply));
+}
+
+/// Writes the transport header to the front of `body`; returns its length.
+fn encode(
+    body: &mut [u8],
+    xid: u32,
+    credits: u32,
+    call_mode: CallMode,
+    chunks: &Chunks,
+) -> Result<usize> {
+    let (proc, position) = match call_mode {
+        CallMode::Copy | CallMode::Gather => (Proc::Msg, Position::ZERO),
+        CallMode::ReadChunk { position, .. } => (Proc::Msg, position),
+        CallMode::PositionZero => (Proc::NoMsg, Position::ZERO),
+    };
+    let header = Header::new(Xid(xid), Credits(credits), proc);
+    encode_lists(body, &header, position, chunks).map_err(|_| EMSGSIZE)
+}
+
+fn encode_lists(
+    body: &mut [u8],
+    header: &Header,
+    position: Position,
+    chunks: &Chunks,
+) -> Result<usize, EncodeError> {
+    let mut reads = Encoder::new(body, header)?;
+    for segment in segments(&chunks.read) {
+        reads.read_segment(ReadSegment { position, segment })?;
+    }
+    let mut writes = reads.end_reads()?;
+    if !chunks.write.is_empty() {
+        writes.write_chunk(segments(&chunks.write))?;
+    }
+    let reply = writes.end_writes()?;
+    match chunks.reply.is_empty() {
+        true => reply.no_reply_chunk(),
+        false => reply.reply_chunk(segments(&chunks.reply)),
+    }
+}
+
+/// Puts what of the Call travels inline behind the header, or makes it known to the Send.
+fn place(
+    stats: &Stats,
+    call: &XdrBuf,
+    call_mode: CallMode,
+    header: usize,
+    mut ctx: Pin<&mut SendCtx>,
+) -> Result {
+    let tail = call.tail_range();
+    let (lead, rest) = match call_mode {
+        CallMode::Copy => {
+            stats.pullup_bytes.add(call.page_len() + call.tail_len());
+            (0..call.total(), 0..0)
+        }
+        CallMode::Gather => (0..call.head_len(), tail),
+        CallMode::ReadChunk { tail_skip, .. } => {
+            // `choose` has seen that the tail begins with the pad.
+            (
+                0..call.head_len(),
+                tail.start + tail_skip as usize..tail.end,
+            )
+        }
+        CallMode::PositionZero => (0..0, 0..0),
+    };
+    let body = ctx.as_mut().body();
+    let (lead_len, rest_len) = (lead.len(), rest.len());
+    let room = body.get_mut(header..).ok_or(EMSGSIZE)?;
+    if room.len() < lead_len + rest_len {
+        return Err(EMSGSIZE);
+    }
+    let copied = call.copy_to(lead, room) + call.copy_to(rest, &mut room[lead_len..]);
+    if copied != lead_len + rest_len {
+        return Err(EIO);
+    }
+    let lead_end = header + lead_len;
+    if call_mode == CallMode::Gather && call.page_len() != 0 {
+        ctx.as_mut()
+            .set_parts(lead_end, lead_end..lead_end + rest_len);
+        return ctx.add_pages(call.segs(call.page_range()));
+    }
+    let end = lead_end + rest_len;
+    ctx.set_parts(end, end..end);
+    Ok(())
+}
+
+/// Writes a Reply of the reverse direction, all of it inline, into `ctx`.
+///
+/// # Errors
+///
+/// `EMSGSIZE` when it is too long for that.
+pub(super) fn marshal_reverse(
+    mut ctx: Pin<&mut SendCtx>,
+    xid: u32,
+    credits: u32,
+    threshold: usize,
+    reply: &XdrBuf,
+) -> Result {
+    let body = ctx.as_mut().body();
+    let header = Header::new(Xid(xid), Credits(credits), Proc::Msg);
+    let header = encode_plain(body, &header).map_err(|_| EMSGSIZE)?;
+    let len = reply.len().min(reply.total());
+    let end = header.checked_add(len).ok_or(EMSGSIZE)?;
+    let room = body.get_mut(header..end).ok_or(EMSGSIZE)?;
+    if end > threshold || reply.copy_to(0..len, room) != len {
+        return Err(EMSGSIZE);
+    }
+    ctx.set_parts(end, end..end);
+    Ok(())
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
+//!
+//! ```text
+//!   sunrpc ──XprtOps──▶ xprt ──▶ conn ──▶ engine: pools, Receives
+//!                        │         └─▶ state (pure)
+//!                        ├─ marshal: Call ──▶ sendctx, frwr ──▶ posted
+//!                        └─ reply ◀── received; frwr fences; sunrpc completes
+//!                             └─ backchannel: Calls of the reverse direction
+//! ```
+
+#![deny(unsafe_code)]
+
+mod backchannel;
+mod conn;
+mod engine;
+mod frwr;
+mod marshal;
+mod reply;
+mod sendctx;
+mod state;
+mod stats;
+pub(crate) mod tunables;
+pub(crate) mod xprt;
+
+use kernel::error::Result;
+
+use crate::kapi::sunrpc::class::{
+    self,
+    XprtClass, //
+};
+
+use xprt::ClntXprt;
+
+/// How many Calls of the reverse direction may be under way at a time: the credits we grant.
+const REVERSE_REQUESTS: u32 = 16;
+
+/// The class: its number is the one that NFS asks for.
+static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);
+
+/// The class as sunrpc knows it, until the result is dropped.
+pub(crate) type Registration = class::Registration<ClntXprt>;
+
+/// Registers the class. May sleep.
+///
+/// # Errors
+///
+/// `EEXIST` when another module serves NFS over RDMA already.
+pub(crate) fn register() -> Result<Registration> {
+    Registration::new()
+}

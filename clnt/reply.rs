@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Received messages: Replies are matched with their request, fenced and completed (RFC 8166,
+//! sections 4.3 to 4.5).
+//!
+//! ```text
+//!   Receive ─decode─▶ Call of the reverse direction ──▶ backchannel
+//!      │
+//!      └─▶ XID known? ─no─▶ dropped
+//!               │ pin
+//!               ▼
+//!          verdict: lists against what was offered
+//!               │
+//!               ▼
+//!          regions all fenced by the server? ─no─▶ LOCAL_INV, then
+//!               │                                    │
+//!               ▼                                    ▼
+//!          unmap, complete ◀────────────────── unmap, complete
+//! ```
+
+use core::ops::{
+    Deref,
+    Range, //
+};
+
+use kernel::prelude::*;
+
+use super::{
+    engine::Engine,
+    frwr::{
+        note_invalidated,
+        segments,
+        After,
+        Chunks, //
+    },
+    xprt::ClntXprt, //
+};
+use crate::{
+    kapi::{
+        rdma::{
+            mr::MrList,
+            qp::Qp,
+            recv::RecvBox, //
+        },
+        sunrpc::{
+            errno::{
+                eprotonosupport,
+                eremoteio, //
+            },
+            rqst::Pinned,
+            xprt::Xprt, //
+        },
+        trace::{
+            trace_xprtrdma_err_chunk,
+            trace_xprtrdma_err_unrecognized,
+            trace_xprtrdma_err_vers,
+            trace_xprtrdma_fixup,
+            trace_xprtrdma_reply,
+            trace_xprtrdma_reply_hdr_err,
+            trace_xprtrdma_reply_rqst_err,
+            trace_xprtrdma_reply_short_err,
+            trace_xprtrdma_reply_vers_err,
+            Peer,
+            Task, //
+        },
+    },
+    xdr::{
+        chunk::ListLimits,
+        credits,
+        error::DecodeError,
+        message::{
+            decode,
+            Direction,
+            ErrorBody,
+            Message,
+            Rejected, //
+        },
+        reply::{
+            check,
+            Outcome, //
+        },
+        units::Credits, //
+    },
+};
+
+/// What a message was received in; derefs to the message.
+pub(crate) struct Received(RecvBox<()>);
+
+impl Received {
+    /// Wraps a buffer.
+    pub(super) fn new(buffer: RecvBox<()>) -> Self {
+        Self(buffer)
+    }
+
+    /// The buffer.
+    pub(super) fn into_inner(self) -> RecvBox<()> {
+        self.0
+    }
+}
+
+impl Deref for Received {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// What is to become of an RPC.
+enum Verdict {
+    /// Its Reply is in the receive buffer at `message`, with `placed` bytes in the pages.
+    Inline { message: Range<usize>, placed: u32 },
+    /// Its Reply is where the Reply chunk was offered.
+    Placed { len: u32 },
+    /// It fails.
+    Failed(Error),
+}
+
+/// A Reply on its way to the RPC.
+pub(super) struct Answer {
+    rqst: Pinned<ClntXprt>,
+    buffer: Received,
+    verdict: Verdict,
+}
+
+/// What the lists of a message may hold: more than a Reply to us ever has.
+const LIMITS: ListLimits = ListLimits {
+    segments: 64,
+    read_octets: u32::MAX,
+};
+
+impl Engine {
+    /// Takes in a message.
+    pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: Received) {
+        // The connection is of use, whatever this is.
+        xprt.reset_backoff();
+        let (header, grant) = match decode(&buffer, &LIMITS) {
+            Ok(message) if message.direction() == Direction::Call => {
+                let body = message.header_len..buffer.len();
+                let plain = message.lists().is_empty();
+                let xid = message.header.xid;
+                return self.reverse_call(xprt, qp, xid, plain, body, buffer);
+            }
+            Ok(message) => (message.header, Some(message.header.credits)),
+            Err(rejected) => {
+                trace_malformed(Peer::of(xprt), &rejected);
+                match rejected.failed_rpc() {
+                    Some(header) => (header, None),
+                    None => return self.put_reply(buffer),
+                }
+            }
+        };
+        match xprt.lookup(header.xid.0) {
+            Some(rqst) => self.answer(xprt, qp, rqst, buffer, grant),
+            None => {
+                let (xid, version) = (header.xid.0, header.version.0);
+                trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
+                self.put_reply(buffer);
+            }
+        }
+    }
+
+    /// Takes in the Reply to a request.
+    fn answer(
+        &self,
+        xprt: &Xprt<ClntXprt>,
+        qp: &Qp<Engine>,
+        rqst: Pinned<ClntXprt>,
+        buffer: Received,
+        grant: Option<Credits>,
+    ) {
+        if let Some(grant) = grant {
+            let requested = Credits(self.limits().requests);
+            let usable = credits::usable_grant(grant, requested);
+            trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
+            self.set_credits(xprt, usable);
+        }
+        let mut chunks = rqst.chunks.lock();
+        let verdict = judge(Task::of(&rqst), &buffer, &chunks);
+        let mut list = chunks.take();
+        drop(chunks);
+        if let Some(invalidated) = buffer.0.invalidated() {
+            note_invalidated(&mut list, invalidated);
+        }
+        let freed = list.len();
+        self.recycle_mrs(&mut list);
+        if freed != list.len() {
+            xprt.write_space();
+        }
+        let answer = Answer {
+            rqst,
+            buffer,
+            verdict,
+        };
+        if list.is_empty() {
+            return self.complete(xprt, answer);
+        }
+        xprt.stats.local_invs.add(list.len());
+        if let Err((list, after)) = self.invalidate(qp, list, After::Complete(answer)) {
+            if let Some(After::Complete(answer)) = after {
+                self.fenced(qp, answer, list);
+            }
+        }
+    }
+
+    /// Goes on with an answer after the attempt to fence its regions; `left` are those that
+    /// could not be.
+    pub(super) fn fenced(&self, _qp: &Qp<Engine>, answer: Answer, left: MrList) {
+        let Some(xprt) = self.xprt() else {
+            return;
+        };
+        if left.is_empty() {
+            xprt.write_space();
+            return self.complete(&xprt, answer);
+        }
+        // The connection is broken, and when it is drained the regions are fenced. Until then
+        // they stay with the request, which will be sent again on the next connection.
+        let mut left = left;
+        answer.rqst.chunks.lock().read.append(&mut left);
+        self.lost();
+        self.put_reply(answer.buffer);
+    }
+
+    /// Completes an RPC, nothing of which the server reaches any more.
+    fn complete(&self, xprt: &Xprt<ClntXprt>, answer: Answer) {
+        let Answer {
+            rqst,
+            buffer,
+            verdict,
+        } = answer;
+        let stats = &xprt.stats;
+        match verdict {
+            Verdict::Inline { message, placed } => {
+                let xid = rqst.xid();
+                let (old, result) = rqst.complete_inline(buffer, message, placed as usize);
+                match result {
+                    Ok(copied) => {
+                        if copied != 0 {
+                            trace_xprtrdma_fixup(xid, copied);
+                        }
+                        stats.placed_bytes.add(placed as usize);
+                        stats.fixup_bytes.add(copied);
+                    }
+                    Err(_) => stats.bad_replies.add(1),
+                }
+                if let Some(old) = old {
+                    self.put_reply(old);
+                }
+            }
+            Verdict::Placed { len } => {
+                self.put_reply(buffer);
+                stats.placed_bytes.add(len as usize);
+                rqst.complete(Ok(len as usize));
+            }
+            Verdict::Failed(error) => {
+                self.put_reply(buffer);
+                stats.bad_replies.add(1);
+                rqst.complete(Err(error));
+            }
+        }
+    }
+}
+
+/// Tells trace events about a malformed message.
+fn trace_malformed(peer: Peer<'_>, rejected: &Rejected) {
+    let Some(header) = rejected.header else {
+        return trace_xprtrdma_reply_short_err(peer, 0, 0, 0);
+    };
+    let (xid, version, proc) = (header.xid.0, header.version.0, header.proc);
+    match rejected.error {
+        DecodeError::Version(_) => trace_xprtrdma_reply_vers_err(peer, xid, version, proc),
+        _ => trace_xprtrdma_reply_hdr_err(peer, xid, version, proc),
+    }
+}
+
+/// Tells trace events about an error report.
+fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
+    match body {
+        ErrorBody::Version { low, high } => trace_xprtrdma_err_vers(task, xid, low.0, high.0),
+        ErrorBody::Chunk => trace_xprtrdma_err_chunk(task, xid),
+        ErrorBody::Unknown(code) => trace_xprtrdma_err_unrecognized(task, xid, code),
+    }
+}
+
+/// Compares a Reply with what its Call offered.
+fn judge(task: Task<'_>, buffer: &[u8], chunks: &Chunks) -> Verdict {
+    let message = match decode(buffer, &LIMITS) {
+        Ok(message) => message,
+        Err(rejected) => return Verdict::Failed(refusal(rejected.error)),
+    };
+    match check(&message, segments(&chunks.write), segments(&chunks.reply)) {
+        Ok(Outcome::Inline { written, .. }) => inline(&message, buffer.len(), written),
+        Ok(Outcome::ReplyChunk { written }) => Verdict::Placed { len: written },
+        Ok(Outcome::Failed(body)) => {
+            trace_report(task, message.header.xid.0, body);
+            Verdict::Failed(match body {
+                // We speak one version, and the server says that it does not.
+                ErrorBody::Version { .. } => eprotonosupport(),
+                ErrorBody::Chunk => eremoteio(),
+                ErrorBody::Unknown(_) => EIO,
+            })
+        }
+        Err(_) => Verdict::Failed(EIO),
+    }
+}
+
+fn inline(message: &Message<'_>, len: usize, written: u32) -> Verdict {
+    match message.direction() {
+        Direction::Reply => Verdict::Inline {
+            message: message.header_len..len,
+            placed: written,
+        },
+        _ => Verdict::Failed(EIO),
+    }
+}
+
+fn refusal(error: DecodeError) -> Error {
+    match error {
+        DecodeError::Version(_) => eprotonosupport(),
+        _ => EIO,
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The life of one connection, as the connection manager reports it. Pure.
+//!
+//! ```text
+//!             begin(Address)      begin(Route)       begin(Connect)
+//!   Ready ──▶ Waiting ─done─▶ Ready ──▶ Waiting ─▶ Ready ──▶ Waiting ─▶ Established
+//!                 │                        │                    │           │
+//!                 └──────── failed ────────┴────────────────────┘      lost │
+//!                              ▼                                            ▼
+//!                            Down ◀─────────────────────────────────────── Down
+//! ```
+//!
+//! One thread takes the steps and waits for each; events come from other threads. An event
+//! says what is to be done about it: nothing, wake the one that waits, or have the transport
+//! disconnected. `Down` is final.
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// No device leads to the address.
+    Address,
+    /// There is no path to the peer.
+    Route,
+    /// The peer refused.
+    Refused,
+    /// The peer still knows an earlier connection.
+    Stale,
+    /// The peer does not answer.
+    Unreachable,
+    /// Connecting failed in some other way.
+    Connect,
+    /// The device or the address is gone.
+    DeviceGone,
+    /// The connection was there and is gone.
+    Lost,
+    /// No event came in time.
+    TimedOut,
+}
+
+/// What the one who connects does, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Finds the device that leads to the peer.
+    Address,
+    /// Finds the path to the peer.
+    Route,
+    /// Makes the connection.
+    Connect,
+}
+
+/// What the connection manager reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A step is done.
+    Done(Step),
+    /// A step failed, or the peer or the device ended what was there.
+    Down(Failure),
+}
+
+/// What is to be done about an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Nothing.
+    None,
+    /// Wake the one that waits.
+    Wake,
+    /// Have the transport disconnected.
+    Disconnect,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ready,
+    Waiting(Step),
+    Established,
+    Down(Failure),
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(super) struct Fsm(State);
+
+impl Fsm {
+    /// Before the first step.
+    pub(super) const fn new() -> Self {
+        Self(State::Ready)
+    }
+
+    /// Begins a step.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if there will be no connection any more.
+    pub(super) fn begin(&mut self, step: Step) -> Result<(), Failure> {
+        match self.0 {
+            State::Down(failure) => Err(failure),
+            _ => {
+                self.0 = State::Waiting(step);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes note of an event.
+    pub(super) fn event(&mut self, event: Event) -> Action {
+        match (self.0, event) {
+            (State::Waiting(step), Event::Done(done)) if step == done => {
+                self.0 = match step {
+                    Step::Connect => State::Established,
+                    _ => State::Ready,
+                };
+                Action::Wake
+            }
+            // Of a step that was given up, or that the peer repeats.
+            (_, Event::Done(_)) => Action::None,
+            (State::Down(_), Event::Down(_)) => Action::None,
+            (State::Established, Event::Down(failure)) => {
+                self.0 = State::Down(failure);
+                Action::Disconnect
+            }
+            (_, Event::Down(failure)) => {
+                self.0 = State::Down(failure);
+                Action::Wake
+            }
+        }
+    }
+
+    /// How the step that was begun last ended; `None` if it has not.
+    pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
+        match self.0 {
+            State::Waiting(_) => None,
+            State::Ready | State::Established => Some(Ok(())),
+            State::Down(failure) => Some(Err(failure)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn established() -> Fsm {
+        let mut fsm = Fsm::new();
+        for step in [Step::Address, Step::Route, Step::Connect] {
+            assert_eq!(fsm.begin(step), Ok(()));
+            assert_eq!(fsm.outcome(), None);
+            assert_eq!(fsm.event(Event::Done(step)), Action::Wake);
+            assert_eq!(fsm.outcome(), Some(Ok(())));
+        }
+        fsm
+    }
+
+    #[test]
+    fn a_lost_connection_disconnects_once() {
+        let mut fsm = established();
+        assert_eq!(fsm.event(Event::Down(Failure::Lost)), Action::Disconnect);
+        assert_eq!(fsm.event(Event::Down(Failure::DeviceGone)), Action::None);
+        assert_eq!(fsm.outcome(), Some(Err(Failure::Lost)));
+        assert_eq!(fsm.begin(Step::Address), Err(Failure::Lost));
+    }
+
+    #[test]
+    fn every_step_can_fail_and_stays_failed() {
+        for step in [Step::Address, Step::Route, Step::Connect] {
+            let mut fsm = Fsm::new();
+            assert_eq!(fsm.begin(step), Ok(()));
+            assert_eq!(fsm.event(Event::Down(Failure::Route)), Action::Wake);
+            assert_eq!(fsm.event(Event::Done(step)), Action::None);
+            assert_eq!(fsm.outcome(), Some(Err(Failure::Route)));
+        }
+    }
+
+    #[test]
+    fn an_event_of_another_step_does_not_count() {
+        let mut fsm = Fsm::new();
+        assert_eq!(fsm.begin(Step::Route), Ok(()));
+        assert_eq!(fsm.event(Event::Done(Step::Address)), Action::None);
+        assert_eq!(fsm.outcome(), None);
+    }
+
+    #[test]
+    fn between_steps_a_failure_is_kept() {
+        let mut fsm = Fsm::new();
+        assert_eq!(fsm.event(Event::Down(Failure::DeviceGone)), Action::Wake);
+        assert_eq!(fsm.begin(Step::Address), Err(Failure::DeviceGone));
+    }
+}

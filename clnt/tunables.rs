@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What an administrator can set for the client, in `/proc/sys/sunrpc`.
+//!
+//! A connection reads the numbers when it is made; changing one does not touch connections
+//! that exist.
+
+use crate::kapi::sysctl::{
+    File,
+    Registration,
+    Uint, //
+};
+use kernel::prelude::*;
+
+/// Requests that a mount may have outstanding: the credits that each Call asks for.
+pub(super) static SLOT_TABLE_ENTRIES: Uint = Uint::new(128, 4, 16384);
+
+/// Bytes of the largest Reply to be received inline, transport header included.
+pub(super) static MAX_INLINE_READ: Uint = Uint::new(4096, 1024, 65536);
+
+/// Bytes of the largest Call to be sent inline, transport header included.
+pub(super) static MAX_INLINE_WRITE: Uint = Uint::new(4096, 1024, 65536);
+
+// Without effect, as they are in the C module. They exist so that a sysctl.conf or a script
+// that sets them, as old guides advise, does not fail.
+static INLINE_WRITE_PADDING: Uint = Uint::new(0, 0, 4096);
+static MEMREG_STRATEGY: Uint = Uint::new(5, 0, 6);
+static PAD_OPTIMIZE: Uint = Uint::new(0, 0, u32::MAX);
+
+/// Shows the numbers in `/proc/sys/sunrpc` until the result is dropped. May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM` if memory is short or a file of the same name exists.
+pub(crate) fn register() -> Result<Registration> {
+    Registration::new(
+        c"sunrpc",
+        &[
+            File::Uint(c"rdma_slot_table_entries", &SLOT_TABLE_ENTRIES),
+            File::Uint(c"rdma_max_inline_read", &MAX_INLINE_READ),
+            File::Uint(c"rdma_max_inline_write", &MAX_INLINE_WRITE),
+            File::Uint(c"rdma_inline_write_padding", &INLINE_WRITE_PADDING),
+            File::Uint(c"rdma_memreg_strategy", &MEMREG_STRATEGY),
+            File::Uint(c"rdma_pad_optimize", &PAD_OPTIMIZE),
+        ],
+    )
+}
