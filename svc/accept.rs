@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! From a connection request to a connection.
+//!
+//! The CM's callback only adopts the new id. Limits, queues and Receives are made on a service
+//! thread, the request is accepted last; whatever fails before drops the id, which refuses the
+//! request.
+
+use super::{
+    conn::{
+        Chan,
+        Conn,
+        ConnEvents,
+        Params, //
+    },
+    limits::{
+        Bounds,
+        Sizes, //
+    },
+    tunables::{
+        MAX_OUTBOUND_READ_REQUESTS,
+        MAX_REQUESTS,
+        MAX_REQ_SIZE, //
+    }, //
+};
+use crate::{
+    kapi::{
+        ext::ratelimit::limited,
+        rdma::{
+            client::RemovalGuard,
+            cm::{
+                ConnParam,
+                ConnectRequest,
+                Id, //
+            },
+            device::{
+                Device,
+                DeviceAttrs, //
+            },
+            pd::Pd,
+            qp::{
+                QpConfig,
+                QpOwner, //
+            }, //
+        },
+        sunrpc::{
+            addr::SockAddr,
+            svc::{
+                Handle,
+                Origin,
+                SvcXprt, //
+            }, //
+        },
+        trace::{
+            trace_svcrdma_accept_err,
+            trace_svcrdma_initdepth_err,
+            trace_svcrdma_pd_err,
+            trace_svcrdma_qp_err, //
+        }, //
+    },
+    xdr::{
+        private::Private,
+        units::InlineSize, //
+    },
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+/// Credits for callbacks: how many the server has under way at a time.
+pub(super) const CALLBACK_CREDITS: u32 = 2;
+
+/// Segments that one RDMA Read or Write gathers or scatters, if the device can.
+const RW_SGES: u32 = 30;
+
+/// A request that was adopted and waits for a service thread.
+pub(super) struct Pending {
+    id: Id<ConnEvents>,
+    /// What the client said of itself.
+    client: Private,
+    /// RDMA Reads that the client answers at a time.
+    read_depth: u32,
+}
+
+/// Adopts a connection request, in the CM's callback.
+///
+/// # Errors
+///
+/// `ENOMEM`: the request is refused.
+pub(super) fn adopt(request: ConnectRequest<'_>) -> Result<Pending> {
+    let events = ConnEvents::new()?;
+    let info = request.info();
+    let client = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
+    let read_depth = u32::from(info.initiator_depth);
+    Ok(Pending {
+        id: request.adopt(events)?,
+        client,
+        read_depth,
+    })
+}
+
+/// Makes a connection of `pending` and accepts it; `None`, after a line in the log, if that
+/// fails.
+pub(super) fn accept(origin: Origin<'_>, pending: Pending) -> Option<ARef<SvcXprt<Conn>>> {
+    let peer = pending.id.peer_addr();
+    match connection(origin, pending) {
+        Ok(xprt) => Some(xprt),
+        Err(e) => {
+            limited!(pr_warn!(
+                "server: connection from {peer} refused (error {})\n",
+                e.to_errno()
+            ));
+            None
+        }
+    }
+}
+
+fn connection(origin: Origin<'_>, pending: Pending) -> Result<ARef<SvcXprt<Conn>>> {
+    let local = pending.id.local_addr();
+    let peer = pending.id.peer_addr();
+
+    let mut settings = None;
+    let xprt = SvcXprt::new_connection(origin, |handle| {
+        let (conn, ours) = build(origin, handle, pending)?;
+        settings = Some(ours);
+        Ok(conn)
+    })?;
+    xprt.set_local_addr(&local);
+    xprt.set_remote_addr(&peer);
+
+    let ours = settings.ok_or(EINVAL)?;
+    let private = ours.private.encode();
+    xprt.accept(&ConnParam {
+        private_data: &private,
+        initiator_depth: ours.read_depth,
+        ..ConnParam::default()
+    })
+    .inspect_err(|e| trace_svcrdma_accept_err(&peer, e.to_errno()))?;
+    Ok(xprt)
+}
+
+/// What the client is told.
+struct Ours {
+    private: Private,
+    read_depth: u8,
+}
+
+/// How many RDMA Reads may be outstanding on the wire: what client, device and administrator
+/// allow.
+///
+/// # Errors
+///
+/// `EINVAL` if that is none: no Call with Read chunks could ever be served.
+fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
+    let depth = client
+        .min(attrs.max_qp_init_rd_atom)
+        .min(MAX_OUTBOUND_READ_REQUESTS.get());
+    match u8::try_from(depth) {
+        Ok(0) => {
+            trace_svcrdma_initdepth_err(peer, EINVAL.to_errno());
+            Err(EINVAL)
+        }
+        other => Ok(other.unwrap_or(u8::MAX)),
+    }
+}
+
+/// What the client is told, and what holds after what it said.
+fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
+    let size = InlineSize(MAX_REQ_SIZE.get());
+    let private = Private {
+        // The client's memory is invalidated, not ours.
+        remote_invalidation: false,
+        send: size,
+        receive: size,
+    };
+    let may_invalidate = Private {
+        remote_invalidation: attrs.mem_mgt_extensions,
+        ..private
+    };
+    (private, may_invalidate.negotiate(client))
+}
+
+/// Contexts of rdma_rw. iWARP reads through registered memory, which it keeps a pool of.
+fn rdma_ctxs(device: &Device, port: u32, origin: Origin<'_>, credits: u32) -> Result<u32> {
+    if !device.iwarp(port) {
+        return Ok(0);
+    }
+    let pages = u32::try_from(origin.max_payload() as usize / PAGE_SIZE)?;
+    let factor = device.rw_mr_factor(port, pages);
+    credits.checked_mul(factor).ok_or(EOVERFLOW)
+}
+
+/// Makes the queues of a connection and posts its Receives.
+fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<(Conn, Ours)> {
+    let id = pending.id;
+    let device = id.device().ok_or(ENODEV)?;
+    let attrs = device.attrs();
+    let port = id.port();
+    let peer = id.peer_addr();
+
+    let read_depth = read_depth(pending.read_depth, &attrs, &peer)?;
+    let rw_sges = RW_SGES.min(attrs.max_send_sge).min(attrs.max_sge_rd).max(1);
+    let sizes = Sizes::new(&Bounds {
+        // The drain of a queue takes an entry.
+        max_queue: attrs.max_qp_wr.saturating_sub(1),
+        rw_sges,
+        max_requests: MAX_REQUESTS.get(),
+        callbacks: CALLBACK_CREDITS,
+    })
+    .ok_or(ENODEV)?;
+
+    let (private, agreed) = private_data(&pending.client, &attrs);
+    let removal = RemovalGuard::new(device, id.handler().clone())?;
+    let pd = Pd::new(&id).inspect_err(|e| trace_svcrdma_pd_err(&peer, e.to_errno()))?;
+    let params = Params {
+        sizes,
+        receive_size: private.receive.0 as usize,
+        send: agreed.send,
+        remote_invalidation: agreed.remote_invalidation,
+        max_pages: origin.max_pages(),
+    };
+    let chan = Chan::new(params, handle.clone(), id.handler().clone())?;
+    // Events that came before this were kept.
+    id.handler().attach(handle);
+    let qp = QpOwner::new(
+        &id,
+        &pd,
+        &QpConfig {
+            max_send_wr: sizes.sends,
+            max_recv_wr: sizes.receives,
+            max_send_sge: rw_sges,
+            max_recv_sge: 1,
+            max_rdma_ctxs: rdma_ctxs(device, port, origin, sizes.credits)?,
+        },
+        chan.clone(),
+    )
+    .inspect_err(|e| trace_svcrdma_qp_err(&peer, e.to_errno()))?;
+    let conn = Conn::new(qp, id, chan, removal);
+    conn.chan().post_first_receives(conn.qp(), &pd)?;
+    Ok((
+        conn,
+        Ours {
+            private,
+            read_depth,
+        },
+    ))
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Callbacks: Calls from the server to the client, over the client's connection (RFC 8167).
+//!
+//! They have credits, and Receives for their replies, of their own, and do without chunks. The
+//! Send Queue is shared with forward replies, but a callback never waits for room in it: it is
+//! sent later instead.
+
+use super::{
+    accept::CALLBACK_CREDITS,
+    conn::Conn, //
+};
+use crate::{
+    kapi::sunrpc::{
+        errno::{
+            enobufs,
+            enotconn, //
+        },
+        svc::SvcXprt,
+        svc_bc::{
+            CallbackClass,
+            Callbacks, //
+        },
+        xdr_buf::XdrBuf, //
+    },
+    xdr::{
+        credits::usable_grant,
+        encode::encode_plain,
+        header::{
+            Header,
+            Proc,
+            MIN_LEN, //
+        },
+        message::{
+            Body,
+            Message, //
+        },
+        units::{
+            host_len,
+            Credits,
+            Xid, //
+        }, //
+    },
+};
+use kernel::prelude::*;
+
+// XPRT_TRANSPORT_BC_RDMA
+static CLASS: CallbackClass<Conn> = CallbackClass::new(1 << 31 | 256, c"rdma backchannel");
+
+impl Callbacks for Conn {
+    const CREDITS: u32 = CALLBACK_CREDITS;
+
+    fn class() -> &'static CallbackClass<Self> {
+        &CLASS
+    }
+
+    fn max_call(this: &SvcXprt<Self>) -> usize {
+        host_len(this.chan().params.send.0).saturating_sub(MIN_LEN)
+    }
+
+    fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result {
+        let sent = this.send_callback(xid, call);
+        match sent {
+            Err(e) if e == ENOMEM || e == EAGAIN => Err(enobufs()),
+            Err(e) => {
+                if e != EMSGSIZE {
+                    this.chan().fail();
+                }
+                Err(e)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Conn {
+    fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
+        let chan = self.chan();
+        let len = call.len();
+        if len > host_len(chan.params.send.0).saturating_sub(MIN_LEN) {
+            return Err(EMSGSIZE);
+        }
+        let reservation = chan.sq.try_reserve(1)?;
+        let mut ctx = chan.send_ctx(self.qp())?;
+        let header = Header::new(Xid(xid), Credits(Self::CREDITS), Proc::Msg);
+        let buffer = ctx.as_mut().buffer();
+        let written = encode_plain(buffer, &header).map_err(|_| EINVAL);
+        let written = written.and_then(|at| {
+            let room = buffer.get_mut(at..).ok_or(EINVAL)?;
+            match call.copy_to(0..len, room) == len {
+                true => Ok(at + len),
+                false => Err(EINVAL),
+            }
+        });
+        match written {
+            Ok(end) => self
+                .post_reserved(ctx, end, None, reservation)
+                .map_err(|_| enotconn()),
+            Err(e) => {
+                chan.keep_send_ctx(ctx);
+                Err(e)
+            }
+        }
+    }
+}
+
+/// Completes the callback that `message` answers. A message that answers none is dropped, as is
+/// one with chunks: there were none to answer.
+pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Message<'_>) {
+    if let Body::Msg { lists, payload } = message.body {
+        if lists.is_empty() {
+            let credits = usable_grant(message.header.credits, Credits(CALLBACK_CREDITS));
+            xprt.complete_callback(message.header.xid.0, credits.0, payload);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What is remembered about a Call: which parts of its reply go to the Write list.
+//!
+//! Pure code: `core` and `xdr` only. The service tells about each result that may be placed
+//! directly, in the order of the reply, and the Write chunks are used in the order of the list
+//! (RFC 8166, section 4.3.2). The first payload goes to the first chunk, and so on; payloads
+//! for which there is no chunk stay in the message.
+//!
+//! ```text
+//!   reply    |--- a ---|== payload 0 ==|pad|-- b --|== payload 1 ==|-- c --|
+//!   chunks              --> Write chunk 0           --> Write chunk 1
+//!   message  |--- a ---|-- b --|-- c --|
+//! ```
+
+use crate::xdr::units::{
+    padded_len,
+    Handle, //
+};
+use core::ops::Range;
+
+/// Payloads of one reply that can be placed directly. Those beyond stay in the message.
+pub(super) const MAX_PAYLOADS: usize = 8;
+
+/// A result that is placed directly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Payload {
+    /// First octet, counted from the start of the reply.
+    pub(super) offset: u32,
+    /// Octets, roundup not included. Zero if its chunk is not used.
+    pub(super) length: u32,
+}
+
+impl Payload {
+    /// Where the reply goes on, after the payload and its roundup.
+    fn end(self, total: u32) -> Option<u32> {
+        let end = self.offset.checked_add(self.length)?;
+        if end > total {
+            return None;
+        }
+        Some(
+            self.offset
+                .checked_add(padded_len(self.length)?)?
+                .min(total),
+        )
+    }
+}
+
+/// What is remembered about a Call.
+#[derive(Default)]
+pub(super) struct CallState {
+    /// The handle that the reply may invalidate.
+    pub(super) invalidate: Option<Handle>,
+    payloads: [Payload; MAX_PAYLOADS],
+    count: usize,
+    too_long: bool,
+}
+
+impl CallState {
+    /// How many payloads were noted, that is which Write chunk is next.
+    pub(super) fn noted(&self) -> usize {
+        self.count
+    }
+
+    /// Notes that the reply will have a payload for the next Write chunk, which holds
+    /// `capacity` octets.
+    pub(super) fn note(&mut self, payload: Payload, capacity: u64) {
+        if u64::from(payload.length) > capacity {
+            self.too_long = true;
+        } else if let Some(slot) = self.payloads.get_mut(self.count) {
+            *slot = payload;
+            self.count += 1;
+        }
+    }
+
+    /// Whether some payload is longer than its Write chunk: the Call cannot be answered.
+    pub(super) fn too_long(&self) -> bool {
+        self.too_long
+    }
+
+    /// Drops payloads that are not in a reply of `total` octets after all: the service may
+    /// have cut it back.
+    pub(super) fn settle(&mut self, total: u32) {
+        let mut at = 0;
+        for payload in self.payloads.iter_mut().take(self.count) {
+            match payload.end(total) {
+                Some(end) if payload.offset >= at && payload.length != 0 => at = end,
+                _ => payload.length = 0,
+            }
+        }
+    }
+
+    /// The payloads, one for each Write chunk from the first on.
+    pub(super) fn payloads(&self) -> &[Payload] {
+        self.payloads.get(..self.count).unwrap_or_default()
+    }
+
+    /// Whether anything is placed directly.
+    pub(super) fn has_payload(&self) -> bool {
+        self.payloads().iter().any(|payload| payload.length != 0)
+    }
+
+    /// The parts of a settled reply of `total` octets that stay in the message, in order.
+    pub(super) fn regions(&self, total: u32) -> impl Iterator<Item = Range<u32>> + Clone + '_ {
+        let mut used = self.payloads().iter().filter(|payload| payload.length != 0);
+        let mut next = Some(0);
+        core::iter::from_fn(move || {
+            let start = next?;
+            match used.next() {
+                Some(payload) => {
+                    next = payload.end(total);
+                    Some(start..payload.offset)
+                }
+                None => {
+                    next = None;
+                    Some(start..total)
+                }
+            }
+        })
+        .filter(|region| !region.is_empty())
+    }
+
+    /// The length of what stays in the message.
+    pub(super) fn message_len(&self, total: u32) -> u32 {
+        self.regions(total).fold(0, |sum: u32, part| {
+            sum.saturating_add(part.end.saturating_sub(part.start))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regions(state: &CallState, total: u32) -> [Option<Range<u32>>; 4] {
+        let mut it = state.regions(total);
+        [it.next(), it.next(), it.next(), it.next()]
+    }
+
+    #[test]
+    fn nothing_placed() {
+        let mut state = CallState::default();
+        state.settle(100);
+        assert_eq!(regions(&state, 100), [Some(0..100), None, None, None]);
+        assert_eq!(state.message_len(100), 100);
+        assert!(!state.has_payload());
+    }
+
+    #[test]
+    fn two_payloads_with_roundup() {
+        let mut state = CallState::default();
+        state.note(
+            Payload {
+                offset: 20,
+                length: 5,
+            },
+            5,
+        );
+        state.note(
+            Payload {
+                offset: 40,
+                length: 8,
+            },
+            100,
+        );
+        state.settle(60);
+        assert_eq!(
+            regions(&state, 60),
+            [Some(0..20), Some(28..40), Some(48..60), None]
+        );
+        assert_eq!(state.message_len(60), 44);
+    }
+
+    #[test]
+    fn payload_at_the_end_without_roundup() {
+        let mut state = CallState::default();
+        state.note(
+            Payload {
+                offset: 20,
+                length: 5,
+            },
+            5,
+        );
+        state.settle(25);
+        assert_eq!(regions(&state, 25), [Some(0..20), None, None, None]);
+    }
+
+    #[test]
+    fn payload_cut_back() {
+        let mut state = CallState::default();
+        state.note(
+            Payload {
+                offset: 20,
+                length: 50,
+            },
+            50,
+        );
+        state.settle(40);
+        assert_eq!(regions(&state, 40), [Some(0..40), None, None, None]);
+        assert_eq!(
+            state.payloads(),
+            [Payload {
+                offset: 20,
+                length: 0
+            }]
+        );
+    }
+
+    #[test]
+    fn chunk_too_small() {
+        let mut state = CallState::default();
+        state.note(
+            Payload {
+                offset: 20,
+                length: 50,
+            },
+            49,
+        );
+        assert!(state.too_long());
+    }
+}

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A connection: what sunrpc calls it for, and how it ends.
+//!
+//! ```text
+//!   accepted --ESTABLISHED--> open --close(), from anywhere--> closing
+//!       --detach(), on a service thread--> disconnected --last reference--> drained, freed
+//! ```
+//!
+//! Between accepted and open, messages that arrive are kept: a reply could not be sent yet.
+//!
+//! # Who owns what
+//!
+//! ```text
+//!   SvcXprt<Conn> --owns--> QpOwner, Id, RemovalGuard
+//!        ^                     |      |       |
+//!        |                     v      v       v     (they call)
+//!   Handle, not counted <--- Chan   ConnEvents
+//! ```
+//!
+//! [`Chan`] is what completions and service threads share. [`ConnEvents`] is what the CM and
+//! device removal call. Both reach the transport through a handle.
+
+use super::{
+    call::{
+        CallState,
+        Payload, //
+    },
+    limits::Sizes,
+    pool::{
+        Ring,
+        Stack, //
+    },
+    read::ReadCtx,
+    recv::Recvs,
+    send::SendCtx,
+    sq::Sq, //
+};
+use crate::{
+    kapi::{
+        ext::ratelimit::limited,
+        rdma::{
+            client::{
+                Removal,
+                RemovalGuard, //
+            },
+            cm::{
+                ConnParam,
+                Event,
+                Handler,
+                Id, //
+            },
+            cq::WcError,
+            qp::{
+                Qp,
+                QpEvent,
+                QpHandler,
+                QpOwner, //
+            },
+            recv::{
+                RecvBox,
+                RecvList,
+                RecvWc, //
+            }, //
+        },
+        sunrpc::{
+            addr::SockAddr,
+            svc::{
+                Handle,
+                SvcXprt, //
+            },
+            svc_ops::Connection,
+            svc_rqst::{
+                CallRef,
+                Delivered,
+                Receiver,
+                Reply, //
+            }, //
+        },
+        trace::{
+            trace_svcrdma_send_err,
+            trace_svcrdma_wc_recv,
+            trace_svcrdma_wc_recv_err,
+            trace_svcrdma_wc_recv_flush, //
+        }, //
+    },
+    xdr::{
+        chunk::ListLimits,
+        message,
+        units::InlineSize, //
+    },
+};
+use kernel::{
+    new_spinlock,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full, //
+        },
+        barrier::smp_mb,
+        Arc,
+        SetOnce,
+        SpinLock, //
+    }, //
+};
+
+/// What was settled when the connection was accepted.
+pub(super) struct Params {
+    /// Sizes of the queues; among them the credits that are granted.
+    pub(super) sizes: Sizes,
+    /// Octets of a Receive buffer, and of the buffer that a reply is sent from.
+    pub(super) receive_size: usize,
+    /// Longest message that may be sent to the client.
+    pub(super) send: InlineSize,
+    /// Whether a reply may invalidate a handle of the client.
+    pub(super) remote_invalidation: bool,
+    /// Pages that a Call or a reply can have.
+    pub(super) max_pages: usize,
+}
+
+impl Params {
+    /// What is taken in one header.
+    pub(super) fn list_limits(&self) -> ListLimits {
+        ListLimits {
+            segments: u32::try_from(self.max_pages).unwrap_or(u32::MAX),
+            read_octets: self.max_stream(),
+        }
+    }
+
+    /// The longest Call in octets: all that lands in a thread's pages counts.
+    pub(super) fn max_stream(&self) -> u32 {
+        u32::try_from(self.max_pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX)
+    }
+}
+
+/// A connection. The fields are dropped in the order in which it is taken down.
+pub(super) struct Conn {
+    qp: QpOwner<Chan>,
+    chan: Arc<Chan>,
+    id: Id<ConnEvents>,
+    /// The device stays until nothing of the above is left.
+    _removal: RemovalGuard,
+}
+
+/// What completions and service threads share.
+#[pin_data]
+pub(super) struct Chan {
+    pub(super) params: Params,
+    pub(super) sq: Arc<Sq>,
+    handle: Handle<Conn>,
+    events: Arc<ConnEvents>,
+    #[pin]
+    inbox: SpinLock<Inbox>,
+    #[pin]
+    pub(super) recvs: SpinLock<Recvs>,
+    #[pin]
+    pub(super) sends: SpinLock<Stack<Pin<KBox<SendCtx>>>>,
+    #[pin]
+    pub(super) reads: SpinLock<Stack<Pin<KBox<ReadCtx>>>>,
+}
+
+/// What was received and waits for a service thread.
+struct Inbox {
+    messages: RecvList<CallState>,
+    /// Calls whose Read chunks have been pulled: these go first, they are older.
+    pulled: Ring<Pin<KBox<ReadCtx>>>,
+}
+
+/// One thing that was received.
+pub(super) enum Incoming {
+    /// A message, as it came.
+    Message(RecvBox<CallState>),
+    /// A Call whose Read chunks are here.
+    Pulled(Pin<KBox<ReadCtx>>),
+}
+
+impl Chan {
+    /// Makes it, with room for all it will ever hold.
+    pub(super) fn new(
+        params: Params,
+        handle: Handle<Conn>,
+        events: Arc<ConnEvents>,
+    ) -> Result<Arc<Self>> {
+        let contexts = params.sizes.contexts as usize;
+        let sq = Sq::new(params.sizes.sends)?;
+        let pulled = Ring::new(contexts, GFP_KERNEL)?;
+        let sends = Stack::new(contexts, GFP_KERNEL)?;
+        let reads = Stack::new(contexts, GFP_KERNEL)?;
+        Arc::pin_init(
+            pin_init!(Chan {
+                params,
+                sq,
+                handle,
+                events,
+                inbox <- new_spinlock!(Inbox {
+                    messages: RecvList::new(),
+                    pulled,
+                }),
+                recvs <- new_spinlock!(Recvs::new()),
+                sends <- new_spinlock!(sends),
+                reads <- new_spinlock!(reads),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Closes the connection: it cannot go on. Idempotent; from any process context.
+    pub(super) fn fail(&self) {
+        self.handle.close();
+        self.sq.close();
+    }
+
+    /// Whether the connection is being closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.handle.is_closing()
+    }
+
+    /// Closes the connection because of a completion, and says so unless it is an aftermath.
+    pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
+        if !error.flushed() && !self.is_closing() {
+            limited!(pr_warn!(
+                "server: {what} failed: {} (vendor {:#x}); closing the connection\n",
+                error.text().to_str().unwrap_or_default(),
+                error.vendor()
+            ));
+        }
+        self.fail();
+    }
+
+    /// Keeps what was received for a service thread, and calls one.
+    pub(super) fn queue_pulled(&self, ctx: Pin<KBox<ReadCtx>>) {
+        let mut inbox = self.inbox.lock();
+        let full = inbox.pulled.push(ctx);
+        self.handle.set_data();
+        drop(inbox);
+        // There is room for each context that exists.
+        drop(full);
+        self.handle.enqueue();
+    }
+
+    fn queue_message(&self, message: RecvBox<CallState>) {
+        let mut inbox = self.inbox.lock();
+        inbox.messages.push(message);
+        self.handle.set_data();
+        drop(inbox);
+        // Pairs with the exchange in `ConnEvents::event`: one of the two sees the other.
+        smp_mb();
+        if self.events.established.load(Acquire) {
+            self.handle.enqueue();
+        }
+    }
+
+    /// Lets go of everything. For when no completion and no service thread is left.
+    fn clear(&self) {
+        loop {
+            let mut inbox = self.inbox.lock();
+            let message = inbox.messages.pop();
+            let pulled = inbox.pulled.pop();
+            drop(inbox);
+            if message.is_none() && pulled.is_none() {
+                break;
+            }
+        }
+    }
+}
+
+impl QpHandler for Chan {
+    type Recv = CallState;
+
+    fn recv_done(&self, qp: &Qp<Self>, buf: RecvBox<CallState>, result: Result<RecvWc, WcError>) {
+        match result {
+            Ok(wc) => {
+                trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
+                self.received(qp);
+                self.queue_message(buf);
+            }
+            Err(e) => {
+                match e.flushed() {
+                    true => trace_svcrdma_wc_recv_flush(e.cid(), e.status(), e.vendor()),
+                    false => trace_svcrdma_wc_recv_err(e.cid(), e.status(), e.vendor()),
+                }
+                self.keep_receive(buf);
+                self.fail_completion("Receive", &e);
+            }
+        }
+    }
+
+    fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
+        // Perhaps in an interrupt: those who wait for the Send Queue are woken by detaching.
+        if let QpEvent::Fatal(_) | QpEvent::Broken = event {
+            self.handle.close();
+        }
+    }
+}
+
+/// What the CM and device removal call.
+pub(super) struct ConnEvents {
+    established: Atomic<bool>,
+    lost: Atomic<bool>,
+    handle: SetOnce<Handle<Conn>>,
+}
+
+impl ConnEvents {
+    /// Of a connection that nobody knows yet.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(
+            ConnEvents {
+                established: Atomic::new(false),
+                lost: Atomic::new(false),
+                handle: SetOnce::new(),
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// Tells where to report to, and reports what has happened already.
+    pub(super) fn attach(&self, handle: &Handle<Conn>) {
+        self.handle.populate(handle.clone());
+        // Pairs with the exchange in `lose`: one of the two sees the other.
+        smp_mb();
+        if self.lost.load(Acquire) {
+            handle.close();
+        }
+    }
+
+    fn lose(&self) {
+        self.lost.xchg(true, Full);
+        if let Some(handle) = self.handle.as_ref() {
+            handle.close();
+        }
+    }
+}
+
+impl Handler for ConnEvents {
+    fn event(&self, event: Event<'_>) {
+        match event {
+            Event::Established(_) => {
+                self.established.xchg(true, Full);
+                if let Some(handle) = self.handle.as_ref() {
+                    // Something may have arrived before.
+                    handle.enqueue();
+                }
+            }
+            Event::Disconnected
+            | Event::DeviceRemoval
+            | Event::ConnectError
+            | Event::Unreachable
+            | Event::Rejected { .. } => self.lose(),
+            // Without meaning on this side, or, as a move of the address, harmless: if the
+            // path is gone, the client finds out.
+            Event::AddrResolved
+            | Event::AddrError
+            | Event::RouteResolved
+            | Event::RouteError
+            | Event::AddrChange
+            | Event::TimewaitExit
+            | Event::Other => {}
+        }
+    }
+}
+
+impl Removal for ConnEvents {
+    fn removed(&self) {
+        self.lost.xchg(true, Full);
+        if let Some(handle) = self.handle.as_ref() {
+            // There may be no service thread left to do it.
+            handle.close_now();
+        }
+    }
+}
+
+impl Conn {
+    /// Puts a connection together.
+    pub(super) fn new(
+        qp: QpOwner<Chan>,
+        id: Id<ConnEvents>,
+        chan: Arc<Chan>,
+        removal: RemovalGuard,
+    ) -> Self {
+        Conn {
+            qp,
+            chan,
+            id,
+            _removal: removal,
+        }
+    }
+
+    /// What is shared with completions.
+    pub(super) fn chan(&self) -> &Chan {
+        &self.chan
+    }
+
+    /// The queue pair.
+    pub(super) fn qp(&self) -> &Qp<Chan> {
+        &self.qp
+    }
+
+    /// The address of the client.
+    pub(super) fn peer_addr(&self) -> SockAddr {
+        self.id.peer_addr()
+    }
+
+    /// Accepts the connection.
+    pub(super) fn accept(&self, param: &ConnParam<'_>) -> Result {
+        self.id.accept(param)
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.chan.sq.close();
+        // From here on no completion runs, and no device touches memory.
+        self.qp.close();
+        self.chan.clear();
+    }
+}
+
+impl Connection for Conn {
+    type Call = RecvBox<CallState>;
+    type Incoming = Incoming;
+
+    fn next(this: &SvcXprt<Self>) -> Option<Incoming> {
+        let mut inbox = this.chan.inbox.lock();
+        if let Some(ctx) = inbox.pulled.pop() {
+            return Some(Incoming::Pulled(ctx));
+        }
+        if let Some(message) = inbox.messages.pop() {
+            return Some(Incoming::Message(message));
+        }
+        this.clear_data();
+        None
+    }
+
+    fn receive<'a>(
+        this: &SvcXprt<Self>,
+        receiver: Receiver<'a, Self::Call>,
+        incoming: Incoming,
+    ) -> Option<Delivered<'a>> {
+        match incoming {
+            Incoming::Message(message) => this.receive_message(this, receiver, message),
+            Incoming::Pulled(ctx) => this.deliver_pulled(receiver, ctx),
+        }
+    }
+
+    fn send(this: &SvcXprt<Self>, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
+        let xid = call
+            .bytes
+            .first_chunk()
+            .map_or(0, |xid| u32::from_be_bytes(*xid));
+        this.send_reply(reply, call).inspect_err(|e| {
+            trace_svcrdma_send_err(&this.peer_addr(), xid, e.to_errno());
+            this.chan.fail();
+        })
+    }
+
+    fn result_payload(
+        this: &SvcXprt<Self>,
+        call: CallRef<'_, CallState>,
+        offset: u32,
+        length: u32,
+    ) -> Result {
+        // Decoded before, when the Call was received: this cannot fail any more.
+        let message = message::decode(call.bytes, &this.chan.params.list_limits());
+        let message = message.map_err(|_| EINVAL)?;
+        if let Some(chunk) = message.lists().write.iter().nth(call.state.noted()) {
+            // One that is too small is answered when the reply is sent: the service's own
+            // answer would not fit the client's question.
+            call.state
+                .note(Payload { offset, length }, chunk.capacity());
+        }
+        Ok(())
+    }
+
+    fn release(this: &SvcXprt<Self>, call: RecvBox<CallState>) {
+        this.chan.release_receive(&this.qp, call);
+    }
+
+    fn has_write_space(this: &SvcXprt<Self>) -> bool {
+        !this.chan.sq.has_waiters()
+    }
+
+    fn detach(this: &SvcXprt<Self>) {
+        // Fails if the connection is gone already.
+        let _ = this.id.disconnect();
+        this.chan.sq.close();
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The server: the transport class "rdma" that a service such as nfsd listens on.
+//!
+//! ```text
+//!   listen   waits for connection requests, hands them to
+//!   accept   which makes a connection out of one: limits, queues, Receives
+//!   conn     the connection: what sunrpc calls it for, closing, freeing
+//!   recv     a received message becomes a Call, or is answered with an error
+//!   read     Read chunks are pulled before the Call is delivered
+//!   send     replies: inline, Write list, Reply chunk; error reports
+//!   sq       room in the Send Queue
+//!   backchannel  callbacks, in the reverse direction (RFC 8167)
+//! ```
+//!
+//! `ledger`, `limits` and `call` are pure.
+//!
+//! # Locks
+//!
+//! One at a time: the spin locks of [`conn::Chan`] and [`sq::Sq`] are held for a few lines, in
+//! which no other is taken and nothing sleeps. The listener's mutexes are held while a connection
+//! request is adopted and while listening ids are made and destroyed.
+
+#![deny(unsafe_code)]
+
+mod accept;
+mod backchannel;
+mod call;
+mod conn;
+mod ledger;
+mod limits;
+mod listen;
+mod pool;
+mod read;
+mod recv;
+mod send;
+mod sq;
+pub(crate) mod tunables;
+
+use crate::kapi::sunrpc::{
+    addr::SockAddr,
+    net::Net,
+    svc::{
+        Class,
+        ClassCell,
+        ClassRegistration,
+        Origin,
+        SvcXprt, //
+    },
+    svc_bc::CallbackRegistration, //
+};
+use kernel::{
+    prelude::*,
+    sync::aref::ARef, //
+};
+
+/// The class, known to sunrpc by its name.
+struct Rdma;
+
+static CLASS: ClassCell = ClassCell::new();
+
+impl Class for Rdma {
+    const NAME: &'static CStr = c"rdma";
+    // XPRT_TRANSPORT_RDMA
+    const IDENT: i32 = 256;
+    const MAX_PAYLOAD: u32 = 4 << 20;
+    type Listener = listen::Listen;
+
+    fn cell() -> &'static ClassCell {
+        &CLASS
+    }
+
+    fn create(
+        origin: Origin<'_>,
+        net: &Net,
+        addr: &SockAddr,
+    ) -> Result<ARef<SvcXprt<listen::Listen>>> {
+        listen::create(origin, net, addr)
+    }
+}
+
+/// The classes as sunrpc knows them. Dropping it unregisters them.
+pub(crate) struct Registration {
+    _server: ClassRegistration,
+    _callbacks: CallbackRegistration<conn::Conn>,
+}
+
+/// Registers the server's class and that of its callbacks until the result is dropped.
+///
+/// # Errors
+///
+/// `EEXIST` if there is a class "rdma", that is, if the C module is loaded.
+pub(crate) fn register(module: &'static ThisModule) -> Result<Registration> {
+    let server = ClassRegistration::new::<Rdma>(module)?;
+    Ok(Registration {
+        _server: server,
+        _callbacks: CallbackRegistration::new(module)?,
+    })
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Queues that never allocate once they are made, and a limit on what rests in them.
+
+use kernel::{
+    alloc::Flags,
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+
+/// A first-in first-out queue of at most as many items as it was made for.
+pub(super) struct Ring<T> {
+    slots: KVec<Option<T>>,
+    first: usize,
+    len: usize,
+}
+
+impl<T> Ring<T> {
+    /// A queue with room for `capacity` items.
+    pub(super) fn new(capacity: usize, flags: Flags) -> Result<Self> {
+        let mut slots = KVec::with_capacity(capacity, flags)?;
+        for _ in 0..capacity {
+            slots.push_within_capacity(None).map_err(|_| ENOMEM)?;
+        }
+        Ok(Ring {
+            slots,
+            first: 0,
+            len: 0,
+        })
+    }
+
+    /// Adds an item at the end; gives it back if there is no room.
+    pub(super) fn push(&mut self, item: T) -> Result<(), T> {
+        let capacity = self.slots.len();
+        if self.len == capacity {
+            return Err(item);
+        }
+        let at = (self.first + self.len) % capacity;
+        self.slots[at] = Some(item);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes the first item.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let item = self.slots.get_mut(self.first)?.take()?;
+        self.first = (self.first + 1) % self.slots.len();
+        self.len -= 1;
+        Some(item)
+    }
+}
+
+/// Items that are kept for reuse, most recently used first.
+pub(super) struct Stack<T> {
+    items: KVec<T>,
+}
+
+impl<T> Stack<T> {
+    /// Room for `capacity` items.
+    pub(super) fn new(capacity: usize, flags: Flags) -> Result<Self> {
+        Ok(Stack {
+            items: KVec::with_capacity(capacity, flags)?,
+        })
+    }
+
+    /// Keeps an item; gives it back if there is no room.
+    pub(super) fn push(&mut self, item: T) -> Result<(), T> {
+        self.items.push_within_capacity(item).map_err(|e| e.0)
+    }
+
+    /// Takes an item.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        self.items.pop()
+    }
+}
+
+/// A limit on how much is kept for reuse, over all connections.
+pub(super) struct Budget {
+    used: Atomic<usize>,
+    limit: usize,
+}
+
+/// A part of a [`Budget`]. Dropping it gives the part back.
+pub(super) struct Share {
+    budget: &'static Budget,
+    /// How much it is.
+    pub(super) count: usize,
+}
+
+impl Budget {
+    /// A limit that nothing is taken of yet.
+    pub(super) const fn new(limit: usize) -> Self {
+        Budget {
+            used: Atomic::new(0),
+            limit,
+        }
+    }
+
+    /// Takes `want`, or what is left if that is less.
+    pub(super) fn take(&'static self, want: usize) -> Share {
+        // Others may count at the same time, which makes this too careful, never too generous.
+        let before = self.used.fetch_add(want, Relaxed);
+        let count = self.limit.saturating_sub(before).min(want);
+        self.used.fetch_sub(want - count, Relaxed);
+        Share {
+            budget: self,
+            count,
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.count, Relaxed);
+    }
+}

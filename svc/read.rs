@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Read chunks: pulled from the client before the Call is delivered (RFC 8166, section 3.5).
+//!
+//! The service decodes a Call from memory, so all of it has to be there. Two service threads
+//! take part, which may be one:
+//!
+//! ```text
+//!   receive(message):  pages gathered, RDMA Reads posted, thread free for other work
+//!   completion:        queued as pulled
+//!   receive(pulled):   pages exchanged with the thread's, Call delivered
+//! ```
+//!
+//! # Where the octets land
+//!
+//! With one Read chunk beside an inline message, the payload lands in pages from the first octet
+//! of the first page on, and the inline parts before and after it stay where they were received.
+//! In any other shape the whole stream is put together in pages.
+//!
+//! # Pages
+//!
+//! The pages of a context, once taken from a thread, stay with it: delivering exchanges them for
+//! the thread's own, which serve the next Read. Nobody buys or frees pages while a connection is
+//! busy. What contexts that rest may keep is limited, for one of them and over all connections.
+
+use super::{
+    call::CallState,
+    conn::{
+        Chan,
+        Conn, //
+    },
+    pool::{
+        Budget,
+        Share, //
+    },
+    send::{
+        patiently,
+        pause, //
+    },
+    sq::SqReservation,
+    tunables::STAT_READ, //
+};
+use crate::{
+    kapi::{
+        ext::pages::{
+            PageVec,
+            Piece, //
+        },
+        rdma::{
+            cq::{
+                impl_has_cqe,
+                Completion,
+                Cqe,
+                Wc,
+                WcError, //
+            },
+            qp::Qp,
+            recv::RecvBox,
+            rw::{
+                Transfer,
+                TransferDir, //
+            }, //
+        },
+        sunrpc::svc_rqst::{
+            Delivered,
+            Receiver, //
+        },
+        trace::{
+            trace_svcrdma_decode_rseg,
+            trace_svcrdma_post_read_chunk,
+            trace_svcrdma_read_finished,
+            trace_svcrdma_sq_post_err,
+            trace_svcrdma_wc_read,
+            trace_svcrdma_wc_read_err,
+            trace_svcrdma_wc_read_flush,
+            Cid, //
+        }, //
+    },
+    xdr::{
+        chunk::Lists,
+        header::Header,
+        message,
+        pcl::{
+            self,
+            ReadChunks, //
+        },
+        units::{
+            host_len,
+            padded_len,
+            Position, //
+        }, //
+    },
+};
+use core::ops::Range;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+/// Pages that a context keeps while it rests: those of one RPC of ordinary size.
+const KEPT_PAGES: usize = 257;
+
+/// Pages that all contexts that rest keep together.
+static RESTING: Budget = Budget::new(8192);
+
+/// A Call whose Read chunks are being pulled, or were.
+#[pin_data]
+pub(super) struct ReadCtx {
+    #[pin]
+    cqe: Cqe<Self>,
+    /// Unmaps before the pages go.
+    transfer: Transfer,
+    reservation: Option<SqReservation>,
+    job: Option<Job>,
+    /// Of [`RESTING`], for the pages that it keeps.
+    share: Option<Share>,
+}
+
+/// The Call.
+struct Job {
+    buf: RecvBox<CallState>,
+    layout: Layout,
+}
+
+/// How the parts of a Call are put together.
+struct Layout {
+    chunks: ReadChunks,
+    /// Where the inline stream starts in the received octets.
+    inline_start: usize,
+    /// If there is just one payload beside the inline message: its position.
+    item: Option<u32>,
+}
+
+impl_has_cqe! {
+    impl HasCqe<0> for ReadCtx { self.cqe }
+}
+
+impl ReadCtx {
+    fn new() -> Result<Pin<KBox<Self>>> {
+        KBox::pin_init(
+            pin_init!(ReadCtx {
+                cqe <- Cqe::new(),
+                transfer: Transfer::new(),
+                reservation: None,
+                job: None,
+                share: None,
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl Layout {
+    fn new(chunks: ReadChunks, inline_start: usize) -> Self {
+        let item = match chunks.chunks() {
+            [one] if chunks.call_chunk().is_none() => Some(one.position.0),
+            _ => None,
+        };
+        Layout {
+            chunks,
+            inline_start,
+            item,
+        }
+    }
+
+    /// Octets that land in pages.
+    fn paged_len(&self) -> usize {
+        host_len(match (self.item, self.chunks.chunks()) {
+            (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
+            _ => self.chunks.stream_len(),
+        })
+    }
+
+    fn page_count(&self) -> usize {
+        self.paged_len().div_ceil(PAGE_SIZE)
+    }
+
+    /// What lands in pages, and where.
+    fn pieces(&self) -> impl Iterator<Item = (usize, pcl::Piece)> + '_ {
+        let item = self.item.is_some();
+        let mut at = 0;
+        self.chunks
+            .pieces()
+            .filter(move |piece| !item || !matches!(piece, pcl::Piece::Base { .. }))
+            .map(move |piece| {
+                let start = at;
+                at += host_len(match piece {
+                    pcl::Piece::Base { length, .. } => length,
+                    pcl::Piece::Chunk(chunk) => chunk.length,
+                    pcl::Piece::Pad(length) => length,
+                });
+                (start, piece)
+            })
+    }
+
+    /// Adds what has to be pulled to `transfer`, whose pages are there.
+    fn map(&self, qp: &Qp<Chan>, lists: &Lists<'_>, transfer: &mut Transfer, call: Cid) -> Result {
+        let mut number = 0;
+        for (mut at, piece) in self.pieces() {
+            let (position, skip, length) = match piece {
+                pcl::Piece::Chunk(chunk) => (chunk.position, 0, chunk.length),
+                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_some() => {
+                    (Position::ZERO, offset, length)
+                }
+                _ => continue,
+            };
+            for segment in lists.read.chunk_range(position, skip, length) {
+                trace_svcrdma_decode_rseg(
+                    call,
+                    number,
+                    position.0,
+                    segment.handle.0,
+                    segment.length,
+                    segment.offset.0,
+                );
+                number += 1;
+                let end = at + host_len(segment.length);
+                transfer.add(
+                    qp,
+                    TransferDir::Read,
+                    page_pieces(at..end),
+                    segment.length,
+                    segment.offset.0,
+                    segment.handle.0,
+                )?;
+                STAT_READ.inc();
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what is not pulled into the pages: inline parts, and zeroes for roundup.
+    fn fill(&self, inline: &[u8], pages: &mut PageVec) -> Result {
+        for (at, piece) in self.pieces() {
+            match piece {
+                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_none() => {
+                    let start = host_len(offset);
+                    let end = start + host_len(length);
+                    copy_in(pages, at, inline.get(start..end).ok_or(EINVAL)?)?;
+                }
+                pcl::Piece::Pad(length) => {
+                    let zeroes = [0; 4];
+                    copy_in(pages, at, zeroes.get(..host_len(length)).ok_or(EINVAL)?)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of an array of pages that hold the octets `range`.
+fn page_pieces(range: Range<usize>) -> impl Iterator<Item = Piece> {
+    let mut at = range.start;
+    core::iter::from_fn(move || {
+        let offset = at % PAGE_SIZE;
+        let piece = Piece {
+            index: at / PAGE_SIZE,
+            offset,
+            len: (range.end - at).min(PAGE_SIZE - offset),
+        };
+        at += piece.len;
+        (piece.len != 0).then_some(piece)
+    })
+}
+
+fn copy_in(pages: &mut PageVec, at: usize, src: &[u8]) -> Result {
+    let mut rest = src;
+    for piece in page_pieces(at..at + src.len()) {
+        let (now, later) = rest.split_at_checked(piece.len).ok_or(EINVAL)?;
+        pages.copy_in(piece.index, piece.offset, now)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+impl Completion for ReadCtx {
+    type Handler = Chan;
+    type Pointer = Pin<KBox<Self>>;
+
+    fn done(mut this: Self::Pointer, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
+        drop(this.as_mut().project().reservation.take());
+        let chan = qp.handler();
+        match result {
+            Ok(wc) => {
+                let len = this.job.as_ref().map_or(0, |job| job.layout.paged_len());
+                trace_svcrdma_wc_read(wc.cid(), len);
+                chan.queue_pulled(this);
+            }
+            Err(e) => {
+                match e.flushed() {
+                    true => trace_svcrdma_wc_read_flush(e.cid(), e.status(), e.vendor()),
+                    false => trace_svcrdma_wc_read_err(e.cid(), e.status(), e.vendor()),
+                }
+                if let Some(job) = this.as_mut().project().job.take() {
+                    chan.release_receive(qp, job.buf);
+                }
+                drop(this);
+                chan.fail_completion("RDMA Read", &e);
+            }
+        }
+    }
+}
+
+impl Chan {
+    fn read_ctx(&self) -> Result<Pin<KBox<ReadCtx>>> {
+        let kept = self.reads.lock().pop();
+        let mut ctx = kept.map_or_else(ReadCtx::new, Ok)?;
+        drop(ctx.as_mut().project().share.take());
+        Ok(ctx)
+    }
+
+    /// Keeps a context, and of `pages` as many as are allowed to rest, for the next Call.
+    fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>, mut pages: PageVec) {
+        let share = RESTING.take(pages.len().min(KEPT_PAGES));
+        pages.truncate(share.count);
+        let fields = ctx.as_mut().project();
+        *fields.share = Some(share);
+        if fields.transfer.set_pages(pages).is_err() {
+            return;
+        }
+        let full = self.reads.lock().push(ctx);
+        drop(full);
+    }
+}
+
+impl Conn {
+    /// Posts the RDMA Reads of a Call. The Call comes back as pulled, or is refused, or the
+    /// connection is closed.
+    pub(super) fn start_pull(
+        &self,
+        mut receiver: Receiver<'_, RecvBox<CallState>>,
+        buf: RecvBox<CallState>,
+        chunks: ReadChunks,
+        header: &Header,
+        header_len: usize,
+    ) {
+        let layout = Layout::new(chunks, header_len);
+        match self.prepare_pull(&mut receiver, &buf, &layout) {
+            Ok(ctx) => self.post_pull(ctx, Job { buf, layout }),
+            Err(E2BIG) => self.refuse(buf, header),
+            Err(_) => {
+                self.forget(buf);
+                self.chan().fail();
+            }
+        }
+    }
+
+    /// Maps the pages that the RDMA Reads go to; waits for memory.
+    ///
+    /// # Errors
+    ///
+    /// `E2BIG` if there are more RDMA Reads than the Send Queue has entries.
+    fn prepare_pull(
+        &self,
+        receiver: &mut Receiver<'_, RecvBox<CallState>>,
+        buf: &RecvBox<CallState>,
+        layout: &Layout,
+    ) -> Result<Pin<KBox<ReadCtx>>> {
+        let chan = self.chan();
+        let limits = chan.params.list_limits();
+        let message = message::decode(buf.bytes(), &limits).map_err(|_| EINVAL)?;
+        let mut ctx = patiently(chan, || chan.read_ctx())?;
+        let transfer = ctx.as_mut().project().transfer;
+        let mut pages = transfer.finish().unwrap_or_default();
+        let count = layout.page_count();
+        patiently(chan, || pages.reserve(count, GFP_KERNEL))?;
+        receiver.take_pages(&mut pages, count)?;
+        loop {
+            if transfer.set_pages(pages).is_err() {
+                return Err(EINVAL);
+            }
+            match layout.map(self.qp(), &message.lists(), transfer, buf.cid()) {
+                Ok(()) if transfer.sqes() > chan.sq.depth() => return Err(E2BIG),
+                Ok(()) => return Ok(ctx),
+                Err(e) if pause(chan, e) => pages = transfer.finish().unwrap_or_default(),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn post_pull(&self, mut ctx: Pin<KBox<ReadCtx>>, job: Job) {
+        let sqes = ctx.transfer.sqes();
+        let Ok(reservation) = self.chan().sq.reserve(sqes) else {
+            self.forget(job.buf);
+            drop(ctx);
+            return self.chan().fail();
+        };
+        let fields = ctx.as_mut().project();
+        *fields.reservation = Some(reservation);
+        *fields.job = Some(job);
+        let posted = self.qp().post::<ReadCtx, 0>(ctx, |ctx, chain| {
+            chain.transfer(&ctx.transfer)?;
+            trace_svcrdma_post_read_chunk(chain.cid(), chain.wrs());
+            Ok(())
+        });
+        if let Err(mut refused) = posted {
+            trace_svcrdma_sq_post_err(&self.peer_addr(), refused.error.to_errno());
+            let fields = refused.owner.as_mut().project();
+            drop(fields.reservation.take());
+            if let Some(job) = fields.job.take() {
+                self.forget(job.buf);
+            }
+            self.chan().fail();
+        }
+    }
+
+    /// Delivers a Call whose Read chunks have been pulled.
+    pub(super) fn deliver_pulled<'a>(
+        &self,
+        receiver: Receiver<'a, RecvBox<CallState>>,
+        mut ctx: Pin<KBox<ReadCtx>>,
+    ) -> Option<Delivered<'a>> {
+        let fields = ctx.as_mut().project();
+        let job = fields.job.take();
+        let mut pages = fields.transfer.finish().unwrap_or_default();
+        let delivered = match job {
+            Some(job) => {
+                trace_svcrdma_read_finished(job.buf.cid());
+                self.assemble(receiver, job, &mut pages)
+            }
+            None => None,
+        };
+        self.chan().keep_read_ctx(ctx, pages);
+        delivered
+    }
+
+    fn assemble<'a>(
+        &self,
+        mut receiver: Receiver<'a, RecvBox<CallState>>,
+        job: Job,
+        pages: &mut PageVec,
+    ) -> Option<Delivered<'a>> {
+        let Job { buf, layout } = job;
+        let len = buf.byte_len();
+        let start = layout.inline_start.min(len);
+        let ready = match buf.bytes().get(start..) {
+            Some(inline) => layout
+                .fill(inline, pages)
+                .and_then(|()| receiver.exchange_pages(pages, layout.page_count())),
+            None => Err(EINVAL),
+        };
+        let delivered = match (ready, layout.item) {
+            (Err(_), _) => Err(buf),
+            (Ok(()), Some(position)) => {
+                let split = start + host_len(position);
+                receiver.deliver(buf, start..split, layout.paged_len(), split..len)
+            }
+            (Ok(()), None) => receiver.deliver_paged(buf, layout.paged_len()),
+        };
+        match delivered {
+            Ok(delivered) => Some(delivered),
+            Err(buf) => {
+                self.forget(buf);
+                self.chan().fail();
+                None
+            }
+        }
+    }
+}

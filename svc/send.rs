@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Replies: what goes into the Write list, into the Reply chunk, and inline.
+//!
+//! ```text
+//!   reply --take payloads out--> message
+//!     message fits behind its header        inline, RDMA_MSG
+//!     a Reply chunk was offered, and fits   in the Reply chunk, RDMA_NOMSG
+//!     else                                  RDMA_ERROR, ERR_CHUNK
+//! ```
+//!
+//! RDMA Writes and the Send that ends them are posted as one chain with one completion, since a
+//! Send is never executed before the Writes that were posted before it. The completion gives the
+//! pages of the reply back at once; no service thread is woken for that.
+//!
+//! # Copying
+//!
+//! What goes inline is copied behind the header. It is at most one Receive of the client, and
+//! the copy costs less than to map the page, buy the thread another one and free this one later.
+
+use super::{
+    call::CallState,
+    conn::{
+        Chan,
+        Conn, //
+    },
+    sq::SqReservation,
+    tunables::STAT_WRITE, //
+};
+use crate::{
+    kapi::{
+        ext::gfp::Gfp,
+        rdma::{
+            cq::{
+                impl_has_cqe,
+                Completion,
+                Cqe,
+                Wc,
+                WcError, //
+            },
+            dma::DmaBuf,
+            qp::Qp,
+            rw::{
+                Transfer,
+                TransferDir, //
+            },
+            Direction, //
+        },
+        sunrpc::{
+            errno::enotconn,
+            svc_rqst::{
+                CallRef,
+                Reply,
+                ReplyMap, //
+            }, //
+        },
+        trace::{
+            trace_svcrdma_err_chunk,
+            trace_svcrdma_err_vers,
+            trace_svcrdma_post_reply_chunk,
+            trace_svcrdma_post_send,
+            trace_svcrdma_post_write_chunk,
+            trace_svcrdma_sq_post_err,
+            trace_svcrdma_wc_send,
+            trace_svcrdma_wc_send_err,
+            trace_svcrdma_wc_send_flush, //
+        }, //
+    },
+    xdr::{
+        chunk::{
+            Lists,
+            WriteChunk, //
+        },
+        encode::{
+            encode_error,
+            encode_reply, //
+        },
+        error::Answer,
+        header::Header,
+        message::{
+            self,
+            ErrorBody, //
+        },
+        plan::{
+            choose_response,
+            Response, //
+        },
+        units::{
+            host_len,
+            wire_len,
+            Credits,
+            Handle,
+            Version,
+            Xid, //
+        }, //
+    },
+};
+use core::ops::Range;
+use kernel::{
+    prelude::*,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+
+/// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
+#[pin_data]
+pub(super) struct SendCtx {
+    #[pin]
+    cqe: Cqe<Self>,
+    header: DmaBuf,
+    /// Unmaps before the pages go.
+    transfer: Transfer,
+    reservation: Option<SqReservation>,
+    /// Whether the transfer is to a Reply chunk, perhaps among others.
+    reply_chunk: bool,
+}
+
+impl_has_cqe! {
+    impl HasCqe<0> for SendCtx { self.cqe }
+}
+
+impl SendCtx {
+    fn new(qp: &Qp<Chan>, len: usize) -> Result<Pin<KBox<Self>>> {
+        let header = DmaBuf::new(qp.pd(), len, Direction::ToDevice, Gfp::KERNEL)?;
+        KBox::pin_init(
+            pin_init!(SendCtx {
+                cqe <- Cqe::new(),
+                header,
+                transfer: Transfer::new(),
+                reservation: None,
+                reply_chunk: false,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Where the header, and what is sent inline, are written.
+    pub(super) fn buffer(self: Pin<&mut Self>) -> &mut [u8] {
+        self.project().header.as_mut_slice()
+    }
+}
+
+impl Completion for SendCtx {
+    type Handler = Chan;
+    type Pointer = Pin<KBox<Self>>;
+
+    fn done(this: Self::Pointer, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
+        let chan = qp.handler();
+        chan.keep_send_ctx(this);
+        match result {
+            Ok(wc) => trace_svcrdma_wc_send(wc.cid()),
+            Err(e) => {
+                match e.flushed() {
+                    true => trace_svcrdma_wc_send_flush(e.cid(), e.status(), e.vendor()),
+                    false => trace_svcrdma_wc_send_err(e.cid(), e.status(), e.vendor()),
+                }
+                chan.fail_completion("Send", &e);
+            }
+        }
+    }
+}
+
+impl Chan {
+    /// Something to send with.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn send_ctx(&self, qp: &Qp<Chan>) -> Result<Pin<KBox<SendCtx>>> {
+        let kept = self.sends.lock().pop();
+        match kept {
+            Some(ctx) => Ok(ctx),
+            None => SendCtx::new(qp, self.params.receive_size),
+        }
+    }
+
+    /// Keeps it for the next message; its pages, and its entries of the Send Queue, are given
+    /// back.
+    pub(super) fn keep_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
+        let fields = ctx.as_mut().project();
+        let mut pages = fields.transfer.finish().unwrap_or_default();
+        pages.truncate(0);
+        // The array itself is kept.
+        let kept = fields.transfer.set_pages(pages);
+        drop(fields.reservation.take());
+        drop(kept);
+        let full = self.sends.lock().push(ctx);
+        drop(full);
+    }
+}
+
+/// Whether `error` is a shortage of memory, or of what a device keeps for us, which is no reason
+/// to lose the connection. If so, waits a little before the next try.
+pub(super) fn pause(chan: &Chan, error: Error) -> bool {
+    if chan.is_closing() || (error != ENOMEM && error != EAGAIN) {
+        return false;
+    }
+    fsleep(Delta::from_millis(10));
+    true
+}
+
+/// Tries again as long as memory is short.
+pub(super) fn patiently<T>(chan: &Chan, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match f() {
+            Err(e) if pause(chan, e) => {}
+            other => return other,
+        }
+    }
+}
+
+/// A reply being made.
+struct Outgoing<'a> {
+    xid: Xid,
+    lists: Lists<'a>,
+    state: &'a CallState,
+    /// Octets of the whole reply, payloads included.
+    total: u32,
+    /// Octets of what is left without the payloads.
+    message: u32,
+}
+
+impl Outgoing<'_> {
+    /// Adds the RDMA Writes of the payloads, and of the message if it goes to `reply_chunk`.
+    fn map(
+        &self,
+        qp: &Qp<Chan>,
+        transfer: &mut Transfer,
+        map: &ReplyMap,
+        reply_chunk: Option<WriteChunk<'_>>,
+    ) -> Result {
+        for (chunk, payload) in self.lists.write.iter().zip(self.state.payloads()) {
+            let from = payload.offset..payload.offset.saturating_add(payload.length);
+            write(qp, transfer, map, from, &chunk, 0)?;
+        }
+        if let Some(chunk) = reply_chunk {
+            let mut skip = 0;
+            for region in self.state.regions(self.total) {
+                let len = region.end - region.start;
+                write(qp, transfer, map, region, &chunk, skip)?;
+                skip += len;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds RDMA Writes of the octets `from` of the reply to the octets of `chunk` after `skip`.
+fn write(
+    qp: &Qp<Chan>,
+    transfer: &mut Transfer,
+    map: &ReplyMap,
+    from: Range<u32>,
+    chunk: &WriteChunk<'_>,
+    skip: u32,
+) -> Result {
+    let mut at = host_len(from.start);
+    for segment in chunk.range(skip, from.end.saturating_sub(from.start)) {
+        let end = at + host_len(segment.length);
+        transfer.add(
+            qp,
+            TransferDir::Write,
+            map.pieces(at..end),
+            segment.length,
+            segment.offset.0,
+            segment.handle.0,
+        )?;
+        STAT_WRITE.inc();
+        at = end;
+    }
+    match at == host_len(from.end) {
+        true => Ok(()),
+        false => Err(EINVAL),
+    }
+}
+
+impl Conn {
+    /// What every reply grants.
+    fn credits(&self) -> Credits {
+        Credits(self.chan().params.sizes.credits)
+    }
+
+    /// Sends the reply to a Call, or an error report in its place.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot go on.
+    pub(super) fn send_reply(&self, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
+        if self.chan().is_closing() {
+            return Err(enotconn());
+        }
+        let limits = self.chan().params.list_limits();
+        let received = message::decode(call.bytes, &limits).map_err(|_| EINVAL)?;
+        let lists = received.lists();
+        let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
+        call.state.settle(total);
+        let out = Outgoing {
+            xid: received.header.xid,
+            lists,
+            state: call.state,
+            total,
+            message: call.state.message_len(total),
+        };
+        let header_len = lists.reply_header_len();
+        let send = self.chan().params.send;
+        let response = choose_response(send, header_len, out.message, lists.reply.as_ref());
+        let sent = match response {
+            _ if out.state.too_long() => Err(E2BIG),
+            Response::TooLarge => Err(E2BIG),
+            Response::Inline => self.send_out(reply, &out, None),
+            Response::ReplyChunk => self.send_out(reply, &out, lists.reply),
+        };
+        match sent {
+            // `EINVAL`: the service made the reply in a way that is not known here. To hang up
+            // would have the client ask again, for ever.
+            Err(E2BIG | EINVAL) => {
+                reply.copied();
+                self.send_error(&received.header, ErrorBody::Chunk)
+            }
+            other => other,
+        }
+    }
+
+    /// # Errors
+    ///
+    /// `E2BIG` if the client has not provided for this reply; else the connection cannot go on.
+    fn send_out(
+        &self,
+        reply: &mut Reply<'_>,
+        out: &Outgoing<'_>,
+        reply_chunk: Option<WriteChunk<'_>>,
+    ) -> Result {
+        let mut ctx = patiently(self.chan(), || self.chan().send_ctx(self.qp()))?;
+        match self.fill_out(ctx.as_mut(), reply, out, reply_chunk) {
+            Ok(len) => self.post_send(ctx, len, out.state.invalidate),
+            Err(e) => {
+                self.chan().keep_send_ctx(ctx);
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes the header and what goes inline, and maps the rest; returns the length of what is
+    /// to be sent.
+    fn fill_out(
+        &self,
+        mut ctx: Pin<&mut SendCtx>,
+        reply: &mut Reply<'_>,
+        out: &Outgoing<'_>,
+        reply_chunk: Option<WriteChunk<'_>>,
+    ) -> Result<usize> {
+        let buffer = ctx.as_mut().buffer();
+        let mut len = encode_reply(
+            buffer,
+            out.xid,
+            self.credits(),
+            &out.lists,
+            out.state.payloads().iter().map(|payload| payload.length),
+            reply_chunk.map(|_| out.message),
+        )
+        .map_err(|_| EINVAL)?;
+        if reply_chunk.is_none() {
+            for region in out.state.regions(out.total) {
+                let region = host_len(region.start)..host_len(region.end);
+                let room = buffer.get_mut(len..).ok_or(EINVAL)?;
+                if reply.message().copy_to(region.clone(), room) != region.len() {
+                    return Err(EINVAL);
+                }
+                len += region.len();
+            }
+        }
+        if reply_chunk.is_none() && !out.state.has_payload() {
+            reply.copied();
+            return Ok(len);
+        }
+        let fields = ctx.project();
+        *fields.reply_chunk = reply_chunk.is_some();
+        let transfer = fields.transfer;
+        let mut pages = transfer.finish().unwrap_or_default();
+        let map = patiently(self.chan(), || reply.take_pages(&mut pages))?;
+        loop {
+            if transfer.set_pages(pages).is_err() {
+                return Err(EINVAL);
+            }
+            match out.map(self.qp(), transfer, &map, reply_chunk) {
+                Err(e) if pause(self.chan(), e) => {
+                    pages = transfer.finish().unwrap_or_default();
+                }
+                // More RDMA Writes than the Send Queue has entries.
+                Ok(()) if transfer.sqes() >= self.chan().sq.depth() => return Err(E2BIG),
+                other => return other.map(|()| len),
+            }
+        }
+    }
+
+    /// Posts the RDMA Writes of `ctx` and a Send of the first `len` octets of its buffer. Waits
+    /// for room in the Send Queue.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`, and those of posting.
+    fn post_send(&self, ctx: Pin<KBox<SendCtx>>, len: usize, invalidate: Option<Handle>) -> Result {
+        let sqes = ctx.transfer.sqes().saturating_add(1);
+        match self.chan().sq.reserve(sqes) {
+            Ok(reservation) => self.post_reserved(ctx, len, invalidate, reservation),
+            Err(e) => {
+                self.chan().keep_send_ctx(ctx);
+                Err(e)
+            }
+        }
+    }
+
+    /// As [`Self::post_send`], with the room in the Send Queue at hand.
+    ///
+    /// # Errors
+    ///
+    /// Those of posting.
+    pub(super) fn post_reserved(
+        &self,
+        mut ctx: Pin<KBox<SendCtx>>,
+        len: usize,
+        invalidate: Option<Handle>,
+        reservation: SqReservation,
+    ) -> Result {
+        *ctx.as_mut().project().reservation = Some(reservation);
+        let posted = self.qp().post::<SendCtx, 0>(ctx, |ctx, chain| {
+            chain.transfer(&ctx.transfer)?;
+            match ctx.reply_chunk {
+                _ if chain.wrs() == 0 => {}
+                true => trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs()),
+                false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
+            }
+            trace_svcrdma_post_send(chain.cid(), 1, invalidate.map_or(0, |handle| handle.0));
+            let sge = core::iter::once(ctx.header.sge(0..len)?);
+            match invalidate {
+                Some(handle) => chain.send_with_invalidate(sge, handle.0),
+                None => chain.send(sge),
+            }
+        });
+        posted.map_err(|refused| {
+            trace_svcrdma_sq_post_err(&self.peer_addr(), refused.error.to_errno());
+            self.chan().keep_send_ctx(refused.owner);
+            refused.error
+        })
+    }
+
+    /// Answers a message that could not be used. The connection stays, unless it is lost.
+    pub(super) fn send_refusal(&self, header: &Header, answer: Answer) {
+        let body = match answer {
+            Answer::Drop => return,
+            Answer::ErrVers => ErrorBody::Version {
+                low: Version::ONE,
+                high: Version::ONE,
+            },
+            Answer::ErrChunk => ErrorBody::Chunk,
+        };
+        if self.send_error(header, body).is_err() {
+            self.chan().fail();
+        }
+    }
+
+    /// Sends an error report about the message that had `header`. Invalidates nothing.
+    fn send_error(&self, header: &Header, body: ErrorBody) -> Result {
+        let mut ctx = patiently(self.chan(), || self.chan().send_ctx(self.qp()))?;
+        let credits = self.credits();
+        match body {
+            ErrorBody::Version { .. } => trace_svcrdma_err_vers(header.xid.0),
+            _ => trace_svcrdma_err_chunk(header.xid.0),
+        }
+        let buffer = ctx.as_mut().buffer();
+        match encode_error(buffer, header.xid, header.version, credits, body) {
+            Ok(len) => self.post_send(ctx, len, None),
+            Err(_) => {
+                self.chan().keep_send_ctx(ctx);
+                Err(EINVAL)
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What an administrator can set and read for the server, in `/proc/sys/sunrpc/svc_rdma`.
+//!
+//! A connection reads the numbers when it is accepted; changing one does not touch
+//! connections that exist. The counters are sums over all connections since the module was
+//! loaded or the counter was last written to.
+
+use crate::kapi::sysctl::{
+    Counter,
+    File,
+    Registration,
+    Uint, //
+};
+use kernel::prelude::*;
+
+/// Credits that a connection grants, if its device allows as many Receives.
+pub(super) static MAX_REQUESTS: Uint = Uint::new(128, 4, 16384);
+
+/// Bytes of the largest message received or sent inline, transport header included.
+pub(super) static MAX_REQ_SIZE: Uint = Uint::new(4096, 4096, 65536);
+
+/// RDMA Reads that a connection may have outstanding on the wire, if the client and the
+/// device allow as many.
+pub(super) static MAX_OUTBOUND_READ_REQUESTS: Uint = Uint::new(16, 1, 255);
+
+/// Segments of Read chunks for which RDMA Reads were prepared.
+pub(super) static STAT_READ: Counter = Counter::new();
+
+/// Messages taken from the Receive Queue for dispatch.
+pub(super) static STAT_RECV: Counter = Counter::new();
+
+/// Segments of Write and Reply chunks for which RDMA Writes were prepared.
+pub(super) static STAT_WRITE: Counter = Counter::new();
+
+/// Times that a reply had to wait for room in the Send Queue.
+pub(super) static STAT_SQ_STARVE: Counter = Counter::new();
+
+// Always zero, as in the C module: monitors that read every file of the directory find the
+// ones they know.
+static STAT_UNUSED: Uint = Uint::new(0, 0, 0);
+
+/// Shows the files in `/proc/sys/sunrpc/svc_rdma` until the result is dropped. May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM` if memory is short or a file of the same name exists.
+pub(crate) fn register() -> Result<Registration> {
+    Registration::new(
+        c"sunrpc/svc_rdma",
+        &[
+            File::Uint(c"max_requests", &MAX_REQUESTS),
+            File::Uint(c"max_req_size", &MAX_REQ_SIZE),
+            File::Uint(c"max_outbound_read_requests", &MAX_OUTBOUND_READ_REQUESTS),
+            File::Counter(c"rdma_stat_read", &STAT_READ),
+            File::Counter(c"rdma_stat_recv", &STAT_RECV),
+            File::Counter(c"rdma_stat_write", &STAT_WRITE),
+            File::Counter(c"rdma_stat_sq_starve", &STAT_SQ_STARVE),
+            File::Uint(c"rdma_stat_rq_starve", &STAT_UNUSED),
+            File::Uint(c"rdma_stat_rq_poll", &STAT_UNUSED),
+            File::Uint(c"rdma_stat_rq_prod", &STAT_UNUSED),
+            File::Uint(c"rdma_stat_sq_poll", &STAT_UNUSED),
+            File::Uint(c"rdma_stat_sq_prod", &STAT_UNUSED),
+        ],
+    )
+}
