@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#
+# rpcrdma_rs: what a user and a developer type. The Kbuild half is in Kbuild
+# and rpcrdma_rs/Kbuild; the kernel's own make reads those, not this file.
+#
+# With KDIR=<prepared kernel tree>, targets run here with this machine's tools.
+# Without, they run in the root folder that 'make prepare' makes from Debian's
+# packages, against the kernel tree it prepares.
+
+MODULE := rpcrdma_rs/rpcrdma_rs.ko
+VM := selftests/vm
+NATIVE := all clippy rust-analyzer fmt fmtcheck doc test
+.DEFAULT_GOAL := all
+MAKEFLAGS += --no-print-directory
+# Progress lines count from here.
+export STARTED := $(or $(STARTED),$(shell date +%s))
+
+help:
+	@echo 'The main jobs (as root, on Debian 12 or 13; prepare what they need):'
+	@echo '  demo           two guests with the module: copy a source tree to the server and back'
+	@echo '  check          all tests (SUITES="..." for some: see selftests/check)'
+	@echo '  shell          a prompt in a client guest, with the mount in place'
+	@echo
+	@echo 'For an administrator of a kernel with Rust:'
+	@echo '  KDIR=<prepared kernel tree>    build $(MODULE) (KRELEASE=<release>'
+	@echo '                 if not for the running kernel)'
+	@echo '  install        the module, its modprobe.d lines, depmod (INSTALL_MOD_PATH=<root>)'
+	@echo '  clean          remove what was built'
+	@echo
+	@echo 'For a developer (in the prepared root folder unless KDIR is given):'
+	@echo '  prepare        root folder, toolchain and kernel tree, in ~/.cache/rpcrdma-rs'
+	@echo '  all            build $(MODULE)'
+	@echo '  test           host tests of the pure code'
+	@echo '  fuzz           a bounded run of the fuzz targets (FUZZ_SECONDS=<n> for all)'
+	@echo '  vmtest         guest tests (VMTEST_ARGS=... : see selftests/vm/check --help)'
+	@echo '  fmt fmtcheck   rustfmt with the kernel'"'"'s settings'
+	@echo '  lint           the layers, and other rules of the tree'
+	@echo '  clippy         clippy with the kernel'"'"'s flags, warnings are errors'
+	@echo '  rust-analyzer  rust-project.json'
+	@echo '  doc            rustdoc of the pure code'
+
+ifdef KDIR
+
+KRELEASE ?= $(shell uname -r)
+KMAKE = $(MAKE) -C $(KDIR) M=$(CURDIR) $(KMAKE_ARGS)
+RUSTFMT ?= rustfmt
+SOURCES = $(shell find rpcrdma_rs xdr clnt svc selftests -name '*.rs' \
+	! -name '*generated*' ! -path '*/target/*')
+
+check-kdir:
+	@rpcrdma_rs/check-kdir $(KDIR) $(KRELEASE)
+
+all: check-kdir
+	$(KMAKE) modules
+
+# The kernel's make does not format external modules, hence by hand.
+fmt:
+	$(RUSTFMT) --edition 2021 --config-path $(KDIR)/.rustfmt.toml $(SOURCES)
+
+fmtcheck:
+	$(RUSTFMT) --edition 2021 --config-path $(KDIR)/.rustfmt.toml --check $(SOURCES)
+
+# In a copy: clippy may alter the code that is generated.
+clippy: check-kdir
+	@rm -rf $(CLIPPY_DIR)
+	@mkdir -p $(CLIPPY_DIR)
+	@cp -r Kbuild rpcrdma_rs xdr clnt svc $(CLIPPY_DIR)
+	@find $(CLIPPY_DIR) \( -name '*.o' -o -name '.*.cmd' -o -name '*.ko' \) -delete
+	+$(MAKE) -C $(KDIR) M=$(CLIPPY_DIR) $(KMAKE_ARGS) CLIPPY=1 KRUSTFLAGS=-Dwarnings \
+		rpcrdma_rs/rpcrdma_main.o
+	@rm -rf $(CLIPPY_DIR)
+CLIPPY_DIR ?= /tmp/rpcrdma_rs-clippy
+
+rust-analyzer: check-kdir
+	$(KMAKE) rust-analyzer
+
+doc:
+	rustdoc --edition 2021 --crate-name xdr -o doc xdr/mod.rs
+
+# The build folder is not the checkout's, which cargo of the machine may use.
+test:
+	cd selftests/host && CARGO_TARGET_DIR=$(TEST_DIR) cargo test --offline
+TEST_DIR ?= /tmp/rpcrdma_rs-host
+
+else # no KDIR
+
+$(NATIVE): prepare
+	@$(VM)/native $@
+
+prepare:
+	@$(VM)/prepare
+
+endif
+
+demo shell: all
+	@$(VM)/$@
+
+check: all
+	@selftests/check $(SUITES)
+
+vmtest: all
+	@$(VM)/check $(VMTEST_ARGS)
+
+fuzz:
+	@selftests/fuzz/run $(or $(FUZZ_SECONDS),60)
+
+lint:
+	@selftests/lint/layers.sh
+
+# The release the module was built for is in the module itself.
+INSTALL_RELEASE = $(shell grep -aoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)
+MODLIB = $(INSTALL_MOD_PATH)/lib/modules/$(INSTALL_RELEASE)
+DEPMOD ?= $(shell PATH=$$PATH:/usr/sbin:/sbin command -v depmod)
+
+install:
+	@[ -f $(MODULE) ] || { echo "error: no $(MODULE): first make KDIR=<prepared kernel tree>" >&2; exit 1; }
+	@[ -n "$(INSTALL_RELEASE)" ] || { echo "error: $(MODULE) names no kernel release" >&2; exit 1; }
+	@[ -n "$(DEPMOD)" ] || { echo "error: no depmod here: install the package kmod" >&2; exit 1; }
+	@[ -d $(MODLIB) ] || { echo "error: no modules of kernel $(INSTALL_RELEASE) in $(MODLIB)" >&2; exit 1; }
+	install -D -m 644 $(MODULE) $(MODLIB)/updates/rpcrdma_rs.ko
+	install -D -m 644 rpcrdma_rs/modprobe.d/rpcrdma_rs.conf $(INSTALL_MOD_PATH)/etc/modprobe.d/rpcrdma_rs.conf
+	$(DEPMOD) $(INSTALL_MOD_PATH:%=-b %) $(INSTALL_RELEASE)
+
+clean:
+	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' -o -name '*.mod' \
+		-o -name '*.mod.c' -o -name '.*.cmd' -o -name '.*.d' -o -name '*.rmeta' \
+		-o -name modules.order -o -name Module.symvers -o -name '*generated.rs' \) \
+		-type f -exec rm -f {} +
+	rm -rf doc rust-project.json .module-common.o selftests/host/target selftests/fuzz/target
+
+.PHONY: help check-kdir $(NATIVE) prepare demo shell check vmtest fuzz lint install clean

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""cycles.py COUNT: insert the module, serve, mount, do I/O, undo it all; again and again.
+
+Server and client are this guest. After each cycle nothing of ours may be left:
+no RDMA resource, and the module must be removable.
+
+Memory is looked at every COUNT / 5 cycles, with caches dropped. The first
+fifth is warm-up, in which the kernel's caches fill. A leak goes on after that:
+
+* a slab cache whose objects grow by at least one per cycle in each of the four
+  remaining fifths is one; a cache that only fluctuates goes down or stands
+  still in one of them;
+* available memory may not have shrunk, from the first fifth to the last, by more
+  than 100 KiB per cycle, which is less than one connection's Receive buffers.
+"""
+
+import os
+import sys
+import time
+
+from nfstest import case, data, expect, expect_that, mount, read_file, shell, umount, write_file
+
+KIND = os.environ.get("CYCLES_MODULE", "rust")
+FOLDER = "/mnt/cycles"
+SIZES = (1, 4000, 5000, 1 << 20)
+
+
+def slabs():
+    """Active objects of every slab cache."""
+    with open("/proc/slabinfo", encoding="ascii") as file:
+        lines = file.readlines()[2:]
+    return {line.split()[0]: int(line.split()[1]) for line in lines}
+
+
+def available():
+    """MemAvailable in KiB."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return [int(line.split()[1]) for line in file if line.startswith("MemAvailable")][0]
+
+
+def snapshot():
+    """Memory in use once what can be freed is freed.
+
+    Freed objects that a slab cache keeps at hand count as active until it is shrunk.
+    """
+    for _ in range(2):
+        shell("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.5\n"
+              "for file in /sys/kernel/slab/*/shrink; do echo 1 >$file; done")
+    return slabs(), available()
+
+
+def cycle(number):
+    """One cycle; every second one over IPv6, the NFS version changes as well."""
+    version = ("3", "4.0", "4.1", "4.2")[number % 4]
+    family = ("ipv4", "ipv6")[number % 2]
+    # Nobody is there to reclaim anything; else each start has 10 s of grace.
+    # nfsdcld ends with nfsd. Without it the grace period of 10 s cannot be ended.
+    shell(f"module_load {KIND} && {{ pidof nfsdcld >/dev/null || nfsdcld; }} && "
+          "rpc.nfsd --rdma=$PORT 4")
+    # Refused if there is no grace period, as after the first start.
+    shell("echo Y >/proc/fs/nfsd/v4_end_grace", check=False)
+    mount(version, family, FOLDER)
+    for size in SIZES:
+        path = f"{FOLDER}/file-{size}"
+        write_file(path, data(size, number), os.O_DIRECT)
+        expect(f"content of {size} bytes", read_file(path, os.O_DIRECT), data(size, number))
+    for size in SIZES:
+        os.unlink(f"{FOLDER}/file-{size}")
+    umount(FOLDER)
+    expect("RDMA resources that are left",
+           shell(f"rpc.nfsd 0; settle || rdma_leftovers; module_unload {KIND}"), "")
+
+
+def first_start():
+    """What has to be started once: all but the module's own part of server_start."""
+    shell(f"module_load {KIND}; server_start; client_start; server_stop; module_unload {KIND}")
+
+
+def main():
+    """The group."""
+    count = int(sys.argv[1])
+    with case("services are up"):
+        first_start()
+    samples, good = [], 0
+    started = time.monotonic()
+    with case(f"{count} cycles of insert, serve, mount, I/O, unmount, stop, remove"):
+        for number in range(count):
+            cycle(number)
+            good += 1
+            if good % (count // 5) == 0:
+                samples.append(snapshot())
+                print(f"{good} cycles in {time.monotonic() - started:.0f} s", flush=True)
+    print(f"KiB available: {[kib for _, kib in samples]}")
+    with case("no slab cache grows from fifth to fifth"):
+        expect("samples", len(samples), 5)
+        per_fifth = count // 5
+        growing = []
+        for name in samples[0][0]:
+            counts = [objects.get(name, 0) for objects, _ in samples]
+            if all(b - a >= per_fifth for a, b in zip(counts, counts[1:])):
+                growing.append(f"{name} {counts}")
+        expect("slab caches that grow", growing, [])
+    with case("available memory does not shrink"):
+        expect("samples", len(samples), 5)
+        lost = samples[0][1] - samples[-1][1]
+        expect_that(f"{lost} KiB less than after the first fifth", lost < 100 * (count * 4 // 5))
+
+
+main()

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#
+# Functions for jobs in a guest; sourced by every job. /t is the folder shared
+# with the host; the addresses are those of the guest that serves.
+
+SERVER=192.168.88.2
+SERVER6=fd88::2
+EXPORT=/srv/export
+PORT=20049
+SHARE=/t
+
+# --- the other guest and the host -------------------------------------------
+
+one_guest() {
+	grep -q 'guest.addresses=1,2' /proc/cmdline
+}
+
+# ask LINE: hand a request to the host, print its answer, return its status.
+ask() {
+	local status
+	exec 8>/run/ask.lock
+	flock 8
+	exec 9<>/dev/virtio-ports/ask
+	echo "$*" >&9
+	read -r status <&9
+	exec 9>&-
+	cat "$SHARE/answer.$(hostname)"
+	exec 8>&-
+	return "$status"
+}
+
+# peer [-t SECONDS] COMMAND...: run COMMAND (shell text, this library at hand)
+# in the other guest; with one guest, here.
+peer() {
+	local seconds=120 job
+	if [ "$1" = -t ]; then
+		seconds=$2
+		shift 2
+	fi
+	if one_guest; then
+		timeout "$seconds" bash -c ". /t/guest/lib.sh; $*"
+		return
+	fi
+	job=jobs/peer-$(hostname)-$$-$RANDOM
+	printf '%s\n' ". /t/guest/lib.sh" "$*" >"$SHARE/$job"
+	ask "peer $seconds $job"
+}
+
+# qemu_monitor LINE: a command for this guest's QEMU, such as "set_link n0 off".
+qemu_monitor() {
+	ask "host $*"
+}
+
+# --- modules ------------------------------------------------------------------
+
+# module_load c|rust: the transport module, by insmod for ours, so that what is
+# tested is the file just built.
+module_load() {
+	case $1 in
+	c) modprobe rpcrdma ;;
+	rust)
+		modprobe -a sunrpc rdma_cm ib_core
+		# Should ours be missing, the test must not go on with the C module.
+		mkdir -p /run/modprobe.d
+		echo "install rpcrdma /bin/false" >/run/modprobe.d/no-c-module.conf
+		insmod "$SHARE/rpcrdma_rs.ko"
+		;;
+	none) ;;
+	*) echo "module_load: no module '$1'" >&2; return 2 ;;
+	esac
+}
+
+module_name() {
+	case $1 in c) echo rpcrdma ;; rust) echo rpcrdma_rs ;; esac
+}
+
+# module_refs NAME: the module's use count; empty when it is not loaded.
+module_refs() {
+	cat "/sys/module/$1/refcnt" 2>/dev/null
+}
+
+# module_unload c|rust: fails when something still holds it.
+module_unload() {
+	local name try
+	name=$(module_name "$1")
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		[ "$(module_refs "$name")" = 0 ] && break
+		sleep 0.5
+	done
+	rm -f /run/modprobe.d/no-c-module.conf
+	rmmod "$name"
+}
+
+# --- server -------------------------------------------------------------------
+
+# server_start: nfsd with TCP and RDMA listeners, exporting a tmpfs. Leases and
+# grace periods are as short as the kernel allows, so that tests need not wait.
+server_start() {
+	modprobe -a nfsd lockd || return
+	mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd || return
+	rpc_pipefs_mount
+	echo 10 >/proc/fs/nfsd/nfsv4leasetime
+	echo 10 >/proc/fs/nfsd/nfsv4gracetime
+	echo 1 >/proc/sys/fs/nfs/nlm_grace_period
+	# Else it depends on the guest's memory.
+	echo 1048576 >/proc/fs/nfsd/max_block_size
+	mkdir -p "$EXPORT" /var/lib/nfs/nfsdcld /var/lib/nfs/v4recovery
+	mountpoint -q "$EXPORT" || mount -t tmpfs -o size=2g,mode=1777 export "$EXPORT"
+	echo "$EXPORT *(rw,sync,insecure,no_root_squash,no_subtree_check,fsid=0)" >/etc/exports
+	exportfs -ra || return
+	rpc_services_start
+	pidof nfsdcld >/dev/null || nfsdcld || return
+	pidof rpc.mountd >/dev/null || rpc.mountd || return
+	rpc.nfsd --rdma=$PORT "${1:-8}" || return
+	grep -q "rdma $PORT" /proc/fs/nfsd/portlist || {
+		echo "server_start: nfsd has no RDMA listener" >&2
+		return 1
+	}
+}
+
+# server_stop: nfsd and its listeners.
+server_stop() {
+	rpc.nfsd 0
+}
+
+rpc_pipefs_mount() {
+	modprobe sunrpc
+	mountpoint -q /run/rpc_pipefs ||
+		mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
+}
+
+# rpcbind and statd, which NFSv3 needs on both sides.
+rpc_services_start() {
+	pidof rpcbind >/dev/null || rpcbind -w
+	pidof rpc.statd >/dev/null || rpc.statd --no-notify
+}
+
+# --- client -------------------------------------------------------------------
+
+# client_start: what a guest needs before its first mount.
+client_start() {
+	modprobe nfsv4
+	modprobe nfsv3
+	rpc_pipefs_mount
+	rpc_services_start
+}
+
+# client_mount VERSION ADDRESS FOLDER [OPTIONS]: mount the export over RDMA.
+client_mount() {
+	local version=$1 address=$2 folder=$3 options=${4-} path=/ proto=rdma
+	case $version in 3*) path=$EXPORT ;; esac
+	case $address in *:*) address="[$address]" proto=rdma6 ;; esac
+	mkdir -p "$folder"
+	mount -t nfs -o "proto=$proto,port=$PORT,vers=$version${options:+,$options}" \
+		"$address:$path" "$folder"
+}
+
+# rdma_counters FOLDER: the 27 numbers of the mount's "xprt: rdma" line, summed
+# over its transports, one per line with its name.
+rdma_counters() {
+	awk -v folder="$1" '
+	BEGIN {
+		split("srcport bind_count connect_count connect_time idle_time sends recvs " \
+			"bad_xids req_u bklog_u " \
+			"read_chunks write_chunks reply_chunks total_rdma_request " \
+			"total_rdma_reply pullup_copy_count fixup_copy_count hardway_register_count " \
+			"failed_marshal_count bad_reply_count nomsg_call_count mrs_recycled " \
+			"mrs_orphaned mrs_allocated local_inv_needed empty_sendctx_q reply_waits", names, " ")
+	}
+	$1 == "device" { ours = ($5 == folder) }
+	ours && $1 == "xprt:" && $2 == "rdma" {
+		for (i = 3; i <= NF; i++) sum[i - 2] += $i
+		n = NF - 2
+	}
+	END { for (i = 1; i <= n; i++) print names[i], sum[i] }' /proc/self/mountstats
+}
+
+# rdma_counter FOLDER NAME
+rdma_counter() {
+	rdma_counters "$1" | awk -v name="$2" '$1 == name { print $2 }'
+}
+
+# rdma_leftovers: RDMA resources of kernel users other than the MAD service.
+rdma_leftovers() {
+	rdma resource show qp | grep -v -e 'type GSI' -e 'type SMI'
+	rdma resource show cm_id
+	rdma resource show mr
+	rdma resource show pd | grep -v 'comm \[ib_core\]'
+	rdma resource show cq | grep -v 'comm \[ib_core\]'
+}
+
+# settle: wait (at most 10 s) until connections that are being closed are gone.
+settle() {
+	local try
+	for try in {1..40}; do
+		[ -z "$(rdma_leftovers)" ] && return
+		sleep 0.25
+	done
+	echo "settle: after $try tries there are still RDMA resources"
+	return 1
+}

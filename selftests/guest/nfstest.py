@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""What the guest tests in Python share: results, mounts, counters, data."""
+
+import contextlib
+import os
+import random
+import subprocess
+import time
+import traceback
+
+SERVER = {"ipv4": "192.168.88.2", "ipv6": "fd88::2"}
+EXPORT = "/srv/export"
+COUNTERS = (
+    "srcport bind_count connect_count connect_time idle_time sends recvs bad_xids req_u bklog_u "
+    "read_chunks write_chunks reply_chunks total_rdma_request total_rdma_reply "
+    "pullup_copy_count fixup_copy_count hardway_register_count failed_marshal_count "
+    "bad_reply_count nomsg_call_count mrs_recycled mrs_orphaned mrs_allocated "
+    "local_inv_needed empty_sendctx_q reply_waits").split()
+
+PATTERN = random.Random(20049).randbytes(1 << 20)
+
+
+class Skip(Exception):
+    """The test cannot be run here; the text says why."""
+
+
+@contextlib.contextmanager
+def case(name):
+    """One test: what its block raises makes it fail."""
+    started = time.monotonic()
+    try:
+        yield
+    except Skip as why:
+        print(f"skip {name} # {why}", flush=True)
+    except Exception as error:  # pylint: disable=broad-except
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        print(f"not ok {name}")
+        print(f"{type(error).__name__}: {error} "
+              f"({os.path.basename(where.filename)}:{where.lineno})", flush=True)
+    else:
+        print(f"ok {name}", flush=True)
+    seconds = time.monotonic() - started
+    if seconds > 3:
+        print(f"took {seconds:.1f} s", flush=True)
+
+
+def expect(what, got, wanted):
+    """Fail with both values unless they are equal."""
+    if got != wanted:
+        raise AssertionError(f"{what}: {short(got)}, expected {short(wanted)}")
+
+
+def expect_that(what, holds):
+    """Fail unless `holds`."""
+    if not holds:
+        raise AssertionError(what)
+
+
+def short(value):
+    """A value as it fits in a line."""
+    text = repr(value)
+    return text if len(text) < 200 else f"{text[:160]}... ({len(value)} long)"
+
+
+def shell(script, check=True):
+    """Run shell text with the library of functions; returns what it prints."""
+    done = subprocess.run(["bash", "-c", ". /t/guest/lib.sh\n" + script], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if check and done.returncode != 0:
+        raise AssertionError(f"'{script}' ended with {done.returncode}: {done.stdout.strip()}")
+    return done.stdout
+
+
+def mount(version, family, folder, options=""):
+    """Mount the export over RDMA."""
+    shell(f"client_mount {version} {SERVER[family]} {folder} {options}")
+
+
+def umount(folder):
+    """Unmount."""
+    subprocess.run(["umount", folder], check=True)
+
+
+def data(size, seed):
+    """`size` bytes that depend on `seed`, different at every offset of a page."""
+    start = seed * 7919 % (len(PATTERN) - 1)
+    out = PATTERN[start:start + size]
+    while len(out) < size:
+        out += PATTERN[:size - len(out)]
+    return out
+
+
+def counters(folder):
+    """The sums of the mount's "xprt: rdma" lines."""
+    ours, sums = False, [0] * len(COUNTERS)
+    with open("/proc/self/mountstats", encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            if words[:1] == ["device"]:
+                ours = words[4] == folder
+            elif ours and words[:2] == ["xprt:", "rdma"]:
+                expect("values in the xprt: rdma line", len(words) - 2, len(COUNTERS))
+                for i, word in enumerate(words[2:]):
+                    sums[i] += int(word)
+    return dict(zip(COUNTERS, sums))
+
+
+class Delta:
+    """How far counters of a mount moved in a with block."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.moved = {}
+
+    def __enter__(self):
+        self.before = counters(self.folder)
+        return self
+
+    def __exit__(self, *_):
+        after = counters(self.folder)
+        self.moved = {name: after[name] - self.before[name] for name in COUNTERS}
+
+    def __getattr__(self, name):
+        return self.moved[name]
+
+    def expect_used(self, *names):
+        """Each of these transfer modes was used, and none of the others."""
+        modes = ("read_chunks", "write_chunks", "reply_chunks", "nomsg_call_count")
+        used = [name for name in modes if self.moved[name]]
+        expect("transfer modes used", used, [name for name in modes if name in names])
+
+
+def write_file(path, content, flags=0):
+    """Create or overwrite a file."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o644)
+    try:
+        done = 0
+        while done < len(content):
+            done += os.write(fd, content[done:])
+    finally:
+        os.close(fd)
+
+
+def read_file(path, flags=0, cached=False):
+    """The content of a file; from the server, unless `cached`."""
+    fd = os.open(path, os.O_RDONLY | flags)
+    try:
+        if not cached:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        parts = []
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)

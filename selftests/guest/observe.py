@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""What an administrator sees and sets: sysctls, counters, trace events, addresses.
+
+Run in the client guest; the server's part is looked at through it. The C module
+has the same files and events, so that most tests hold for either.
+"""
+
+import glob
+import os
+import re
+import shlex
+
+from nfstest import SERVER, case, data, expect, expect_that, mount, read_file, shell, umount
+from nfstest import write_file
+
+FOLDER = "/mnt/observe"
+CLIENT = "/proc/sys/sunrpc"
+SERVICE = "/proc/sys/sunrpc/svc_rdma"
+COUNTED = ("rdma_stat_recv", "rdma_stat_read", "rdma_stat_write", "rdma_stat_sq_starve")
+# File, least, most, default.
+CLIENT_NUMBERS = (
+    ("rdma_slot_table_entries", 4, 16384, 128),
+    ("rdma_max_inline_read", 1024, 65536, 4096),
+    ("rdma_max_inline_write", 1024, 65536, 4096),
+    ("rdma_inline_write_padding", 0, 4096, 0),
+    ("rdma_memreg_strategy", 0, 6, 5),
+)
+SERVER_NUMBERS = (
+    ("max_requests", 4, 16384, 128),
+    ("max_req_size", 4096, 65536, 4096),
+    ("max_outbound_read_requests", 1, 255, 16),
+)
+
+
+class Side:
+    """One of the two guests, or the only one."""
+
+    def __init__(self, role, module):
+        self.role, self.module = role, module
+
+    def shell(self, script, check=True):
+        """Run shell text there; returns what it prints."""
+        if self.role == "server":
+            script = "peer " + shlex.quote(script)
+        return shell(script, check)
+
+    def numbers(self, folder, files):
+        """Each file has its default, keeps to its bounds, and takes both of them."""
+        for name, least, most, default in files:
+            values = (least - 1, most + 1, "x", least, most, default)
+            answers = self.shell(f"""cd {folder} && cat {name}
+                for value in {" ".join(map(str, values))}; do
+                    echo $value 2>/dev/null >{name} && echo taken || echo refused
+                    cat {name}
+                done""").split()
+            expect(name, answers, [
+                str(default), "refused", str(default), "refused", str(default), "refused",
+                str(default), "taken", str(least), "taken", str(most), "taken", str(default)])
+
+    def defaults(self, folder, files):
+        """Set each file to its default."""
+        self.set_all(folder, {name: default for name, _, _, default in files})
+
+    def set_all(self, folder, values):
+        """Write to several files."""
+        self.shell("; ".join(f"echo {value} >{folder}/{name}" for name, value in values.items()))
+
+    def events(self, work):
+        """The trace events, one line each, of what `work` does."""
+        tracing = "cd /sys/kernel/tracing"
+        self.shell(f"{tracing} && echo >trace && echo 1 >events/rpcrdma/enable")
+        try:
+            work()
+        finally:
+            self.shell(f"{tracing} && echo 0 >events/rpcrdma/enable")
+        # Only what follows the time stamp: event and fields.
+        text = self.shell(f"{tracing} && sed -n 's/^.*[0-9]: \\(\\(xprt\\|svc\\)rdma_\\)/\\1/p' trace")
+        return text.splitlines()
+
+
+def names(events):
+    """The names of events."""
+    return {line.split(":")[0] for line in events}
+
+
+def fields(events, event, pattern):
+    """What `pattern` matches in the events of one name."""
+    found = [re.search(pattern, line) for line in events if line.startswith(event + ":")]
+    return [match[1] for match in found if match]
+
+
+def mounted(work=lambda: None):
+    """Mount, do something, unmount."""
+    mount("4.1", "ipv4", FOLDER)
+    try:
+        work()
+    finally:
+        umount(FOLDER)
+
+
+def io(size=1 << 20):
+    """Write and read a file directly, and compare."""
+    path = f"{FOLDER}/observed"
+    write_file(path, data(size, 5), os.O_DIRECT if size % 4096 == 0 else 0)
+    expect_that("what was read is what was written", read_file(path) == data(size, 5))
+
+
+def test_numbers(client, server):
+    """Sysctls: bounds, defaults, and that connections heed them."""
+    with case("client: numbers have their defaults and bounds"):
+        client.numbers(CLIENT, CLIENT_NUMBERS)
+    with case("server: numbers have their defaults and bounds"):
+        server.numbers(SERVICE, SERVER_NUMBERS)
+    if client.module != server.module:
+        with case("both modules have the same files"):
+            listing = f"ls {CLIENT} {SERVICE}"
+            expect("files", client.shell(listing).split(), server.shell(listing).split())
+    with case("client: a Call asks for as many credits as there are slots"):
+        client.set_all(CLIENT, {"rdma_slot_table_entries": 8})
+        events = server.events(lambda: mounted(io))
+        client.set_all(CLIENT, {"rdma_slot_table_entries": 128})
+        expect("credits asked for", set(fields(events, "svcrdma_decode_rqst", r"credits=(\d+)")),
+               {"8"})
+    with case("client: a new connection has the inline sizes that are set"):
+        inline = ("rdma_max_inline_read", "rdma_max_inline_write")
+        client.set_all(CLIENT, dict.fromkeys(inline, 1024))
+        events = client.events(lambda: mounted(lambda: (io(3000), io())))
+        client.set_all(CLIENT, dict.fromkeys(inline, 4096))
+        expect("agreed sizes",
+               set(fields(events, "xprtrdma_inline_thresh", r"neg send/recv=(\d+/\d+)")),
+               {"1024/1024"})
+    with case("server: a new connection grants what is set"):
+        server.set_all(SERVICE, {"max_requests": 16})
+        events = client.events(lambda: mounted(io))
+        server.set_all(SERVICE, {"max_requests": 128})
+        expect("credits granted", set(fields(events, "xprtrdma_reply", r"credits=(\d+)")), {"16"})
+
+
+def test_bounds(client, server):
+    """Connections at the bounds of the numbers, many requests at a time."""
+    copies = f"""cd {FOLDER} && head -c 300001 /dev/urandom >/tmp/bounds
+        for i in 1 2 3 4 5 6; do cp /tmp/bounds bounds$i & done
+        wait
+        sync && echo 3 >/proc/sys/vm/drop_caches
+        for i in 1 2 3 4 5 6; do cmp /tmp/bounds bounds$i || exit 1; done
+        rm bounds*"""
+    # Not the largest grant: Receives of that size for all of it need 2 GiB.
+    for slots, inline, grant, size in ((4, 1024, 4, 4096), (4, 65536, 2048, 65536),
+                                       (16384, 1024, 4, 65536), (16384, 65536, 2048, 4096)):
+        name = f"{slots} slots, inline {inline}; server: {grant} credits, inline {size}"
+        with case(f"connections work with {name}"):
+            if client.module == "rust":
+                client.set_all(CLIENT, {"rdma_slot_table_entries": slots,
+                                        "rdma_max_inline_read": inline,
+                                        "rdma_max_inline_write": inline})
+            if server.module == "rust":
+                server.set_all(SERVICE, {"max_requests": grant, "max_req_size": size})
+            mounted(lambda: shell(copies))
+    client.defaults(CLIENT, CLIENT_NUMBERS)
+    server.defaults(SERVICE, SERVER_NUMBERS)
+
+
+def test_counters(server):
+    """The server's counters."""
+    with case("server: counters count, and any write resets them"):
+        server.set_all(SERVICE, dict.fromkeys(COUNTED, "reset"))
+        show = f"cd {SERVICE} && cat {' '.join(COUNTED)}"
+        expect("counters after a reset", server.shell(show).split(), ["0"] * len(COUNTED))
+        mounted(io)
+        count = dict(zip(COUNTED, map(int, server.shell(show).split())))
+        expect_that(f"messages are counted: {count}", count["rdma_stat_recv"] >= 10)
+        expect_that(f"Reads and Writes are counted: {count}",
+                    count["rdma_stat_read"] >= 1 and count["rdma_stat_write"] >= 1)
+
+
+def test_client_events(client):
+    """Trace events of our client."""
+    with case("client: events tell how a WRITE and a READ travel"):
+        events = client.events(lambda: mounted(io))
+        wanted = {f"xprtrdma_{name}" for name in (
+            "op_connect", "connect", "inline_thresh", "createmrs", "frwr_alloc", "post_recvs",
+            "marshal", "chunk_read", "chunk_write", "mr_map", "mr_fastreg", "post_send",
+            "wc_send", "wc_receive", "reply", "mr_reminv", "mr_unmap", "disconnect")}
+        expect("events that did not happen", wanted - names(events), set())
+        ids = r"cq\.id=\d+ cid=(\d+)"
+        expect("Sends that completed", sorted(fields(events, "xprtrdma_wc_send", ids)),
+               sorted(fields(events, "xprtrdma_post_send", ids)))
+        expect_that("1 MiB is one segment",
+                    any(" 1048576@" in line for line in events if "chunk_write" in line))
+
+
+def test_server_events(server):
+    """Trace events of our server."""
+    with case("server: events tell how a WRITE and a READ travel"):
+        events = server.events(lambda: mounted(io))
+        wanted = {f"svcrdma_{name}" for name in (
+            "wc_recv", "decode_rqst", "decode_rseg", "post_read_chunk", "wc_read",
+            "read_finished", "post_write_chunk", "post_send", "wc_send")}
+        expect("events that did not happen", wanted - names(events), set())
+        ids = r"cq\.id=\d+ cid=(\d+)"
+        expect("Sends that completed", sorted(fields(events, "svcrdma_wc_send", ids)),
+               sorted(fields(events, "svcrdma_post_send", ids)))
+
+
+def test_no_events(client, server):
+    """Trace events, disabled."""
+    with case("events that are not enabled do not happen"):
+        for side in (client, server):
+            expect(f"events of the {side.role}", side.events(lambda: None), [])
+        mounted(io)
+        for side in (client, server):
+            count = side.shell("grep -c rdma_ /sys/kernel/tracing/trace", check=False).strip()
+            expect(f"events of the {side.role}", count, "0")
+
+
+def views():
+    """The addresses that debugfs and sysfs show of the RDMA transport."""
+    found = {}
+    for path in glob.glob("/sys/kernel/debug/sunrpc/rpc_xprt/*/info"):
+        with open(path, encoding="ascii") as file:
+            info = dict(re.findall(r"^(\w+):\s*(\S*)", file.read(), re.MULTILINE))
+        if info.get("netid", "").startswith("rdma"):
+            found["debugfs"] = info
+    for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma"):
+        for name in ("dstaddr", "srcaddr"):
+            with open(f"{path}/{name}", encoding="ascii") as file:
+                found[name] = file.read().strip()
+    return found
+
+
+def test_views(client):
+    """What sunrpc shows of the transport."""
+    with case("client: debugfs and sysfs show the transport's addresses"):
+        found = {}
+        mounted(lambda: found.update(views()))
+        expect("debugfs address", found["debugfs"].get("addr"), SERVER["ipv4"])
+        expect("debugfs port", found["debugfs"].get("port"), "20049")
+        expect("sysfs dstaddr", found["dstaddr"], SERVER["ipv4"])
+        expect_that(f"sysfs srcaddr is an address of the client: {found['srcaddr']}",
+                    found["srcaddr"].startswith("192.168.88."))
+
+
+def main():
+    """All of it."""
+    client = Side("client", os.environ["CLIENT_MODULE"])
+    server = Side("server", os.environ["SERVER_MODULE"])
+    test_numbers(client, server)
+    test_bounds(client, server)
+    test_counters(server)
+    test_no_events(client, server)
+    # What follows is told otherwise by the C module.
+    if client.module == "rust":
+        test_client_events(client)
+        test_views(client)
+    if server.module == "rust":
+        test_server_events(server)
+
+
+main()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""The RDMA device is removed in the middle of writing, and comes back.
+
+First the client's, then the server's. Removal must not hang: whoever uses the
+device is told and lets go of it. The mount is a hard one and goes on when there
+is a device again; what was written is there.
+"""
+
+import shlex
+import subprocess
+import threading
+
+from nfstest import case, data, expect, expect_that, mount, read_file, shell, umount, write_file
+
+FOLDER = "/mnt/removal"
+SIZE = 8 << 20
+TRACING = "cd /sys/kernel/tracing"
+EVENTS = ["rpcrdma_client_remove_one", "rpcrdma_client_remove_one_done", "rpcrdma_client_add_one"]
+
+
+def in_client(script):
+    """Run shell text in this guest."""
+    return shell(script)
+
+
+def in_server(script):
+    """Run shell text in the other guest."""
+    return shell("peer " + shlex.quote(script))
+
+
+def replug(run):
+    """Remove the device, which must not take long, and bring it back after a while."""
+    run("timeout 30 rdma link del rxe0 && sleep 2 && rdma link add rxe0 type rxe netdev eth0")
+
+
+def removed_while_writing(run, name):
+    """Write, remove, go on, compare."""
+    run(f"{TRACING} && echo >trace && echo 1 >events/rpcrdma/enable")
+    path = f"{FOLDER}/{name}"
+    content = data(SIZE, len(name))
+    failures = []
+
+    def write():
+        try:
+            for part in range(3):
+                write_file(f"{path}.{part}", content)
+                subprocess.run(["sync", "-f", f"{path}.{part}"], check=True)
+        except OSError as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    writer.join(0.5)
+    expect("the writer is at work", writer.is_alive(), True)
+    replug(run)
+    writer.join(150)
+    expect("the writer is at work still", writer.is_alive(), False)
+    expect("errors of the writer", failures, [])
+    for part in range(3):
+        expect_that(f"what was written is in {name}.{part}",
+                    read_file(f"{path}.{part}") == content)
+    text = run(f"{TRACING} && echo 0 >events/rpcrdma/enable && "
+               "sed -n 's/^.*[0-9]: \\(rpcrdma_client_[a-z_]*\\): device=rxe0$/\\1/p' trace")
+    expect("events of the device", [event for event in text.split() if event in EVENTS], EVENTS)
+
+
+def main():
+    """All of it."""
+    mount("4.1", "ipv4", FOLDER)
+    try:
+        with case("the client's device is removed in the middle of writing"):
+            removed_while_writing(in_client, "client")
+        with case("the server's device is removed in the middle of writing"):
+            removed_while_writing(in_server, "server")
+    finally:
+        umount(FOLDER)
+
+
+main()

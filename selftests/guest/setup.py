@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Wrong set-up: the C module in the way, no device; and how modprobe finds ours."""
+
+import glob
+import os
+import subprocess
+
+from nfstest import Skip, case, expect, expect_that, mount, shell, umount
+
+# An init function's EEXIST becomes EBUSY in the kernel's module loader, which keeps
+# EEXIST for a module that is loaded already.
+REFUSED = ("File exists", "Device or resource busy")
+OURS, THEIRS = "/sys/module/rpcrdma_rs", "/sys/module/rpcrdma"
+INSMOD = "insmod /t/rpcrdma_rs.ko"
+MOUNT = "client_mount 4.1 $SERVER /mnt/setup"
+SERVE_AND_MOUNT = f"server_start && client_start && {MOUNT} && umount /mnt/setup && " \
+    "server_stop && settle"
+
+
+def run(script):
+    """Exit status and output."""
+    done = subprocess.run(["bash", "-c", ". /t/guest/lib.sh\n" + script], text=True, check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout.strip()
+
+
+class Log:
+    """The kernel log's lines since the object was made."""
+
+    def __init__(self):
+        self.before = len(shell("dmesg").splitlines())
+
+    def lines(self):
+        """What is new."""
+        return shell("dmesg").splitlines()[self.before:]
+
+
+def registered():
+    """What a transport module leaves in the system: tunables, trace events, RDMA clients."""
+    return sorted(glob.glob("/proc/sys/sunrpc/*rdma*") + glob.glob("/proc/sys/sunrpc/*rdma*/*") +
+                  glob.glob("/sys/kernel/tracing/events/rpcrdma/*"))
+
+
+def c_module_present():
+    """Ours is refused with EEXIST and a message, and nothing of it stays."""
+    shell("modprobe -a sunrpc rdma_cm ib_core; modprobe rpcrdma")
+    before, log = registered(), Log()
+    expect_that("the C module has registered nothing to look at", before)
+    for _ in range(2):
+        status, output = run(INSMOD)
+        expect("exit status of insmod", status, 1)
+        expect_that(f"insmod says '{output}'", any(text in output for text in REFUSED))
+    expect("our module is there", os.path.exists(OURS), False)
+    expect("what is registered", registered(), before)
+    expect(f"messages how to unload the C module in {log.lines()}",
+           sum("modprobe -r rpcrdma" in line for line in log.lines()), 2)
+    shell(SERVE_AND_MOUNT)
+    shell("rmmod rpcrdma")
+    expect("what is registered without a module", registered(), [])
+
+
+def ours_after_it():
+    """Once the C module is gone ours loads, keeps the C module out, and goes on working."""
+    shell(INSMOD)
+    status, output = run("modprobe rpcrdma")
+    expect("exit status of modprobe rpcrdma", status, 1)
+    print(output)
+    expect("the C module is there", os.path.exists(THEIRS), False)
+    shell(SERVE_AND_MOUNT)
+    shell("rmmod rpcrdma_rs")
+    expect("what is registered without a module", registered(), [])
+
+
+def no_device(kind):
+    """Status and message of a mount without an RDMA device, and the log."""
+    shell(f"module_load {kind}; rdma link del rxe0")
+    try:
+        log = Log()
+        answer = run("timeout 60 bash -c '. /t/guest/lib.sh; " + MOUNT + "'")
+        return answer, log.lines()
+    finally:
+        shell("rdma link add rxe0 type rxe netdev eth0")
+        shell(f"module_unload {kind}")
+
+
+def same_error_without_device():
+    """The C module tells what a mount without a device has to end with."""
+    theirs, _ = no_device("c")
+    ours, log = no_device("rust")
+    print(f"the C module: status {theirs[0]}, '{theirs[1]}'")
+    expect_that(f"the C module's mount succeeded: {theirs}", theirs[0] != 0)
+    expect("status and message of the mount", ours, theirs)
+    lines = [line for line in log if "192.168.88.2" in line or "device" in line]
+    expect(f"lines about it in the log {log}", len(lines), 1)
+    print(lines[0])
+
+
+def install():
+    """What make install does, and a module folder small enough for a quick depmod.
+
+    The C module stays in it: ours has to come first.
+    """
+    version = os.uname().release
+    names = ("rpcrdma", "nfsd", "nfsv3", "nfsv4", "lockd", "rdma_cm", "nfs_acl",
+             "rpcsec_gss_krb5", "grace")
+    files = set()
+    for name in names:
+        for line in run(f"modprobe -a --ignore-install --show-depends {name}")[1].splitlines():
+            if line.startswith("insmod "):
+                files.add(line.split()[1])
+    shell(f"""
+        mkdir -p /tmp/modules/updates
+        cp {' '.join(files)} /tmp/modules/
+        cp /lib/modules/{version}/modules.builtin* /lib/modules/{version}/modules.order /tmp/modules
+        cp /t/rpcrdma_rs.ko /tmp/modules/updates/
+        install -m 644 /t/rpcrdma_rs.conf /etc/modprobe.d/
+        mount --bind /tmp/modules /lib/modules/{version} && depmod""")
+
+
+def modprobe_names():
+    """Each name a user or the kernel may ask for loads ours."""
+    for name in "rpcrdma", "svcrdma", "xprtrdma", "rpcrdma6":
+        shell(f"modprobe {name}")
+        expect(f"modules after modprobe {name} (ours, C)",
+               (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
+        shell("modprobe -r rpcrdma_rs")
+        expect("ours after modprobe -r", os.path.exists(OURS), False)
+
+
+def autoload():
+    """nfsd's listener and a mount load ours by themselves."""
+    shell("server_start")
+    expect("modules after rpc.nfsd --rdma (ours, C)",
+           (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
+    mount("4.2", "ipv6", "/mnt/setup")
+    umount("/mnt/setup")
+    shell("server_stop; settle; module_unload rust")
+    # Nothing listens, so this mount fails; but it has to load the module first.
+    run(f"timeout 20 bash -c '. /t/guest/lib.sh; {MOUNT} soft,retry=0,timeo=10,retrans=0'")
+    expect("modules after a mount (ours, C)",
+           (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
+    shell("settle; module_unload rust")
+
+
+def main():
+    """The group."""
+    with case("the C module is there: EEXIST, a message, nothing registered"):
+        c_module_present()
+    with case("the C module is gone: ours loads, and then keeps it out"):
+        ours_after_it()
+    with case("no RDMA device: the mount fails as with the C module, one line in the log"):
+        same_error_without_device()
+    with case("an RDMA device without fast registration"):
+        raise Skip("the kernel has no software device without it: rxe can, siw is not built")
+    with case("install: modprobe.d lines"):
+        install()
+    with case("modprobe rpcrdma, svcrdma, xprtrdma, rpcrdma6 load ours"):
+        modprobe_names()
+    with case("nfsd's listener and a mount load ours"):
+        autoload()
+
+
+main()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Run the client's cases: client_test.py --kind c|rust [--fuzz SEED] ADDRESS PORT.
+
+Starts the fake server on ADDRESS, mounts it, runs the cases, unmounts."""
+
+import argparse
+import os
+import subprocess
+import sys
+
+import client_fuzz
+import peer
+from client_cases import TABLE, Mount
+from fake import FakeServer, MountServer
+
+OPTIONS = ("vers=3,proto=rdma,port={port},mountproto=tcp,mountport={mountport},mountvers=3,"
+           "nolock,soft,timeo=10,retrans=2,noac,lookupcache=none,nordirplus,sec=sys")
+
+
+def main():
+    """The tool."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=("c", "rust"), required=True)
+    parser.add_argument("--only", metavar="REGEX", help="cases whose name it is found in")
+    parser.add_argument("--fuzz", type=int, metavar="SEED", help="add random answers")
+    parser.add_argument("--seconds", type=int, default=20, help="for how long")
+    parser.add_argument("address")
+    parser.add_argument("port", type=int)
+    args = parser.parse_args()
+    if args.fuzz is not None:
+        client_fuzz.add(TABLE, args.fuzz, args.seconds)
+    MountServer(args.address, args.port + 1).start()
+    fake = FakeServer(peer.Device(), args.address, args.port)
+    fake.start()
+    folder = "/run/hostile"
+    os.makedirs(folder, exist_ok=True)
+    options = OPTIONS.format(port=args.port, mountport=args.port + 1)
+    subprocess.run(["mount", "-t", "nfs", "-o", options, f"{args.address}:/", folder],
+                   check=True, timeout=60)
+    mount = Mount(fake, folder, args.kind)
+    try:
+        mount.check()
+        failures = TABLE.run(mount, mount.check, args.only)
+    finally:
+        sys.stdout.flush()
+        mount.close()
+        subprocess.run(["umount", "-i", folder], timeout=60)
+        fake.do(fake.hang_up)
+        print("\n".join(f"# {error}" for error in fake.errors))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    STATUS = main()
+    sys.stdout.flush()
+    os._exit(STATUS)  # the threads do not end

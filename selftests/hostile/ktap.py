@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""A table of cases, run one by one, with KTAP output and an eye on the log."""
+
+import os
+import re
+import time
+import traceback
+
+FAULT = re.compile(r"WARNING:|BUG|Oops|Call Trace|refcount_t|corruption|panicked|"
+                   r"general protection|blocked for more than|page allocation failure")
+
+
+class Failed(Exception):
+    """What was seen is not what has to be."""
+
+
+class Skip(Exception):
+    """The case cannot be run here; its text says why."""
+
+
+class KernelLog:
+    """The kernel log from now on."""
+
+    def __init__(self):
+        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self.fd, 0, os.SEEK_END)
+
+    def faults(self):
+        """Lines written since the last call that no case may cause."""
+        found = []
+        while True:
+            try:
+                text = os.read(self.fd, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return found
+            except BrokenPipeError:  # overwritten before we read it
+                continue
+            line = text.split(";", 1)[-1].split("\n")[0]
+            if FAULT.search(line):
+                found.append(line)
+
+
+class Table:
+    """Cases in the order of their definition."""
+
+    def __init__(self):
+        self.cases = []
+
+    def case(self, name, **fixed):
+        """Decorator: a case of this name; `fixed` are further arguments."""
+        def add(function):
+            self.cases.append((name, function, fixed))
+            return function
+        return add
+
+    def run(self, subject, after, only=None):
+        """Run all; `subject` is each case's first argument, `after` is called after
+        each. Returns the number of failures."""
+        log = KernelLog()
+        cases = [case for case in self.cases if not only or re.search(only, case[0])]
+        failures = 0
+        print(f"KTAP version 1\n1..{len(cases)}", flush=True)
+        for number, (name, function, fixed) in enumerate(cases, 1):
+            start = time.monotonic()
+            verdict, notes = "ok", []
+            directive = ""
+            try:
+                subject.notes = notes
+                function(subject, **fixed)
+            except Skip as reason:
+                directive = f" # SKIP {reason}"
+            except Exception:
+                verdict = "not ok"
+                notes += traceback.format_exc().splitlines()[-6:]
+            try:
+                after()
+            except Exception as error:
+                verdict = "not ok"
+                notes.append(f"afterwards: {error!r}")
+            if faults := log.faults():
+                verdict = "not ok"
+                notes += [f"kernel log: {line}" for line in faults[:5]]
+            failures += verdict != "ok"
+            for note in notes:
+                print(f"# {note}")
+            seconds = time.monotonic() - start
+            timing = f"# {name}: {seconds:.1f} s\n" if seconds > 2 else ""
+            print(f"{timing}{verdict} {number} {name}{directive}", flush=True)
+        return failures

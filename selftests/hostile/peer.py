@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""One end of an RDMA connection, driven by hand through pyverbs.
+
+The Queue Pair is not the connection manager's own, so that a case can put it
+into any state, and so that every message, handle and private datum is the
+case's. Nothing here knows RPC-over-RDMA.
+"""
+
+import os
+import select
+import time
+
+from pyverbs.addr import AH  # noqa: F401  (pyverbs.qp needs it loaded)
+from pyverbs.cmid import CMEvent, CMEventChannel, CMID, AddrInfo, ConnParam
+from pyverbs.cm_enums import (
+    RAI_PASSIVE,
+    RDMA_CM_EVENT_ADDR_RESOLVED,
+    RDMA_CM_EVENT_CONNECT_REQUEST,
+    RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_DISCONNECTED,
+    RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_ROUTE_RESOLVED,
+    RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    RDMA_PS_TCP,
+)
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+from pyverbs.enums import (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_MW_BIND,
+    IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE,
+    IBV_MW_TYPE_2,
+    IBV_QP_STATE,
+    IBV_QPS_ERR,
+    IBV_QPS_INIT,
+    IBV_QPS_RTR,
+    IBV_QPS_RTS,
+    IBV_QPT_RC,
+    IBV_SEND_SIGNALED,
+    IBV_WC_RECV,
+    IBV_WC_SUCCESS,
+    IBV_WC_WITH_INV,
+    IBV_WR_BIND_MW,
+    IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE,
+    IBV_WR_SEND,
+    IBV_WR_SEND_WITH_INV,
+)
+from pyverbs.mr import MR, MW, MWBindInfo
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+TIMEOUT = 20.0
+# rxe passes the kernel's flag through (1 << 2); libibverbs has another one.
+WITH_INV = IBV_WC_WITH_INV | 1 << 2
+
+
+class Closed(Exception):
+    """The connection is gone, or never came to be."""
+
+
+class Timeout(Exception):
+    """Nothing happened in time."""
+
+
+class Device:
+    """An opened RDMA device and a protection domain."""
+
+    def __init__(self, name="rxe0"):
+        self.context = Context(name=name)
+        self.pd = PD(self.context)
+
+    def region(self, length, data=None):
+        """Memory that the other end may read and write."""
+        return Region(self, length, data)
+
+
+class Region:
+    """Registered memory; filled with `data`, or with bytes 0xee."""
+
+    def __init__(self, device, length, data=None):
+        self.length = length
+        self.mr = MR(device.pd, length,
+                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ
+                     | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND)
+        self.fill(data)
+
+    @property
+    def rkey(self):
+        """The handle."""
+        return self.mr.rkey
+
+    @property
+    def address(self):
+        """The offset of its first byte."""
+        return self.mr.buf
+
+    def fill(self, data=None):
+        """Replace the contents."""
+        data = b"\xee" * self.length if data is None else data
+        if data:
+            self.mr.write(data, len(data))
+
+    def read(self, length, offset=0):
+        """The contents."""
+        return self.mr.read(length, offset) if length else b""
+
+    def close(self):
+        """Deregister: the handle is not valid any more."""
+        self.mr.close()
+
+
+class Events:
+    """A connection manager event channel that can be waited on for a time."""
+
+    def __init__(self):
+        before = set(self._descriptors())
+        self.channel = CMEventChannel()
+        self.fd = (set(self._descriptors()) - before).pop()
+        os.set_blocking(self.fd, False)
+
+    @staticmethod
+    def _descriptors():
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink(f"/proc/self/fd/{name}").endswith("/rdma_cm"):
+                    yield int(name)
+            except OSError:
+                pass
+
+    def get(self, timeout=0.0):
+        """The next event, or None. The caller closes it."""
+        if not select.select([self.fd], [], [], timeout)[0]:
+            return None
+        return CMEvent(self.channel)
+
+    def expect(self, kind, timeout=TIMEOUT):
+        """The private data of the next event, which has to be of `kind`."""
+        event = self.get(timeout)
+        if event is None:
+            raise Timeout(f"no connection manager event in {timeout} s")
+        got, text = event.event_type, event.event_str()
+        private = event.private_data
+        event.close()
+        if got != kind:
+            raise Closed(f"connection manager: {text}")
+        return private
+
+    def close(self):
+        """No further events."""
+        self.channel.close()
+
+
+class Endpoint:
+    """A Queue Pair with Receives posted, and the connection it is on."""
+
+    def __init__(self, device, events, cmid, receives=64, size=4096, sends=64):
+        self.device, self.events, self.cmid = device, events, cmid
+        self.receives, self.size, self.sends = receives, size, sends
+        self.closed = None
+        self.private = b""
+        self.cq = CQ(device.context, receives + 2 * sends + 16)
+        cap = QPCap(max_send_wr=sends + 8, max_recv_wr=max(receives, 1),
+                    max_send_sge=1, max_recv_sge=1)
+        self.qp = QP(device.pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=self.cq, rcq=self.cq,
+                                           cap=cap, sq_sig_all=0))
+        self.inbox = MR(device.pd, max(receives, 1) * size, IBV_ACCESS_LOCAL_WRITE)
+        self.outbox_size = 8192
+        self.outbox = MR(device.pd, sends * self.outbox_size, IBV_ACCESS_LOCAL_WRITE)
+        self.next_send, self.unsent = 0, 0
+        self.messages = []
+        self.windows = []
+        self.remote_status = None
+
+    # -- states --
+
+    def _modify(self, state):
+        attr, mask = self.cmid.init_qp_attr(state)
+        self.qp.modify(attr, mask)
+
+    def prepare(self):
+        """To INIT, open to RDMA Read and Write, with the Receives posted."""
+        attr, mask = self.cmid.init_qp_attr(IBV_QPS_INIT)
+        attr.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+        self.qp.modify(attr, mask)
+        for slot in range(self.receives):
+            self._post_receive(slot)
+
+    def run(self):
+        """To Ready to Send."""
+        self._modify(IBV_QPS_RTR)
+        self._modify(IBV_QPS_RTS)
+
+    def fail(self):
+        """To ERROR, without a word to the other end."""
+        self.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
+
+    def _post_receive(self, slot):
+        sge = SGE(self.inbox.buf + slot * self.size, self.size, self.inbox.lkey)
+        self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
+
+    # -- messages --
+
+    def send(self, data, invalidate=None):
+        """Post one Send (With Invalidate)."""
+        while self.unsent >= self.sends:
+            self._progress(TIMEOUT)
+        if self.closed:
+            raise Closed(self.closed)
+        at = self.next_send * self.outbox_size
+        self.next_send = (self.next_send + 1) % self.sends
+        if data:
+            self.outbox.write(data, len(data), at)
+        sge = SGE(self.outbox.buf + at, len(data), self.outbox.lkey)
+        work = SendWR(wr_id=1 << 32, num_sge=1, sg=[sge],
+                      opcode=IBV_WR_SEND if invalidate is None else IBV_WR_SEND_WITH_INV,
+                      send_flags=IBV_SEND_SIGNALED,
+                      imm_data=0 if invalidate is None else invalidate)
+        self.qp.post_send(work)
+        self.unsent += 1
+
+    def bind(self, region):
+        """The handle of a new type 2 memory window over all of `region`."""
+        window = MW(self.device.pd, IBV_MW_TYPE_2)
+        self.windows.append(window)
+        info = MWBindInfo(region.mr, region.address, region.length,
+                          IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+        work = SendWR(wr_id=1 << 32, num_sge=0, opcode=IBV_WR_BIND_MW,
+                      send_flags=IBV_SEND_SIGNALED)
+        handle = (window.rkey & ~0xff) | (window.rkey + 1 & 0xff)
+        work.set_bind_wr(window, info)
+        self.qp.post_send(work)
+        self.unsent += 1
+        while self.unsent:
+            self._progress(TIMEOUT)
+        if self.closed:
+            raise Closed(self.closed)
+        return handle
+
+    def remote_read(self, handle, offset, region, length):
+        """RDMA Read into `region`; returns whether it succeeded."""
+        return self._remote(IBV_WR_RDMA_READ, handle, offset, region, length)
+
+    def remote_write(self, handle, offset, region, length):
+        """RDMA Write from `region`; returns whether it succeeded."""
+        return self._remote(IBV_WR_RDMA_WRITE, handle, offset, region, length)
+
+    def _remote(self, opcode, handle, offset, region, length):
+        sge = SGE(region.address, length, region.mr.lkey)
+        work = SendWR(wr_id=1 << 33, num_sge=1, sg=[sge], opcode=opcode,
+                      send_flags=IBV_SEND_SIGNALED)
+        work.set_wr_rdma(handle, offset)
+        self.remote_status = None
+        if self.closed:
+            raise Closed(self.closed)
+        self.qp.post_send(work)
+        while self.remote_status is None:
+            self._progress(TIMEOUT)
+        return self.remote_status == IBV_WC_SUCCESS
+
+    def _progress(self, timeout):
+        """Take completions and events until there is news; Timeout if none."""
+        deadline = time.monotonic() + timeout
+        pause = 0.0005
+        while True:
+            news = self._completions()
+            event = self.events.get() if self.events else None
+            if event is not None:
+                kind = event.event_type
+                if kind not in (RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_TIMEWAIT_EXIT):
+                    self.closed = self.closed or event.event_str()
+                    news = True
+                event.close()
+                if kind == RDMA_CM_EVENT_DISCONNECTED:
+                    self.cmid.disconnect()
+            if news:
+                return
+            if time.monotonic() > deadline:
+                raise Timeout(f"nothing in {timeout} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+
+    def _completions(self):
+        count, completions = self.cq.poll(16)
+        for done in completions:
+            if done.wr_id == 1 << 32:
+                self.unsent -= 1
+            elif done.wr_id == 1 << 33:
+                self.remote_status = done.status
+            if done.status != IBV_WC_SUCCESS:
+                self.closed = self.closed or f"completion status {done.status}"
+            elif done.opcode & IBV_WC_RECV:
+                data = self.inbox.read(done.byte_len, done.wr_id * self.size) \
+                    if done.byte_len else b""
+                inv = done.imm_data if done.wc_flags & WITH_INV else None
+                self.messages.append((data, inv))
+                if not self.closed:
+                    self._post_receive(done.wr_id)
+        return count > 0
+
+    def poll(self):
+        """The next message if there is one by now, else None."""
+        self._completions()
+        return self.messages.pop(0) if self.messages else None
+
+    def receive(self, timeout=TIMEOUT):
+        """The next message: (bytes, invalidated handle or None)."""
+        deadline = time.monotonic() + timeout
+        while not self.messages:
+            if self.closed:
+                raise Closed(self.closed)
+            self._progress(max(0.0, deadline - time.monotonic()))
+        return self.messages.pop(0)
+
+    def wait_closed(self, timeout=TIMEOUT):
+        """Until the other end has closed."""
+        deadline = time.monotonic() + timeout
+        while not self.closed:
+            self._progress(max(0.0, deadline - time.monotonic()))
+
+    def disconnect(self):
+        """Say goodbye."""
+        try:
+            self.cmid.disconnect()
+        except Exception:  # pyverbs: the id may be disconnected already
+            pass
+
+    def close(self):
+        """Disconnect and free all."""
+        self.disconnect()
+        for window in self.windows:  # each holds a reference to the Queue Pair
+            window.close()
+        self.qp.close()
+        self.cq.close()
+        self.inbox.close()
+        self.outbox.close()
+        while self.events and (event := self.events.get()) is not None:
+            event.close()
+        self.cmid.close()
+        if self.events:
+            self.events.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _param(endpoint, private, resources, depth, rnr_retry):
+    param = ConnParam(resources=resources, depth=depth, retry=6, rnr_retry=rnr_retry,
+                      qp_num=endpoint.qp.qp_num, data_len=len(private))
+    if private:
+        param.set_private_data(private)
+    return param
+
+
+def connect(device, address, port, private=b"", receives=64, size=4096, sends=64,
+            resources=16, depth=16, rnr_retry=7, timeout=TIMEOUT, establish=True):
+    """Connect; `resources` and `depth` are RDMA Reads in flight from and to there.
+
+    Without `establish`, the other end is not told that its acceptance has come."""
+    events = Events()
+    cmid = CMID(creator=events.channel, port_space=RDMA_PS_TCP)
+    endpoint = None
+    try:
+        route = AddrInfo(dst=address, dst_service=str(port), port_space=RDMA_PS_TCP)
+        cmid.resolve_addr(route, 5000)
+        events.expect(RDMA_CM_EVENT_ADDR_RESOLVED)
+        cmid.resolve_route(5000)
+        events.expect(RDMA_CM_EVENT_ROUTE_RESOLVED)
+        endpoint = Endpoint(device, events, cmid, receives, size, sends)
+        endpoint.prepare()
+        cmid.connect(_param(endpoint, private, resources, depth, rnr_retry))
+        endpoint.private = events.expect(RDMA_CM_EVENT_CONNECT_RESPONSE, timeout)
+        endpoint.run()
+        if establish:
+            cmid.establish()
+        return endpoint
+    except BaseException:
+        if endpoint is not None:
+            endpoint.close()
+        else:
+            cmid.close()
+            events.close()
+        raise
+
+
+class Listener:
+    """The passive side: one connection at a time."""
+
+    def __init__(self, device, address, port):
+        self.device = device
+        self.events = Events()
+        self.cmid = CMID(creator=self.events.channel, port_space=RDMA_PS_TCP)
+        self.cmid.bind_addr(AddrInfo(src=address, src_service=str(port),
+                                     port_space=RDMA_PS_TCP, flags=RAI_PASSIVE))
+        self.cmid.listen(16)
+        self.refuse = 0
+
+    def poll(self, private, current, **options):
+        """Take what has happened: the Endpoint that is connected now, or None. The next
+        `refuse` connections are refused.
+
+        Events of all connections come here and do not say whose they are; the
+        client has only one connection, so they are `current`'s."""
+        event = self.events.get()
+        if event is None:
+            return current
+        kind = event.event_type
+        cmid = None
+        if kind == RDMA_CM_EVENT_CONNECT_REQUEST:
+            cmid = CMID(creator=event, listen_id=self.cmid)
+        event.close()  # an id cannot be destroyed before its events are acknowledged
+        if kind in (RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_DISCONNECTED) and current:
+            current.close()
+            current = None
+        if cmid:
+            if self.refuse:
+                self.refuse -= 1
+                cmid.reject()
+                cmid.close()
+                return None
+            current = Endpoint(self.device, None, cmid, **options)
+            current.prepare()
+            current.run()
+            cmid.accept(_param(current, private, 0, 16, 7))
+        return current
+
+    def close(self):
+        """No further connections."""
+        self.cmid.close()
+        self.events.close()

@@ -1,0 +1,135 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#
+# hostile/run.sh c|rust: the hostile peer's cases, in one guest that has the
+# module of this kind loaded and nfsd started. KTAP; the plan comes last.
+. /t/guest/lib.sh
+kind=$1
+here=$(dirname "$0")
+seed=${SEED:-8166}
+FAKE_PORT=20052
+
+# report STATUS NAME: one line of KTAP for a step of this script.
+report() {
+	if [ "$1" = 0 ]; then echo "ok 0 $2"; else echo "not ok 0 $2"; fi
+}
+
+# nothing_left: no RDMA resource, no use of the module, within some seconds.
+nothing_left() {
+	local i left refs
+	for ((i = 0; i < 50; i++)); do
+		left=$(rdma_leftovers) refs=$(module_refs "$(module_name "$kind")")
+		[ -z "$left" ] && [ "$refs" = 0 ] && return
+		sleep 0.2
+	done
+	echo "$left" | sed 's/^/# left: /'
+	echo "# module's use count: $refs"
+	return 1
+}
+
+good_mount() {
+	client_mount 3 "$SERVER" /mnt nolock && cmp /mnt/data "$EXPORT/data" &&
+		dd if=/dev/zero of=/mnt/good bs=64k count=4 conv=fsync status=none &&
+		umount /mnt
+}
+
+# limbo: start limbo.py, wait until its connections are there; sets pid.
+limbo() {
+	local line
+	mkfifo /run/limbo
+	python3 -B "$here/limbo.py" "$SERVER" "$PORT" >/run/limbo 2>&1 &
+	pid=$!
+	exec 7</run/limbo
+	rm /run/limbo
+	read -r -t 60 line <&7
+	[ "$line" = ready ] && return
+	echo "# limbo.py: $line"
+	return 1
+}
+
+limbo_end() {
+	kill -9 "$pid"
+	wait "$pid"
+	exec 7<&-
+} 2>/dev/null
+
+# stop_in_limbo: nfsd is stopped and started under connections of all kinds.
+stop_in_limbo() {
+	local i pid status=0
+	for i in 1 2 3; do
+		limbo || status=1
+		sleep "0.$((i * 3))"
+		timeout 60 rpc.nfsd 0 || status=1
+		limbo_end
+		nothing_left || status=1
+		server_start || status=1
+	done
+	return $status
+}
+
+# remove_device: the RDMA device goes away under connections of all kinds, and
+# comes back. It cannot go before limbo.py does, which has it open.
+remove_device() {
+	local pid removal status=0
+	limbo || status=1
+	timeout 60 rdma link del rxe0 &
+	removal=$!
+	sleep 1
+	limbo_end
+	wait $removal || status=1
+	rdma link add rxe0 type rxe netdev eth0 || status=1
+	for _ in 1 2 3 4 5; do
+		sleep 1
+		good_mount && return $status
+	done
+	return 1
+}
+
+parts() {
+	python3 -c "
+import struct
+open('$EXPORT/data', 'wb').write(struct.pack('>65536I', *range(65536)))
+open('$EXPORT/sink', 'wb').close()"
+	local fuzz
+	# Random messages make the C module raise kernel warnings.
+	[ "$kind" = rust ] && fuzz="--fuzz $seed"
+	# shellcheck disable=SC2086
+	python3 -B "$here/server_test.py" --kind "$kind" $fuzz "$SERVER" "$PORT"
+	report $? "all of the server's cases"
+	good_mount
+	report $? "a good client after all this"
+	stop_in_limbo
+	report $? "nfsd stopped under connections of all kinds, three times"
+	remove_device
+	report $? "the device removed under connections of all kinds, and added"
+	server_stop
+	nothing_left
+	report $? "nothing is left when nfsd has stopped"
+
+	# shellcheck disable=SC2086
+	timeout 400 python3 -B "$here/client_test.py" --kind "$kind" $fuzz "$SERVER" $FAKE_PORT
+	report $? "all of the client's cases"
+	nothing_left
+	report $? "nothing is left after the last unmount"
+	server_start && good_mount
+	report $? "a mount of a good server after all this"
+	server_stop
+	nothing_left
+	report $? "nothing is left in the end"
+}
+
+# One plan and one numbering; line by line, to be seen as it comes.
+parts | {
+	n=0 failed=0
+	echo "KTAP version 1"
+	while IFS= read -r line; do
+		case $line in
+		"KTAP version"* | 1..*) continue ;;
+		"ok "[0-9]*) line="ok $((++n)) ${line#ok [0-9]* }" ;;
+		"not ok "[0-9]*) line="not ok $((++n)) ${line#not ok [0-9]* }" failed=1 ;;
+		esac
+		echo "$line"
+	done
+	echo "1..$n"
+	exit $failed
+}

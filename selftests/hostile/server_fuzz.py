@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Random messages for the server: good ones, spoiled. The seed gives them all."""
+
+import random
+import time
+
+import peer
+import wire
+from client import XIDS, is_probe
+from ktap import Failed
+from server_cases import FILE, PAGE, null
+from wire import Segment
+
+WORDS = (0, 1, 2, 3, 4, 5, 7, 28, 40, 0xfff, 0x1000, 0x1001, 0x10000, 0x400000, 0x7fffffff,
+         0x80000000, 0xfffffffc, 0xfffffffe, 0xffffffff)
+
+
+class Fuzzer:
+    """Makes messages, and judges what comes back."""
+
+    def __init__(self, server, seed):
+        self.server, self.random = server, random.Random(seed)
+        self.region = server.device.region(16 * PAGE)
+        self.seen = {}
+
+    def segment(self, position=0):
+        """Mostly a good one."""
+        pick = self.random
+        length = pick.choice((0, 1, 3, 4, 8, 40, 100, 1000, PAGE, PAGE + 1, 8 * PAGE))
+        handle = self.region.rkey if pick.random() < 0.95 else pick.choice(WORDS)
+        offset = self.region.address + pick.randrange(0, PAGE, 4)
+        if pick.random() < 0.02:
+            length, offset = pick.choice(WORDS), pick.getrandbits(64)
+        return Segment(handle, length, offset, position)
+
+    def lists(self):
+        """Some Read list, Write list and Reply chunk."""
+        pick = self.random
+        lists = {}
+        if pick.random() < 0.5:
+            position = pick.choice((0, 40, 40, 44, 100, 120, pick.randrange(0, 4096)))
+            lists["reads"] = [self.segment(position if pick.random() < 0.8
+                                           else pick.randrange(0, 4096, 4))
+                              for _ in range(pick.choice((1, 1, 1, 2, 3, 20)))]
+        if pick.random() < 0.4:
+            lists["writes"] = [[self.segment() for _ in range(pick.choice((1, 1, 2, 5)))]
+                               for _ in range(pick.choice((1, 1, 2, 9)))]
+        if pick.random() < 0.3:
+            lists["reply"] = [self.segment() for _ in range(pick.choice((1, 1, 2, 9)))]
+        return lists
+
+    def message(self):
+        """One message."""
+        pick = self.random
+        xid = next(XIDS)
+        self.region.fill(wire.null(xid))
+        bodies = (wire.null(xid), wire.v3_read(xid, self.server.handle(FILE), 0, 5000),
+                  wire.v3_write_head(xid, self.server.handle("sink"), 0, 1000),
+                  wire.compound(xid, [wire.u32(24), wire.u32(10)], b"tag"), b"")
+        proc = pick.choice((wire.MSG,) * 10 + (wire.NOMSG,) * 5 + (pick.randrange(6),))
+        data = bytearray(wire.header(xid, proc, **self.lists()))
+        data += b"" if proc == wire.NOMSG and pick.random() < 0.8 else pick.choice(bodies)
+        for _ in range(pick.choice((0, 0, 0, 0, 1, 1, 2, 8))):
+            at = pick.randrange(4, max(len(data) // 4, 2)) * 4 if pick.random() < 0.9 else 4
+            if pick.random() < 0.5:
+                data[at:at + 4] = wire.u32(pick.choice(WORDS))
+            elif len(data) > at:
+                data[at] ^= 1 << pick.randrange(8)
+        if pick.random() < 0.05:
+            del data[pick.randrange(len(data)):]
+        return bytes(data[:4096])
+
+    def judge(self, data):
+        """Is this a message that a server may send?"""
+        if is_probe(data):
+            return "probe"
+        head = wire.Header.decode(data)
+        if head.reads:
+            raise Failed(f"a Read list in {data.hex()}")
+        return ("error" if head.proc == wire.ERROR else "reply")
+
+    def run(self, seconds):
+        """Send messages for a time; a closed connection is made again."""
+        deadline = time.monotonic() + seconds
+        sent = connections = 0
+        while time.monotonic() < deadline:
+            connections += 1
+            with self.server.connect() as client:
+                try:
+                    while time.monotonic() < deadline:
+                        for _ in range(self.random.choice((1, 1, 4, 16))):
+                            client.send(self.message())
+                            sent += 1
+                        for data in client.null():
+                            kind = self.judge(data)
+                            self.seen[kind] = self.seen.get(kind, 0) + 1
+                except peer.Closed:
+                    pass
+        self.region.close()
+        self.server.notes.append(f"{sent} messages, {connections} connections, {self.seen}")
+
+
+def add(table, seed, seconds):
+    """The fuzzer as a case."""
+    @table.case(f"random messages, seed {seed}, {seconds} s")
+    def _fuzz(server):
+        Fuzzer(server, seed).run(seconds)
+        with server.connect() as client:
+            client.call(null())

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Connections that behave badly towards a server: floods, storms, hang-ups."""
+
+
+import peer
+import wire
+from client import XIDS, check_null
+from ktap import Failed
+from server_cases import FILE, FILE_SIZE, PAGE, TABLE, null
+from wire import Segment
+
+case = TABLE.case
+
+
+# --- CM private data ----------------------------------------------------------
+
+# The IB connection manager pads private data with zeroes to 56 bytes: a private
+# message cut short cannot be told from one with zeroes.
+PRIVATE = {
+    "none": b"",
+    "1 byte": b"\xf6",
+    "7 bytes of a good one": wire.cm_private()[:7],
+    "wrong magic": wire.cm_private(magic=0x180eabf6),
+    "magic of zeroes": bytes(8),
+    "version 0": wire.cm_private(vers=0),
+    "version 2": wire.cm_private(vers=2),
+    "version 255": wire.cm_private(vers=255),
+    "all flags": wire.cm_private(flags=0xfe),
+    "sizes of 1 KiB": wire.cm_private(1024, 1024),
+    "sizes of 256 KiB": wire.cm_private(256 * 1024, 256 * 1024),
+    "48 bytes more": wire.cm_private() + b"\xa5" * 48,
+    "56 bytes of noise": bytes(range(200, 256)),
+}
+
+
+@case("private data of every wrong kind")
+def wrong_private_data(server):
+    for what, private in PRIVATE.items():
+        with server.connect(private=private) as client:
+            if client.null():
+                raise Failed(f"{what}: messages nobody asked for")
+
+
+@case("wrong private data never turns remote invalidation on")
+def no_offer(server):
+    for private in (wire.cm_private(flags=0xfe), wire.cm_private(flags=1, vers=2),
+                    wire.cm_private(flags=1, magic=0), wire.cm_private(flags=1)[:5]):
+        xid = next(XIDS)
+        region = server.device.region(PAGE, wire.null(xid))
+        with server.connect(private=private) as client:
+            head = client.call(wire.header(
+                xid, wire.NOMSG, reads=[Segment(region.rkey, 40, region.address)]))
+            wire.results(head.body, xid).end()
+            client.null()
+        region.close()
+
+
+@case("a client with Receives of 1,024 bytes", private=wire.cm_private(4096, 1024))
+@case("the same, said by sending no private data", private=b"")
+def small_receives(server, private):
+    """Replies around 1,024 bytes: inline when they fit, else ERR_CHUNK (no Reply
+    chunk is offered) or the Reply chunk; never a Send that does not fit."""
+    region = server.device.region(FILE_SIZE)
+    overhead = 28 + 24 + 4 + 4 + 84 + 12  # headers and all of READ's result but data
+    for total in (1020, 1024, 1028, 2000):
+        length = total - overhead
+        for chunk in (None, [Segment(region.rkey, FILE_SIZE, region.address)]):
+            with server.connect(private=private, size=1024, receives=8) as client:
+                xid = next(XIDS)
+                call = wire.header(xid, reply=chunk) \
+                    + wire.v3_read(xid, server.handle(FILE), 0, length)
+                outcome = client.exchange(call)
+                if chunk or total <= 1024:
+                    server.expect(outcome, "reply")
+                else:
+                    server.expect(outcome, "closed|err_chunk", "err_chunk")
+                    server.notes.append(f"reply of {total} bytes: {outcome}")
+    region.close()
+
+
+# --- Connection parameters ------------------------------------------------------
+
+@case("a client that allows no RDMA Reads")
+def no_reads_allowed(server):
+    try:
+        client = server.connect(resources=0)
+    except peer.Closed as reason:
+        server.notes.append(f"refused: {reason}")
+        return
+    with client:
+        client.null()
+
+
+# --- floods ---------------------------------------------------------------------
+
+@case("exactly as many calls as credits, 1,500 times over")
+def window(server):
+    with server.connect(receives=160, sends=160) as client:
+        credits = client.call(null()).credits
+        left, under_way = 1500, 0
+        while left or under_way:
+            while left and under_way < min(credits, 150):
+                client.send(null())
+                left, under_way = left - 1, under_way + 1
+            head, data, _ = client.message()
+            check_null(data, head.xid)
+            under_way -= 1
+
+
+@case("many more calls than credits, all answered or the connection closed")
+def flood(server):
+    count = 400
+    with server.connect(receives=count + 8, sends=count + 8) as client:
+        xids = set()
+        answered = 0
+        try:
+            for _ in range(count):
+                call = null()
+                xids.add(call[:4])
+                client.send(call)
+            for _ in range(count):
+                head, data, _ = client.message()
+                check_null(data, head.xid)
+                xids.remove(data[:4])
+                answered += 1
+            client.null()
+        except peer.Closed as reason:
+            server.notes.append(f"closed: {reason}")
+        server.notes.append(f"{answered} of {count} answered")
+
+
+@case("many more RDMA Reads and Writes than the server's queue holds")
+def chunk_flood(server):
+    count = 200
+    region = server.device.region(FILE_SIZE)
+    with server.connect(receives=count + 8, sends=count + 8) as client:
+        handle = server.handle("sink")
+        try:
+            for i in range(count):
+                xid = next(XIDS)
+                if i % 2:
+                    body = wire.v3_write_head(xid, handle, 0, 65536)
+                    reads = [Segment(region.rkey, 65536, region.address, len(body))]
+                    client.send(wire.header(xid, reads=reads) + body)
+                else:
+                    writes = [[Segment(region.rkey, 65536, region.address)]]
+                    client.send(wire.header(xid, writes=writes) + wire.v3_read(
+                        xid, server.handle(FILE), 0, 65536))
+            for _ in range(count):
+                client.message(60)
+            client.null()
+        except peer.Closed as reason:
+            server.notes.append(f"closed: {reason}")
+    region.close()
+
+
+@case("a client that posts no Receives: its connection ends", rnr_retry=0)
+@case("a client that posts no Receives and lets the server wait", rnr_retry=7)
+def no_receives(server, rnr_retry):
+    with server.connect(receives=0, sends=128, rnr_retry=rnr_retry) as client:
+        try:
+            for _ in range(100):
+                client.send(null())
+            client.end.wait_closed(2)
+        except peer.Closed:
+            pass
+        except peer.Timeout:
+            if rnr_retry == 0:
+                raise
+        server.check_alive()
+
+
+# --- hang-ups -------------------------------------------------------------------
+
+def large_write(server, region):
+    """A WRITE whose data are many RDMA Reads."""
+    xid = next(XIDS)
+    body = wire.v3_write_head(xid, server.handle("sink"), 0, FILE_SIZE)
+    reads = [Segment(region.rkey, FILE_SIZE, region.address, len(body))]
+    return wire.header(xid, reads=reads) + body
+
+
+def large_read(server, region):
+    """A READ whose data are many RDMA Writes."""
+    xid = next(XIDS)
+    return wire.header(xid, writes=[[Segment(region.rkey, FILE_SIZE, region.address)]]) \
+        + wire.v3_read(xid, server.handle(FILE), 0, FILE_SIZE)
+
+
+HANGUPS = {
+    "disconnect": lambda client, region: client.end.disconnect(),
+    "Queue Pair to error": lambda client, region: client.end.fail(),
+    "memory deregistered": lambda client, region: region.close(),
+}
+
+
+@case("hang-up before anything is sent, after a Send, during Reads and Writes")
+def hang_up(server):
+    for hang in HANGUPS.values():
+        for calls in ((), (null,), (null,) * 32, (large_write,), (large_read,),
+                      (large_write, large_read) * 8):
+            region = server.device.region(FILE_SIZE)
+            with server.connect() as client:
+                for build in calls:
+                    client.send(build() if build is null else build(server, region))
+                hang(client, region)
+            region.close()
+    server.check_alive()
+
+
+@case("hang-up while the RDMA Reads of a call are under way")
+def hang_up_mid_read(server):
+    """Wait for the first bytes of a READ's data to arrive, then leave."""
+    for hang in HANGUPS.values():
+        region = server.device.region(FILE_SIZE)
+        with server.connect() as client:
+            client.send(large_read(server, region))
+            client.send(large_write(server, region))
+            for _ in range(10000):
+                if region.read(8) != b"\xee" * 8:
+                    break
+            hang(client, region)
+        region.close()
+
+
+@case("process killed with calls in flight")
+def killed(server):
+    import os
+    import signal
+    child = os.fork()
+    if child == 0:
+        os.execv("/usr/bin/python3", [
+            "python3", "-B", os.path.join(os.path.dirname(__file__), "victim.py"),
+            server.address, str(server.port)])
+    os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+# --- storms ---------------------------------------------------------------------
+
+@case("120 connections one after the other, half of which never send")
+def storm(server):
+    for i in range(120):
+        with server.connect(receives=2, sends=2) as client:
+            if i % 2:
+                client.send(null())
+            if i % 4 == 1:
+                client.message()
+
+
+@case("40 connections at once, left in different states")
+def crowd(server):
+    clients = []
+    try:
+        for i in range(40):
+            client = server.connect(receives=4, sends=4)
+            clients.append(client)
+            if i % 2:
+                client.send(null())
+        for client in clients[::5]:
+            client.null()
+    finally:
+        for i, client in enumerate(clients):
+            if i % 3 == 0:
+                client.end.fail()
+            client.end.close()
+
+
+@case("a call before the connection is established")
+def early_call(server):
+    with server.connect(establish=False) as client:
+        client.send(null())
+        try:
+            client.message(0.2)
+            server.notes.append("answered at once")
+            client.send(null())
+        except peer.Timeout:
+            pass
+        client.end.cmid.establish()
+        client.message()
+        client.null()
+
+
+@case("20 connections that are never established")
+def never_established(server):
+    clients = []
+    try:
+        for i in range(20):
+            client = server.connect(establish=False, receives=4, sends=4)
+            clients.append(client)
+            if i % 2:
+                client.send(null())
+        server.check_alive()
+    finally:
+        for client in clients:
+            client.end.close()
+
+
+@case("40 connection requests withdrawn before they are answered")
+def withdrawn(server):
+    for _ in range(40):
+        try:
+            with server.connect(receives=2, sends=2, timeout=0):
+                pass
+        except peer.Timeout:
+            pass

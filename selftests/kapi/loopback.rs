@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Tests of `kapi/rdma` over a device of this machine.
+//!
+//! Part of `kapi` while it is tested: what makes memory runs and pages out of pointers is
+//! private to it.
+
+mod ends;
+
+use core::ptr::NonNull;
+
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+use super::{
+    bindings,
+    ext::{
+        gfp::Gfp,
+        pages::{
+            PageVec,
+            Piece, //
+        }, //
+    },
+    rdma::{
+        client::RemovalGuard,
+        mr::Mr,
+        recv::{
+            RecvBox,
+            RecvList, //
+        },
+        rw::{
+            Transfer,
+            TransferDir, //
+        },
+        Access,
+        MemSeg, //
+    },
+    sunrpc::errno::enotconn, //
+};
+
+use ends::{
+    check,
+    connect,
+    posted,
+    Message,
+    Side, //
+};
+
+/// Lengths that are registered, written and read.
+const LENGTHS: [usize; 6] = [1, 4095, 4097, 65536, 1_000_001, 1 << 20];
+
+/// The bytes of `memory` as runs.
+fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
+    let mut rest = memory;
+    core::iter::from_fn(move || {
+        // SAFETY: The memory is of the heap and borrowed.
+        let seg = unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }?;
+        rest = rest.get(seg.len()..)?;
+        Some(seg)
+    })
+}
+
+/// What byte number `i` is to be.
+fn pattern(i: usize, seed: usize) -> u8 {
+    (i / 7 + i / PAGE_SIZE + seed).to_le_bytes()[0]
+}
+
+/// Pages with `len` bytes of the pattern.
+fn pages(len: usize, seed: usize) -> Result<PageVec> {
+    let count = len.div_ceil(PAGE_SIZE);
+    let mut pages = PageVec::new();
+    pages.reserve(count, GFP_KERNEL)?;
+    let mut bytes = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
+    for index in 0..count {
+        // SAFETY: Asks for a new page.
+        let page = unsafe { bindings::alloc_pages(Gfp::KERNEL.as_raw(), 0) };
+        // SAFETY: The page is new, and its reference ours to give.
+        unsafe { pages.push(NonNull::new(page).ok_or(ENOMEM)?)? };
+        bytes.clear();
+        for i in 0..PAGE_SIZE {
+            bytes.push(pattern(index * PAGE_SIZE + i, seed), GFP_KERNEL)?;
+        }
+        pages.copy_in(index, 0, &bytes)?;
+    }
+    Ok(pages)
+}
+
+/// Copies the bytes of `piece` and returns how many these are.
+fn copy_out(pages: &PageVec, piece: Piece, to: &mut [u8]) -> Result<usize> {
+    let page = pages.piece_page(piece).ok_or(EINVAL)?;
+    let to = to.get_mut(..piece.len).ok_or(EINVAL)?;
+    // SAFETY: The page is ours, the bytes are inside it, and there is room for them.
+    unsafe {
+        bindings::rpcrdma_shim_memcpy_from_page(
+            to.as_mut_ptr().cast(),
+            page.as_ptr(),
+            piece.offset,
+            piece.len,
+        )
+    };
+    Ok(piece.len)
+}
+
+/// The bytes `from..to` of an array of pages.
+fn pieces(from: usize, to: usize) -> impl Iterator<Item = Piece> {
+    (from / PAGE_SIZE..to.div_ceil(PAGE_SIZE)).filter_map(move |index| {
+        let start = from.max(index * PAGE_SIZE);
+        let end = to.min((index + 1) * PAGE_SIZE);
+        (start < end).then(|| Piece {
+            index,
+            offset: start % PAGE_SIZE,
+            len: end - start,
+        })
+    })
+}
+
+/// The server writes `mr` and invalidates it with its message; the bytes must be there.
+fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
+    let len = memory.len();
+    let taken = mr.map(&mut runs(memory).peekable(), Access::RemoteWrite, 0x8166)?;
+    check(
+        taken == len && mr.length() as usize == len,
+        "one registration for all",
+    )?;
+    check(mr.offset() >> 32 == 0x8166, "the tag is in the offset")?;
+    client.send(b"write", Some(mr))?;
+    check(
+        !mr.is_fenced() && mr.unmap().is_err(),
+        "registered memory is kept",
+    )?;
+    server.expect(b"write")?;
+
+    let mut transfer = Transfer::new();
+    check(
+        transfer.set_pages(pages(len, len)?).is_ok(),
+        "pages are taken",
+    )?;
+    let (offset, handle) = (mr.offset(), mr.handle());
+    // Two segments that meet inside a page, for all but the shortest.
+    let half = len / 2;
+    for (from, to) in [(0, half), (half, len)] {
+        if from < to {
+            transfer.add(
+                &server.qp,
+                TransferDir::Write,
+                pieces(from, to),
+                u32::try_from(to - from)?,
+                offset + from as u64,
+                handle,
+            )?;
+        }
+    }
+    let message = Message::new(&server.pd, b"written", transfer)?;
+    posted(server.qp.post::<Message, 0>(message, |m, chain| {
+        chain.transfer(&m.transfer)?;
+        check(
+            chain.transfer(&m.transfer).is_err(),
+            "a transfer is chained once",
+        )?;
+        check(
+            chain.wrs() == m.transfer.sqes(),
+            "entries of the Send Queue",
+        )?;
+        chain.send_with_invalidate([m.text.sge(0..m.text.len())?].into_iter(), handle)
+    }))?;
+    let (_, result) = server.end.completion()?;
+    check(result.is_ok(), "the Write succeeds")?;
+
+    let buffer = client.end.receive()?;
+    check(
+        buffer.bytes() == b"written",
+        "the message comes after the Write",
+    )?;
+    let invalidated = buffer.invalidated().ok_or(EIO)?;
+    check(
+        mr.invalidated_by(invalidated) && mr.is_fenced(),
+        "remote invalidation fences",
+    )?;
+    check(!mr.invalidated_by(invalidated), "and does so once")?;
+    mr.unmap()?;
+    client.repost(buffer)?;
+    let same = |(i, byte): (usize, &u8)| *byte == pattern(i, len);
+    check(
+        memory.iter().enumerate().all(same),
+        "what was written is there",
+    )
+}
+
+/// The server reads `mr`; the client invalidates it. The bytes must have arrived.
+fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
+    let (len, before) = (memory.len(), mr.handle());
+    mr.map(&mut runs(memory).peekable(), Access::RemoteRead, 1)?;
+    check(mr.handle() != before, "a handle is not used twice")?;
+    client.send(b"read", Some(mr))?;
+    server.expect(b"read")?;
+
+    let mut transfer = Transfer::new();
+    // Other bytes, to be overwritten.
+    check(
+        transfer.set_pages(pages(len, len + 1)?).is_ok(),
+        "pages are taken",
+    )?;
+    transfer.add(
+        &server.qp,
+        TransferDir::Read,
+        pieces(0, len),
+        u32::try_from(len)?,
+        mr.offset(),
+        mr.handle(),
+    )?;
+    let message = Message::new(&server.pd, b"-", transfer)?;
+    posted(
+        server
+            .qp
+            .post::<Message, 0>(message, |m, chain| chain.transfer(&m.transfer)),
+    )?;
+    let (mut message, result) = server.end.completion()?;
+    check(result.is_ok(), "the Read succeeds")?;
+    let pages = message.as_mut().finish()?;
+    let mut bytes = KVec::from_elem(0, PAGE_SIZE, GFP_KERNEL)?;
+    let mut at = 0;
+    for piece in pieces(0, len) {
+        let n = copy_out(&pages, piece, &mut bytes)?;
+        let same = |(i, byte): (usize, &u8)| *byte == pattern(at + i, len);
+        check(
+            bytes[..n].iter().enumerate().all(same),
+            "what was read is there",
+        )?;
+        at += n;
+    }
+
+    let message = Message::new(&client.pd, b"-", Transfer::new())?;
+    posted(
+        client
+            .qp
+            .post::<Message, 0>(message, |_, chain| chain.local_inv(mr)),
+    )?;
+    let (_, result) = client.end.completion()?;
+    let Ok(wc) = result else {
+        return check(false, "the invalidation succeeds");
+    };
+    check(
+        mr.completed_by(&wc) && mr.is_fenced(),
+        "local invalidation fences",
+    )?;
+    mr.unmap()
+}
+
+/// Chains that are not posted leave no trace.
+fn unposted(client: &Side) -> Result {
+    let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1, Gfp::KERNEL)?;
+    mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
+    let message = Message::new(&client.pd, b"-", Transfer::new())?;
+    let result = client.qp.post::<Message, 0>(message, |_, chain| {
+        chain.reg_mr(&mut mr)?;
+        Err(ENXIO)
+    });
+    let error = result.err().ok_or(EIO)?;
+    check(error.error == ENXIO, "the error is that of the builder")?;
+    check(!mr.is_fenced(), "without proof it counts as registered")?;
+    mr.retract(error.unposted());
+    check(mr.is_fenced(), "with proof it does not")?;
+    let empty = client.qp.post::<Message, 0>(error.owner, |_, _| Ok(()));
+    check(
+        empty.is_err_and(|e| e.error == EINVAL),
+        "an empty chain is refused",
+    )?;
+    mr.unmap()
+}
+
+/// Memory is out of reach after its invalidation: a Write to it breaks the connection.
+fn late_write(client: &Side, server: &Side) -> Result {
+    let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1, Gfp::KERNEL)?;
+    remote_write(client, server, &mut mr, &memory)?;
+    let mut transfer = Transfer::new();
+    check(
+        transfer.set_pages(pages(PAGE_SIZE, 0)?).is_ok(),
+        "pages are taken",
+    )?;
+    transfer.add(
+        &server.qp,
+        TransferDir::Write,
+        pieces(0, PAGE_SIZE),
+        u32::try_from(PAGE_SIZE)?,
+        mr.offset(),
+        mr.handle(),
+    )?;
+    let message = Message::new(&server.pd, b"-", transfer)?;
+    posted(
+        server
+            .qp
+            .post::<Message, 0>(message, |m, chain| chain.transfer(&m.transfer)),
+    )?;
+    let (_, result) = server.end.completion()?;
+    check(result.is_err_and(|e| !e.flushed()), "a late Write fails")?;
+    let same = |(i, byte): (usize, &u8)| *byte == pattern(i, PAGE_SIZE);
+    check(memory.iter().enumerate().all(same), "and changes nothing")
+}
+
+/// A QP that is closed is a fence, and takes nothing any more.
+fn closed(client: &Side) -> Result {
+    let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1, Gfp::KERNEL)?;
+    mr.map(&mut runs(&memory).peekable(), Access::RemoteWrite, 0)?;
+    let message = Message::new(&client.pd, b"bye", Transfer::new())?;
+    posted(client.qp.post::<Message, 0>(message, |m, chain| {
+        chain.reg_mr(&mut mr)?;
+        chain.send([m.text.sge(0..3)?].into_iter())
+    }))?;
+    client.qp.close();
+    check(
+        client.end.sent.lock().is_some(),
+        "a drained owner has come back",
+    )?;
+    check(mr.is_fenced(), "a drained QP fences")?;
+    mr.unmap()?;
+    let message = Message::new(&client.pd, b"late", Transfer::new())?;
+    let late = client.qp.post::<Message, 0>(message, |m, chain| {
+        chain.send([m.text.sge(0..4)?].into_iter())
+    });
+    check(
+        late.is_err_and(|e| e.error == enotconn()),
+        "a late Send is refused",
+    )?;
+    let mut list = RecvList::new();
+    list.push(RecvBox::new(&client.pd, 64, 0, Gfp::KERNEL)?);
+    list.push(RecvBox::new(&client.pd, 64, 1, Gfp::KERNEL)?);
+    let late = client.qp.post_recvs(list);
+    check(
+        late.is_err_and(|(e, list)| e == enotconn() && list.len() == 2),
+        "late Receives are handed back",
+    )
+}
+
+/// Runs everything, over the device with this address.
+pub(crate) fn run(address: u32) -> Result {
+    let mut number = 0;
+    let mut report = |name: &str, result: Result| {
+        number += 1;
+        let not = if result.is_ok() { "" } else { "not " };
+        pr_info!("{not}ok {number} {name}\n");
+        result
+    };
+
+    let ends = connect(address);
+    report(
+        "two ends connect",
+        ends.as_ref().map(|_| ()).map_err(|e| *e),
+    )?;
+    let (client, server) = ends?;
+    let device = client.id.device().ok_or(ENODEV)?;
+    let guard = RemovalGuard::new(device, client.end.clone());
+    report(
+        "a removal guard is had",
+        guard.as_ref().map(|_| ()).map_err(|e| *e),
+    )?;
+    report(
+        "a message goes each way",
+        client
+            .send(b"hello", None)
+            .and_then(|()| server.expect(b"hello"))
+            .and_then(|()| server.send(b"world", None))
+            .and_then(|()| client.expect(b"world")),
+    )?;
+    let mut mr = Mr::new(&client.pd, 257, Gfp::KERNEL)?;
+    for len in LENGTHS {
+        let memory = KVec::from_elem(0_u8, len, GFP_KERNEL)?;
+        let written = remote_write(&client, &server, &mut mr, &memory);
+        report("RDMA Write, fenced by the peer", written)?;
+        let read = remote_read(&client, &server, &mut mr, &memory);
+        report("RDMA Read, fenced by us", read)?;
+    }
+    report(
+        "a chain that is not posted leaves no trace",
+        unposted(&client),
+    )?;
+    report(
+        "invalidated memory is out of reach",
+        late_write(&client, &server),
+    )?;
+    report("a closed QP is a fence", closed(&client))?;
+    drop(client);
+    drop(server);
+    pr_info!("1..{number}\n");
+    Ok(())
+}

@@ -1,0 +1,97 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#
+# layers.sh [FOLDER]: what keeps the rooms of the tree apart and its files in
+# shape, as far as text shows it (the compiler holds the rest, by privacy and
+# by the forbid and deny attributes). Prints each offence as file:line: reason;
+# exit status 1 if there are any.
+set -u
+cd "${1:-$(dirname "$0")/../..}" || exit 2
+
+MAX_LINES=650
+found=0
+
+offence() {
+	printf '%s\n' "$*"
+	found=1
+}
+
+# Source files: tracked ones, and new ones that git does not ignore.
+if git rev-parse --git-dir >/dev/null 2>&1; then
+	mapfile -t files < <(git ls-files --cached --others --exclude-standard)
+else
+	mapfile -t files < <(find . -type f ! -path './.git/*' ! -path '*/target/*' \
+		! -name '*generated*' -printf '%P\n')
+fi
+
+# among REGEX: the source files whose path matches.
+among() {
+	local file
+	for file in "${files[@]}"; do
+		[[ $file =~ $1 && -f $file && ! -L $file ]] && printf '%s\n' "$file"
+	done
+}
+
+# code FILE: its lines with comments blanked, so that line numbers stay. A line
+# comment is one that starts outside of a string.
+code() {
+	sed -E 's@^([^"]*("[^"]*"[^"]*)*)//.*@\1@; s@^[[:space:]]*//.*@@' "$1"
+}
+
+# forbid FILES-REGEX PATTERN REASON [EXCEPT]: no code line of these files
+# matches PATTERN, unless the line matches EXCEPT.
+forbid() {
+	local file line
+	while read -r file; do
+		while IFS= read -r line; do
+			offence "$file:${line%%:*}: $3: ${line#*:}"
+		done < <(code "$file" | grep -nE "$2" | grep -vE "${4:-^$}")
+	done < <(among "$1")
+}
+
+logic='^(clnt|svc)/.*\.rs$'
+
+# 1. The word itself, comments included: a plain grep must tell the truth.
+while IFS= read -r line; do
+	offence "$line: the word unsafe outside a forbid or deny line"
+done < <(grep -rnE --include='*.rs' 'unsafe' xdr clnt svc 2>/dev/null |
+	grep -vE '#!\[(forbid|deny)\([a-z_:, ]*unsafe_code')
+
+for room in xdr:forbid clnt:deny svc:deny; do
+	grep -qE "^#!\[${room#*:}\(unsafe_code\)\]" "${room%:*}/mod.rs" 2>/dev/null ||
+		offence "${room%:*}/mod.rs:1: no #![${room#*:}(unsafe_code)]"
+done
+
+# 2. Rooms.
+forbid "$logic" '\bbindings\b|\bffi::' 'bindings are private to kapi'
+forbid "$logic" '\*(mut|const) ' 'no raw pointers outside kapi'
+forbid '^clnt/.*\.rs$' '\bcrate::svc\b' 'clnt does not use svc'
+forbid '^svc/.*\.rs$' '\bcrate::clnt\b' 'svc does not use clnt'
+forbid '^rpcrdma_rs/kapi/.*\.rs$' '\bcrate::(clnt|svc|xdr)\b' 'kapi uses no protocol room'
+forbid '^xdr/.*\.rs$' '\b(use|extern crate) (kernel|alloc|std)\b|\b(kernel|alloc|std)::' \
+	'xdr is core only' 'cfg\(test\)'
+
+# 3. xdr is total: no panic, no index.
+forbid '^xdr/.*\.rs$' '\.unwrap\(|\.expect\(|\b(panic|unreachable|todo|unimplemented|assert|assert_eq)!' \
+	'xdr does not panic' 'const _: \(\) = assert!|^[0-9]+:[[:space:]]*assert!\(.*\) *;? *// const'
+forbid '^xdr/.*\.rs$' '[]a-z_)]\[[^]#]+\]' 'xdr does not index' '^[0-9]+:[[:space:]]*#!?\['
+
+# 4. Every room.
+forbid '\.rs$' '\btodo!|\bunimplemented!|\bdbg!' 'unfinished'
+while read -r file; do
+	lines=$(wc -l <"$file")
+	[ "$lines" -lt "$MAX_LINES" ] || offence "$file:$lines: $lines lines, at most $((MAX_LINES - 1))"
+done < <(among '\.(rs|c|h|py|sh)$|^selftests/vm/[a-z]+$')
+while read -r file; do
+	head -n 2 "$file" | grep -q 'SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause' ||
+		offence "$file:1: no SPDX line"
+done < <(among '\.(rs|c|h|py|sh|mk|toml|rst|conf)$|(^|/)(Kbuild|Makefile)$|^selftests/vm/[a-z.]+$|^rpcrdma_rs/check-kdir$' |
+	grep -v -e '^Documentation/' -e 'Cargo.lock$')
+while read -r file; do
+	grep -q '^//!' "$file" || offence "$file:1: no //! saying what the module is for"
+done < <(among '^(rpcrdma_rs|xdr|clnt|svc|selftests)/.*\.rs$')
+if [ -e .git ] && names=$(git ls-files | LC_ALL=C grep -P '[^\x20-\x7e]'); then
+	offence "$names: names of files are ASCII"
+fi
+
+exit $found

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Run the guest tests and print their results as KTAP.
+
+A boot is one start of one or two guests; it runs the groups of tests that suit
+it, one after the other, in the client guest. A group is a script of
+selftests/guest that prints "ok NAME", "not ok NAME" or "skip NAME # WHY" for
+each of its tests, and anything else as a remark. Each group is followed by two
+tests of its own for each guest: that the kernel log is clean and, at the end of
+the boot, that nothing of ours is left.
+"""
+
+import argparse
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+
+from guest import Guest, GuestError, log_faults
+from run import Pair, host_name, run_folder, say
+
+PAIRINGS = ("rust/c", "c/rust", "rust/rust")
+MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
+LIB = ". /t/guest/lib.sh\n"
+
+EPILOG = """
+Examples:
+  selftests/vm/check                                   everything
+  selftests/vm/check --boot pair --pairing rust/c      one pairing
+  selftests/vm/check --boot pair --pairing c/c --group matrix-4.1-ipv4
+The last line is "N passed, N failed[, N skipped]"; exit status 0 if none failed.
+"""
+
+
+@dataclass
+class Group:
+    """One script, run in the client guest."""
+
+    name: str
+    script: str
+    seconds: int = 300
+
+
+def pair_groups():
+    """What every pairing runs, in one boot of two guests."""
+    groups = [
+        Group(f"matrix-{version}-{family}",
+              f"python3 -B /t/guest/matrix.py {version} {family}")
+        for family in ("ipv4", "ipv6") for version in ("3", "4.0", "4.1", "4.2")
+    ]
+    groups.append(Group("observe", "python3 -B /t/guest/observe.py"))
+    groups.append(Group("load", "python3 -B /t/guest/load.py"))
+    return groups
+
+
+FAULTS = [
+    Group("removal", "python3 -B /t/guest/removal.py", 400),
+    Group("faults", "python3 -B /t/guest/faults.py", 400),
+]
+ALONE = [
+    Group("setup", "python3 -B /t/guest/setup.py", 200),
+    Group("cycles", "python3 -B /t/guest/cycles.py 50", 500),
+]
+
+
+@dataclass
+class Results:
+    """Counts, and KTAP lines as they come."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    plans: int = 0
+    failures: list = field(default_factory=list)
+    number: int = 0
+    group: str = ""
+
+    def begin(self, group):
+        """A new group: a KTAP subtest."""
+        self.group, self.number, self.clean = group, 0, True
+        print(f"    # Subtest: {group}", flush=True)
+
+    def case(self, ok, name, why=""):
+        """One test of the group."""
+        self.number += 1
+        if ok:
+            self.passed += 1
+        else:
+            self.failed += 1
+            self.clean = False
+            self.failures.append(f"{self.group}: {name}{': ' + why if why else ''}")
+        mark = "ok" if ok else "not ok"
+        print(f"    {mark} {self.number} {name}", flush=True)
+        if why:
+            print(f"    # {why}", flush=True)
+
+    def skip(self, name):
+        """One test that could not be run; the name ends with the reason."""
+        self.number += 1
+        self.skipped += 1
+        name, _, why = name.partition(" # ")
+        print(f"    ok {self.number} {name} # SKIP {why}", flush=True)
+
+    def end(self, seconds):
+        """The end of a group."""
+        self.plans += 1
+        print(f"    1..{self.number}")
+        mark = "ok" if self.clean else "not ok"
+        print(f"{mark} {self.plans} {self.group}")
+        print(f"# {self.group}: {seconds:.0f} s", flush=True)
+
+    def line(self, text):
+        """A line that a group printed."""
+        kind = re.match(r"(ok|not ok|skip) (.*)", text)
+        if not kind:
+            print(f"    # {text}", flush=True)
+        elif kind[1] == "skip":
+            self.skip(kind[2])
+        else:
+            self.case(kind[1] == "ok", kind[2])
+
+
+class Boot:
+    """One start of one or two guests, and the groups run in it."""
+
+    def __init__(self, name, client, server, groups, alone=False):
+        self.name = name
+        self.client, self.server = client, server
+        self.groups = groups
+        self.alone = alone
+        self.pair = None
+        self.results = None
+        self.lost_faults = []
+
+    def run(self, results, module):
+        """Boot, run the groups, shut down."""
+        self.results = results
+        started = time.time()
+        folder = run_folder(re.sub(r"\W", "-", self.name), module)
+        if module:
+            shutil.copy("/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf", folder)
+        say(f"{self.name}: boot, run folder {host_name(folder)}")
+        try:
+            self.pair = Pair(folder, self.alone, echo=lambda line: None)
+            if not self.alone:
+                self.pair.set_up(self.client, self.server)
+            say(f"{self.name}: ready after {time.time() - started:.0f} s")
+            for group in self.groups:
+                self.run_group(group)
+            if not self.alone:
+                self.nothing_left()
+            self.pair.stop()
+        except (GuestError, OSError) as error:
+            if self.pair is None or not results.group.startswith(self.name):
+                results.begin(f"{self.name} boot")
+            results.case(False, "guests work", f"{error}; see {host_name(folder)}")
+            results.end(time.time() - started)
+        finally:
+            if self.pair:
+                self.pair.kill()
+
+    def run_group(self, group):
+        """Run one group and look at the kernel logs."""
+        results, started = self.results, time.time()
+        results.begin(f"{self.name} {group.name}")
+        pair = self.pair
+        variables = f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server}\n"
+        status = pair.client.run(LIB + variables + group.script, group.seconds, self.on_line)
+        results.case(status == 0, "group runs to its end",
+                     "" if status == 0 else f"exit status {status}")
+        if status != 0:
+            # The next group shall not find its mounts.
+            pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
+        for guest in pair.guests:
+            faults = guest.new_log_faults()
+            results.case(not faults, f"kernel log of {guest.name} is clean", "; ".join(faults[:5]))
+        if self.lost_faults:
+            results.case(False, "kernel log of the killed guest is clean",
+                         "; ".join(self.lost_faults[:5]))
+        results.end(time.time() - started)
+
+    def on_line(self, text):
+        """A line of a group; "@restart-server" is a wish, the rest results."""
+        if text == "@restart-server":
+            # In this thread: QEMU is told to die with the thread that starts it.
+            self.restart_server()
+        else:
+            self.results.line(text)
+
+    def restart_server(self):
+        """Kill the server guest as a power cut would, and start it again."""
+        pair = self.pair
+        with open(f"{pair.folder}/server.console", errors="replace") as file:
+            self.lost_faults += log_faults(file.read())
+        pair.server.kill()
+        wire = f"stream,addr.type=unix,addr.path={pair.folder}/wire,server=on"
+        server = Guest("server", "2", wire, pair.folder)
+        pair.guests[pair.guests.index(pair.server)] = server
+        pair.server, server.peer = server, pair.client
+        server.wait_ready()
+        pair.client.peer = server
+
+    def nothing_left(self):
+        """Unmounted and with nfsd stopped, the modules must be free."""
+        results, pair, started = self.results, self.pair, time.time()
+        results.begin(f"{self.name} nothing left")
+        pair.client.run(LIB + "umount -a -t nfs,nfs4", 60)
+        pair.server.run(LIB + "server_stop", 60)
+        for guest, kind in ((pair.client, self.client), (pair.server, self.server)):
+            left = guest.output(LIB + "settle; rdma_leftovers || :")
+            results.case(not left, f"{guest.name}: no RDMA resource", left.replace("\n", "; "))
+            refs = guest.output(LIB + f"module_refs {MODULE[kind]}").strip()
+            results.case(refs == "0", f"{guest.name}: use count of {MODULE[kind]} is 0",
+                         "" if refs == "0" else f"it is '{refs}'")
+            lines = []
+            status = guest.run(f"rmmod {MODULE[kind]}", 60, lines.append)
+            results.case(status == 0, f"{guest.name}: {MODULE[kind]} can be removed",
+                         "; ".join(lines))
+            faults = guest.new_log_faults()
+            results.case(not faults, f"kernel log of {guest.name} is clean", "; ".join(faults[:5]))
+        results.end(time.time() - started)
+
+
+def boots(pairings):
+    """Everything there is to run."""
+    every = [Boot(f"pair {p}", *p.split("/"), pair_groups()) for p in pairings]
+    client, server = pairings[-1].split("/")
+    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS))
+    every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
+    return every
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="check", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairing", action="append", metavar="CLIENT/SERVER",
+                        choices=PAIRINGS + ("c/c",),
+                        help="modules of client and server, each rust or c (default: all but c/c)")
+    parser.add_argument("--boot", action="append", choices=("pair", "faults", "alone"),
+                        help="only boots of this kind")
+    parser.add_argument("--group", action="append", metavar="NAME",
+                        help="only groups whose name begins with NAME")
+    parser.add_argument("--module", default="/src/rpcrdma_rs/rpcrdma_rs.ko", metavar="FILE")
+    parser.add_argument("--list", action="store_true", help="name the groups, run nothing")
+    return parser.parse_args()
+
+
+def main():
+    """The tool."""
+    args = arguments()
+    results = Results()
+    chosen = []
+    for boot in boots(args.pairing or PAIRINGS):
+        if args.group:
+            boot.groups = [g for g in boot.groups if g.name.startswith(tuple(args.group))]
+        if boot.groups and (not args.boot or boot.name.split()[0] in args.boot):
+            chosen.append(boot)
+    if args.list:
+        for boot in chosen:
+            print(f"{boot.name}: {' '.join(group.name for group in boot.groups)}")
+        return 0
+    print("KTAP version 1", flush=True)
+    for boot in chosen:
+        boot.run(results, args.module if "rust" in (boot.client, boot.server) else None)
+    print(f"1..{results.plans}")
+    for failure in results.failures:
+        print(f"# failed: {failure}")
+    skipped = f", {results.skipped} skipped" if results.skipped else ""
+    print(f"{results.passed} passed, {results.failed} failed{skipped}", flush=True)
+    return 1 if results.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

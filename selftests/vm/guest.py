@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Guests of Debian's own kernel under QEMU, and what the host does with them.
+
+A guest's root is the prepared root folder (9p, read-only, under an overlay in
+the guest's memory). It shares one folder with the host: /t in the guest, the
+run folder on the host. Jobs are shell scripts the host writes to that folder;
+a virtio serial port carries the order to run them, their output, and their
+exit status. A second port lets a job ask the host for something: to run a
+command in the other guest ("peer"), or a QEMU monitor command ("host").
+"""
+
+import ctypes
+import mmap
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+KERNEL_LOG_FAULTS = re.compile(
+    r"WARNING:|BUG[: ]|Oops|refcount_t|list_(add|del) corruption|KASAN|KFENCE|UBSAN"
+    r"|general protection|rcu: INFO|rcu.*kthread starved|INFO: task .* blocked|hung task"
+    r"|Call Trace|scheduling while atomic|sleeping function called|soft lockup"
+    r"|unregister_netdevice: waiting|Kernel panic|kernel BUG|invalid opcode"
+    r"|page allocation failure|Out of memory|rust_kernel: panicked|DMA-API:"
+)
+END = b"\x1e"
+
+
+def log_faults(text):
+    """The lines of a kernel log that no test may leave behind."""
+    return [line for line in text.splitlines() if KERNEL_LOG_FAULTS.search(line)]
+
+
+class GuestError(Exception):
+    """A guest did not boot, hung, or went away."""
+
+
+def _die_with_parent():
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(1, signal.SIGKILL)
+    os.setpgid(0, 0)
+
+
+def accelerator():
+    """KVM only where the processor has it and a probe boot succeeds."""
+    flags = open("/proc/cpuinfo").read()
+    if re.search(r"\b(vmx|svm)\b", flags) and os.path.exists("/dev/kvm"):
+        probe = [QEMU, "-accel", "kvm", "-nodefaults", "-display", "none", "-S",
+                 "-monitor", "stdio"]
+        try:
+            if subprocess.run(probe, input=b"quit\n", capture_output=True,
+                              timeout=20).returncode == 0:
+                return "kvm"
+        except subprocess.TimeoutExpired:
+            pass
+    return "tcg,thread=multi"
+
+
+QEMU = "/usr/bin/qemu-system-x86_64"
+
+
+def tsc_khz():
+    """The rate of this machine's time stamp counter, which QEMU's translated
+    guests see too. A guest on a busy machine would measure it wrongly."""
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(bytes.fromhex("0f31" "48c1e220" "4809d0" "c3"))  # rdtsc into rax; ret
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    rdtsc = ctypes.CFUNCTYPE(ctypes.c_uint64)(address)
+
+    def pair():
+        """The counter and the clock at (nearly) the same moment."""
+        best = None
+        for _ in range(50):
+            before, ticks, after = time.monotonic_ns(), rdtsc(), time.monotonic_ns()
+            if best is None or after - before < best[0]:
+                best = after - before, ticks, (before + after) // 2
+        return best[1:]
+
+    first = pair()
+    time.sleep(0.1)
+    second = pair()
+    return round((second[0] - first[0]) * 1e6 / (second[1] - first[1]))
+
+
+class Guest:
+    """One guest. `net` is the -netdev argument of its eth0."""
+
+    def __init__(self, name, addresses, net, folder, memory=3000, cpus=1, echo=None):
+        self.name = name
+        self.folder = folder
+        self.echo = echo or (lambda line: None)
+        self.peer = None
+        self.jobs = 0
+        self.buffer = b""
+        self.lock = threading.Lock()
+        self.seen = 0
+        boot = os.environ["BOOT"]
+        path = lambda what: os.path.join(folder, f"{name}.{what}")
+        accel = accelerator()
+        clock = "" if accel == "kvm" else f"tsc=reliable tsc_early_khz={tsc_khz()} "
+        command = [
+            QEMU, "-name", name, "-nodefaults", "-no-user-config", "-display", "none",
+            "-machine", "q35,usb=off,smm=off,hpet=off", "-accel", accel,
+            "-cpu", "max", "-smp", str(cpus), "-m", str(memory), "-no-reboot",
+            "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
+            "-append", "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off "
+            # The check whether the timer interrupts panics when the host is slow.
+            f"nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
+            f"guest.name={name} guest.addresses={addresses}",
+            "-fsdev", "local,id=root,path=/guestroot,security_model=passthrough,"
+            "readonly=on,multidevs=remap",
+            "-device", "virtio-9p-pci,fsdev=root,mount_tag=root",
+            "-fsdev", f"local,id=modules,path={boot}/modules,security_model=passthrough,"
+            "readonly=on,multidevs=remap",
+            "-device", "virtio-9p-pci,fsdev=modules,mount_tag=modules",
+            "-fsdev", f"local,id=share,path={folder},security_model=none,multidevs=remap",
+            "-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
+            "-netdev", f"{net},id=n0",
+            "-device", f"virtio-net-pci,netdev=n0,id=nic,mac=52:54:00:88:00:0{addresses[0]},"
+            "host_mtu=4400,romfile=",
+            "-device", "virtio-serial-pci",
+        ]
+        for port in ("jobs", "ask"):
+            command += [
+                "-chardev", f"socket,id={port},path={path(port)},server=on,wait=off",
+                "-device", f"virtserialport,chardev={port},name={port}",
+            ]
+        command += [
+            "-chardev", f"socket,id=tty,path={path('tty')},server=on,wait=off",
+            "-device", "virtconsole,chardev=tty",
+            "-chardev", f"socket,id=con,path={path('con')},server=on,wait=off,"
+            f"logfile={path('console')}",
+            "-serial", "chardev:con",
+            "-chardev", f"socket,id=mon,path={path('mon')},server=on,wait=off",
+            "-mon", "chardev=mon,mode=readline",
+        ]
+        os.makedirs(os.path.join(folder, "jobs"), exist_ok=True)
+        self.qemu = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent,
+            stdout=open(path("qemu"), "wb"), stderr=subprocess.STDOUT)
+        self.port = self._connect("jobs")
+        self.ask = self._connect("ask")
+        self.console = self._connect("con")
+        self.monitor = self._connect("mon")
+        threading.Thread(target=self._answer, daemon=True).start()
+        threading.Thread(target=self._drain, args=(self.console,), daemon=True).start()
+
+    def _connect(self, what):
+        path = os.path.join(self.folder, f"{self.name}.{what}")
+        for _ in range(200):
+            if self.qemu.poll() is not None:
+                break
+            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock.connect(path)
+                return sock
+            except OSError:
+                sock.close()
+                time.sleep(0.05)
+        raise GuestError(f"{self.name}: QEMU did not start, see {self.name}.qemu: "
+                         + open(os.path.join(self.folder, f"{self.name}.qemu")).read())
+
+    @staticmethod
+    def _drain(sock):
+        while sock.recv(4096):
+            pass
+
+    def qemu_command(self, line):
+        """Give QEMU's monitor one command; what it answers is not awaited."""
+        self.monitor.setblocking(False)
+        try:
+            while self.monitor.recv(65536):
+                pass
+        except BlockingIOError:
+            pass
+        self.monitor.setblocking(True)
+        self.monitor.sendall(line.encode() + b"\n")
+
+    def _answer(self):
+        """Serve the requests of jobs: lines "peer SECONDS TEXT" and "host TEXT"."""
+        pending = b""
+        while True:
+            data = self.ask.recv(4096)
+            if not data:
+                return
+            pending += data
+            while b"\n" in pending:
+                line, pending = pending.split(b"\n", 1)
+                status, text = self._request(line.decode())
+                name = f"answer.{self.name}"
+                with open(os.path.join(self.folder, name), "w") as file:
+                    file.write(text)
+                self.ask.sendall(f"{status}\n".encode())
+
+    def _request(self, line):
+        verb, _, rest = line.partition(" ")
+        try:
+            if verb == "host":
+                self.qemu_command(rest)
+                return 0, ""
+            seconds, _, job = rest.partition(" ")
+            with open(os.path.join(self.folder, job)) as file:
+                script = file.read()
+            lines = []
+            status = (self.peer or self).run(script, int(seconds), lines.append)
+            return status, "".join(f"{text}\n" for text in lines)
+        except (GuestError, OSError) as error:
+            return 125, f"{error}\n"
+
+    def _read_until_end(self, job, seconds, on_line):
+        """Pass on output lines until the end of `job`; returns the end's words."""
+        deadline = time.monotonic() + seconds
+        while True:
+            while b"\n" in self.buffer:
+                line, self.buffer = self.buffer.split(b"\n", 1)
+                before, mark, end = line.partition(END)
+                if before or not mark:
+                    on_line(before.decode(errors="replace").rstrip("\r"))
+                if mark and end.split()[:1] == [job.encode()]:
+                    return end.decode().split()
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self.port], [], [], max(0.0, min(left, 5.0)))
+            if ready:
+                data = self.port.recv(65536)
+                if not data:
+                    raise GuestError(f"{self.name}: QEMU is gone")
+                self.buffer += data
+            elif self.qemu.poll() is not None:
+                raise GuestError(f"{self.name}: QEMU ended with {self.qemu.returncode}")
+            elif left <= 0:
+                self._what_hangs()
+                raise GuestError(f"{self.name}: job {job} not done after {seconds} s")
+
+    def _what_hangs(self):
+        """Ask the guest's kernel for its blocked tasks, into the console log."""
+        for key in b"9", b"w", b"l":
+            self.qemu_command("chardev-send-break con")
+            time.sleep(0.3)
+            self.console.sendall(key)
+            time.sleep(2)
+
+    def wait_ready(self, seconds=120):
+        """Until the guest takes jobs; returns its uptime in seconds."""
+        return float(self._read_until_end("ready", seconds, self.echo)[2])
+
+    def run(self, script, seconds=600, on_line=None):
+        """Run a bash script; returns its exit status (124: it took too long)."""
+        with self.lock:
+            self.jobs += 1
+            job = f"{self.name}-{self.jobs}"
+            with open(os.path.join(self.folder, "jobs", job), "w") as file:
+                file.write(script)
+            self.port.sendall(f"run {job} {seconds}\n".encode())
+            # The guest ends the job itself; the host waits a little longer.
+            return int(self._read_until_end(job, seconds + 30, on_line or self.echo)[1])
+
+    def output(self, command, seconds=60):
+        """What a command prints; raises GuestError if it fails."""
+        lines = []
+        status = self.run(command, seconds, lines.append)
+        if status != 0:
+            raise GuestError(f"{self.name}: {shlex.quote(command)}: status {status}: "
+                             + "\n".join(lines))
+        return "\n".join(lines)
+
+    def new_log_faults(self):
+        """Faults in the kernel log since the last call."""
+        text = self.output("dmesg")
+        lines = text.splitlines()
+        fresh, self.seen = lines[self.seen:], len(lines)
+        return log_faults("\n".join(fresh))
+
+    def stop(self):
+        """Shut down; returns the faults of the whole log, console included."""
+        try:
+            self.port.sendall(b"off\n")
+            self.qemu.wait(30)
+        except (OSError, subprocess.TimeoutExpired):
+            self.qemu.kill()
+            self.qemu.wait()
+        text = ""
+        for what in f"dmesg.{self.name}", f"{self.name}.console":
+            try:
+                with open(os.path.join(self.folder, what), errors="replace") as file:
+                    text += file.read()
+            except FileNotFoundError:
+                pass
+        seen = set()
+        return [x for x in log_faults(text) if not (x in seen or seen.add(x))]
+
+    def kill(self):
+        """End QEMU at once."""
+        if self.qemu.poll() is None:
+            self.qemu.kill()
+            self.qemu.wait()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#
+# What the scripts of this folder share: where things are kept, how a command
+# is run with the prepared root folder as its root, how progress is shown.
+# Sourced by bash scripts; sets no options.
+
+SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
+ROOT=$CACHE/root            # Debian: toolchain, QEMU, and the guests' root
+KDIR=$CACHE/kdir            # prepared kernel tree the module is built against
+STAMPS=$CACHE/stamps        # one file for each finished step
+LOGS=$CACHE/logs            # one file for each step of prepare
+STARTED=${STARTED:-$(date +%s)}
+
+# Seconds since the outermost script began, as m:ss.
+elapsed() {
+	local s=$(($(date +%s) - STARTED))
+	printf '%d:%02d' $((s / 60)) $((s % 60))
+}
+
+say() {
+	printf '[%s] %s\n' "$(elapsed)" "$*" >&2
+}
+
+die() {
+	printf '[%s] error: %s\n' "$(elapsed)" "$*" >&2
+	exit 1
+}
+
+# show_progress PID NAME LOG: every ten seconds the last line of LOG, as long
+# as PID lives.
+show_progress() {
+	local line
+	while sleep 10 >&- 2>&- && kill -0 "$1" 2>/dev/null; do
+		line=$(tail -c 400 "$3" | tr '\r' '\n' | sed '/^ *$/d' | tail -n 1 | cut -c1-70)
+		say "$2: ${line:-working}"
+	done
+}
+
+need_root() {
+	[ "$(id -u)" = 0 ] || die "$0 needs root: it mounts and chroots into $ROOT"
+}
+
+# in_root COMMAND...: run COMMAND with $ROOT as /, in a mount namespace of its
+# own, so that nothing stays mounted. The checkout is /src, the kernel tree
+# /kdir, the cache /cache, the host's own root /host, and the root folder alone
+# (without these mounts) /guestroot. The command replaces the shell: signals
+# reach it.
+in_root() {
+	local dir
+	for dir in src kdir cache host guestroot; do
+		[ -d "$ROOT/$dir" ] || mkdir -p "$ROOT/$dir"
+	done
+	mkdir -p "$KDIR"
+	# shellcheck disable=SC2016
+	STARTED=$STARTED exec unshare --mount sh -euc '
+		src=$1 root=$2 kdir=$3 cache=$4; shift 4
+		mount --make-rprivate /
+		mount --rbind / "$root/host"
+		mount --bind "$root" "$root/guestroot"
+		mount --bind "$src" "$root/src"
+		mount --bind "$kdir" "$root/kdir"
+		mount --bind "$cache" "$root/cache"
+		mount -t proc proc "$root/proc"
+		mount --rbind /dev "$root/dev"
+		mount -t tmpfs tmpfs "$root/tmp"
+		exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+			HOME=/root LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
+			HOST_SRC="$src" HOST_CACHE="$cache" HOST_CWD="$PWD" STARTED="$STARTED" "$@"
+	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "$@"
+}

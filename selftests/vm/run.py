@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Boot guests, load the modules under test, start nfsd, run a script."""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+from guest import Guest, GuestError
+
+EPILOG = """
+The client guest is 192.168.88.1 / fd88::1, the server guest 192.168.88.2 /
+fd88::2 (both with --one-guest). Before SCRIPT runs, the modules are loaded and
+nfsd exports a tmpfs over RDMA on port 20049 and over TCP. SCRIPT is bash; it
+runs in the client guest, has the functions of selftests/guest/lib.sh
+(client_mount, peer, rdma_counters, ...), $SERVER and $SERVER6. Example:
+
+  selftests/vm/run --client c --server c -- -c \\
+    'client_mount 4.1 $SERVER /mnt && cp -r /usr/share/doc/gcc-14-base /mnt && ls /mnt'
+
+Exit status: that of SCRIPT; 1 if a kernel log has faults; 125 if a guest failed.
+Consoles, kernel logs and the shared folder stay in the run folder it names.
+"""
+
+
+def say(text):
+    """A progress line with the time since the outermost script began."""
+    seconds = int(time.time()) - int(os.environ.get("STARTED", time.time()))
+    print(f"[{seconds // 60}:{seconds % 60:02d}] {text}", file=sys.stderr, flush=True)
+
+
+def host_path(path):
+    """Where a path of the host's is seen from here."""
+    return "/host" + os.path.join(os.environ["HOST_CWD"], path)
+
+
+def host_name(path):
+    """What the host calls a path in the cache."""
+    return path.replace("/cache", os.environ["HOST_CACHE"], 1)
+
+
+def run_folder(prefix, module=None):
+    """A new folder shared with the guests: their scripts, our module, and what
+    'make install' needs. Old ones go, unless they may still be in use."""
+    os.makedirs("/cache/runs", exist_ok=True)
+    for old in sorted(os.listdir("/cache/runs"))[:-20]:
+        if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > 7200:
+            shutil.rmtree(f"/cache/runs/{old}", ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-") + prefix + "-",
+                              dir="/cache/runs")
+    os.chmod(folder, 0o755)
+    for part in ("guest", "hostile"):
+        shutil.copytree(f"/src/selftests/{part}", f"{folder}/{part}")
+    if module:
+        shutil.copy(module, f"{folder}/rpcrdma_rs.ko")
+        os.makedirs(f"{folder}/tree/rpcrdma_rs")
+        os.link(f"{folder}/rpcrdma_rs.ko", f"{folder}/tree/rpcrdma_rs/rpcrdma_rs.ko")
+        shutil.copy("/src/Makefile", f"{folder}/tree")
+        shutil.copytree("/src/rpcrdma_rs/modprobe.d", f"{folder}/tree/modprobe.d")
+    return folder
+
+
+class Pair:
+    """A client and a server guest; one and the same with one_guest."""
+
+    def __init__(self, folder, one_guest=False, memory=3000, cpus=1, echo=print):
+        self.folder = folder
+        self.guests = []
+        try:
+            if one_guest:
+                self.client = self.server = self._boot(
+                    "both", "1,2", "user,restrict=on,ipv6=off", memory, cpus, echo)
+            else:
+                wire = f"stream,addr.type=unix,addr.path={folder}/wire"
+                self.server = self._boot(
+                    "server", "2", wire + ",server=on", memory, cpus, echo)
+                self.client = self._boot(
+                    "client", "1", wire + ",server=off,reconnect-ms=100", memory, cpus, echo)
+                self.client.peer, self.server.peer = self.server, self.client
+            self.boot_seconds = max(guest.wait_ready() for guest in self.guests)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _boot(self, name, addresses, net, memory, cpus, echo):
+        guest = Guest(name, addresses, net, self.folder, memory, cpus, echo)
+        self.guests.append(guest)
+        return guest
+
+    def set_up(self, client, server):
+        """Load the modules and start nfsd and the client's services."""
+        lib = ". /t/guest/lib.sh\n"
+        steps = [(self.server, f"module_load {server} && server_start")]
+        if self.client is not self.server:
+            steps.append((self.client, f"module_load {client} && client_start"))
+        else:
+            steps.append((self.client, "client_start"))
+        for guest, step in steps:
+            if guest.run(lib + step, 120) != 0:
+                raise GuestError(f"{guest.name}: '{step}' failed")
+
+    def stop(self):
+        """Shut down; returns the faults in the logs, by guest."""
+        return {guest.name: guest.stop() for guest in self.guests}
+
+    def kill(self):
+        """End both at once."""
+        for guest in self.guests:
+            guest.kill()
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="run", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = ("c", "rust", "none")
+    parser.add_argument("--client", choices=kinds, default="c", help="the client's module")
+    parser.add_argument("--server", choices=kinds, default="c", help="the server's module")
+    parser.add_argument("--one-guest", action="store_true",
+                        help="client and server in one guest (then with the same module)")
+    parser.add_argument("--no-setup", action="store_true",
+                        help="load no module, start nothing")
+    parser.add_argument("--module", metavar="FILE",
+                        help="our module (default rpcrdma_rs/rpcrdma_rs.ko)")
+    parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS")
+    parser.add_argument("--memory", type=int, default=3000, metavar="MiB")
+    parser.add_argument("--cpus", type=int, default=1)
+    parser.add_argument("-c", action="store_true", help="SCRIPT is the text itself")
+    parser.add_argument("script", metavar="SCRIPT", nargs="+")
+    args = parser.parse_args()
+    if args.script[0] == "-c":
+        args.c, args.script = True, args.script[1:]
+    if args.one_guest and args.client != args.server:
+        parser.error("with --one-guest both sides use the same module")
+    return args
+
+
+def main():
+    """The tool."""
+    args = arguments()
+    script = " ".join(args.script)
+    if not args.c:
+        with open(host_path(script)) as file:
+            script = file.read()
+    module = host_path(args.module) if args.module else "/src/rpcrdma_rs/rpcrdma_rs.ko"
+    wanted = "rust" in (args.client, args.server) or args.module
+    folder = run_folder(f"{args.client}-{args.server}", module if wanted else None)
+    say(f"run folder {host_name(folder)}")
+    pair = Pair(folder, args.one_guest, args.memory, args.cpus)
+    try:
+        say(f"booted (guest uptime {pair.boot_seconds:.1f} s)")
+        if not args.no_setup:
+            pair.set_up(args.client, args.server)
+            say("set up")
+        status = pair.client.run(". /t/guest/lib.sh\n" + script, args.timeout)
+        say(f"exit status {status}")
+        for name, faults in pair.stop().items():
+            for line in faults:
+                print(f"{name}: {line}")
+            if faults:
+                say(f"{name}: the kernel log has faults, see {host_name(folder)}/dmesg.{name}")
+                status = status or 1
+        return status
+    finally:
+        pair.kill()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except GuestError as error:
+        say(f"error: {error}")
+        sys.exit(125)
