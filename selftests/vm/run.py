@@ -58,7 +58,7 @@ def run_folder(prefix, module=None):
         os.makedirs(f"{folder}/tree/rpcrdma_rs")
         os.link(f"{folder}/rpcrdma_rs.ko", f"{folder}/tree/rpcrdma_rs/rpcrdma_rs.ko")
         shutil.copy("/src/Makefile", f"{folder}/tree")
-        shutil.copytree("/src/rpcrdma_rs/modprobe.d", f"{folder}/tree/modprobe.d")
+        shutil.copytree("/src/rpcrdma_rs/modprobe.d", f"{folder}/tree/rpcrdma_rs/modprobe.d")
     return folder
 
 
