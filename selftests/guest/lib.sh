@@ -51,6 +51,15 @@ qemu_monitor() {
 	ask "host $*"
 }
 
+# --- the RDMA device ---------------------------------------------------------
+
+# device_add: rdma0 is there again after "rdma link del rdma0".
+device_add() {
+	local type
+	type=$(sed 's/.*guest.device=\([a-z]*\).*/\1/' /proc/cmdline)
+	rdma link add rdma0 type "$type" netdev eth0
+}
+
 # --- modules ------------------------------------------------------------------
 
 # module_load c|rust: the transport module, by insmod for ours, so that what is

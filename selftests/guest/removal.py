@@ -30,7 +30,7 @@ def in_server(script):
 
 def replug(run):
     """Remove the device, which must not take long, and bring it back after a while."""
-    run("timeout 30 rdma link del rxe0 && sleep 2 && rdma link add rxe0 type rxe netdev eth0")
+    run("timeout 30 rdma link del rdma0 && sleep 2 && device_add")
 
 
 def removed_while_writing(run, name):
@@ -60,7 +60,7 @@ def removed_while_writing(run, name):
         expect_that(f"what was written is in {name}.{part}",
                     read_file(f"{path}.{part}") == content)
     text = run(f"{TRACING} && echo 0 >events/rpcrdma/enable && "
-               "sed -n 's/^.*[0-9]: \\(rpcrdma_client_[a-z_]*\\): device=rxe0$/\\1/p' trace")
+               "sed -n 's/^.*[0-9]: \\(rpcrdma_client_[a-z_]*\\): device=rdma0$/\\1/p' trace")
     expect("events of the device", [event for event in text.split() if event in EVENTS], EVENTS)
 
 

@@ -73,13 +73,13 @@ def ours_after_it():
 
 def no_device(kind):
     """Status and message of a mount without an RDMA device, and the log."""
-    shell(f"module_load {kind}; rdma link del rxe0")
+    shell(f"module_load {kind}; rdma link del rdma0")
     try:
         log = Log()
         answer = run("timeout 60 bash -c '. /t/guest/lib.sh; " + MOUNT + "'")
         return answer, log.lines()
     finally:
-        shell("rdma link add rxe0 type rxe netdev eth0")
+        shell("device_add")
         shell(f"module_unload {kind}")
 
 

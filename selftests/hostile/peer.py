@@ -68,7 +68,7 @@ class Timeout(Exception):
 class Device:
     """An opened RDMA device and a protection domain."""
 
-    def __init__(self, name="rxe0"):
+    def __init__(self, name="rdma0"):
         self.context = Context(name=name)
         self.pd = PD(self.context)
 

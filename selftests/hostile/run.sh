@@ -72,12 +72,12 @@ stop_in_limbo() {
 remove_device() {
 	local pid removal status=0
 	limbo || status=1
-	timeout 60 rdma link del rxe0 &
+	timeout 60 rdma link del rdma0 &
 	removal=$!
 	sleep 1
 	limbo_end
 	wait $removal || status=1
-	rdma link add rxe0 type rxe netdev eth0 || status=1
+	device_add || status=1
 	for _ in 1 2 3 4 5; do
 		sleep 1
 		good_mount && return $status

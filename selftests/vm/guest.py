@@ -90,7 +90,8 @@ def tsc_khz():
 class Guest:
     """One guest. `net` is the -netdev argument of its eth0."""
 
-    def __init__(self, name, addresses, net, folder, memory=3000, cpus=1, echo=None):
+    def __init__(self, name, addresses, net, folder, memory=3000, cpus=1, echo=None,
+                 device="rxe"):
         self.name = name
         self.folder = folder
         self.echo = echo or (lambda line: None)
@@ -111,7 +112,7 @@ class Guest:
             "-append", "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off "
             # The check whether the timer interrupts panics when the host is slow.
             f"nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
-            f"guest.name={name} guest.addresses={addresses}",
+            f"guest.name={name} guest.addresses={addresses} guest.device={device}",
             "-fsdev", "local,id=root,path=/guestroot,security_model=passthrough,"
             "readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=root,mount_tag=root",
