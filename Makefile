@@ -19,6 +19,7 @@ help:
 	@echo 'The main jobs (as root, on Debian 12 or 13; prepare what they need):'
 	@echo '  demo           two guests with the module: copy a source tree to the server and back'
 	@echo '  check          all tests (SUITES="..." for some: see selftests/check)'
+	@echo '  check-debug    tests in a kernel with KASAN, lockdep, kmemleak, fault injection'
 	@echo '  shell          a prompt in a client guest, with the mount in place'
 	@echo
 	@echo 'For an administrator of a kernel with Rust:'
@@ -29,6 +30,7 @@ help:
 	@echo
 	@echo 'For a developer (in the prepared root folder unless KDIR is given):'
 	@echo '  prepare        root folder, toolchain and kernel tree, in ~/.cache/rpcrdma-rs'
+	@echo '  debug-kernel   the kernel of check-debug; debug-module: our modules for it'
 	@echo '  all            build $(MODULE)'
 	@echo '  test           host tests of the pure code'
 	@echo '  fuzz           a bounded run of the fuzz targets (FUZZ_SECONDS=<n> for all)'
@@ -98,6 +100,15 @@ demo shell: all
 check: all
 	@selftests/check $(SUITES)
 
+debug-kernel: prepare
+	@$(VM)/debug-kernel
+
+debug-module: debug-kernel
+	@$(VM)/debug-module
+
+check-debug: debug-module
+	@selftests/check debug
+
 vmtest: all
 	@$(VM)/check $(VMTEST_ARGS)
 
@@ -128,4 +139,4 @@ clean:
 		-type f -exec rm -f {} +
 	rm -rf doc rust-project.json .module-common.o selftests/host/target selftests/fuzz/target
 
-.PHONY: help check-kdir $(NATIVE) prepare demo shell check vmtest fuzz lint install clean
+.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest fuzz lint install clean

@@ -198,6 +198,17 @@ rdma_leftovers() {
 	rdma resource show cq | grep -v 'comm \[ib_core\]'
 }
 
+# memory_leaks: what kmemleak finds unreferenced and has not told before. An object
+# is reported when it was so at two scans, and 5 s old.
+memory_leaks() {
+	local file=/sys/kernel/debug/kmemleak
+	echo scan >$file
+	sleep 5
+	echo scan >$file
+	cat $file
+	echo clear >$file
+}
+
 # settle: wait (at most 10 s) until connections that are being closed are gone.
 settle() {
 	local try

@@ -16,18 +16,21 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from guest import Guest, GuestError, log_faults
-from run import Pair, host_name, run_folder, say
+from guest import GuestError, log_faults
+from run import Pair, add_machine_options, default_module, host_name, host_path, machine, \
+    run_folder, say
 
 PAIRINGS = ("rust/c", "c/rust", "rust/rust")
 MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
 LIB = ". /t/guest/lib.sh\n"
+DEBUG_SLOWER = 6
 
 EPILOG = """
 Examples:
   selftests/vm/check                                   everything
   selftests/vm/check --boot pair --pairing rust/c      one pairing
   selftests/vm/check --boot pair --pairing c/c --group matrix-4.1-ipv4
+  selftests/vm/check --debug --device siw              the debug kernel's part, over siw
 The last line is "N passed, N failed[, N skipped]"; exit status 0 if none failed.
 """
 
@@ -125,6 +128,7 @@ class Boot:
 
     def __init__(self, name, client, server, groups, alone=False):
         self.name = name
+        self.debug = False
         self.client, self.server = client, server
         self.groups = groups
         self.alone = alone
@@ -132,16 +136,22 @@ class Boot:
         self.results = None
         self.lost_faults = []
 
-    def run(self, results, module):
+    def run(self, results, args):
         """Boot, run the groups, shut down."""
         self.results = results
+        self.debug = args.debug
+        module = None
+        if "rust" in (self.client, self.server):
+            module = host_path(args.module) if args.module else default_module(args)
+        if args.debug:
+            self.name += f" debug {args.device}"
         started = time.time()
         folder = run_folder(re.sub(r"\W", "-", self.name), module)
         if module:
             shutil.copy("/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf", folder)
         say(f"{self.name}: boot, run folder {host_name(folder)}")
         try:
-            self.pair = Pair(folder, self.alone, echo=lambda line: None)
+            self.pair = Pair(folder, machine(args), self.alone, echo=lambda line: None)
             if not self.alone:
                 self.pair.set_up(self.client, self.server)
             say(f"{self.name}: ready after {time.time() - started:.0f} s")
@@ -165,19 +175,29 @@ class Boot:
         results.begin(f"{self.name} {group.name}")
         pair = self.pair
         variables = f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server}\n"
-        status = pair.client.run(LIB + variables + group.script, group.seconds, self.on_line)
+        seconds = group.seconds * (DEBUG_SLOWER if self.debug else 1)
+        status = pair.client.run(LIB + variables + group.script, seconds, self.on_line)
         results.case(status == 0, "group runs to its end",
                      "" if status == 0 else f"exit status {status}")
         if status != 0:
             # The next group shall not find its mounts.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
         for guest in pair.guests:
-            faults = guest.new_log_faults()
-            results.case(not faults, f"kernel log of {guest.name} is clean", "; ".join(faults[:5]))
+            self.guest_is_well(guest)
         if self.lost_faults:
             results.case(False, "kernel log of the killed guest is clean",
                          "; ".join(self.lost_faults[:5]))
         results.end(time.time() - started)
+
+    def guest_is_well(self, guest):
+        """No complaint in its log and, where the kernel can tell, no leak."""
+        faults = guest.new_log_faults()
+        self.results.case(not faults, f"kernel log of {guest.name} is clean",
+                          "; ".join(faults[:5]))
+        if self.debug:
+            leaks = guest.output(LIB + "memory_leaks", 300)
+            self.results.case(not leaks, f"no memory of {guest.name} has leaked",
+                              leaks.replace("\n", "\n    # "))
 
     def on_line(self, text):
         """A line of a group; "@restart-server" is a wish, the rest results."""
@@ -192,13 +212,7 @@ class Boot:
         pair = self.pair
         with open(f"{pair.folder}/server.console", errors="replace") as file:
             self.lost_faults += log_faults(file.read())
-        pair.server.kill()
-        wire = f"stream,addr.type=unix,addr.path={pair.folder}/wire,server=on"
-        server = Guest("server", "2", wire, pair.folder)
-        pair.guests[pair.guests.index(pair.server)] = server
-        pair.server, server.peer = server, pair.client
-        server.wait_ready()
-        pair.client.peer = server
+        pair.restart_server()
 
     def nothing_left(self):
         """Unmounted and with nfsd stopped, the modules must be free."""
@@ -216,13 +230,30 @@ class Boot:
             status = guest.run(f"rmmod {MODULE[kind]}", 60, lines.append)
             results.case(status == 0, f"{guest.name}: {MODULE[kind]} can be removed",
                          "; ".join(lines))
-            faults = guest.new_log_faults()
-            results.case(not faults, f"kernel log of {guest.name} is clean", "; ".join(faults[:5]))
+            self.guest_is_well(guest)
         results.end(time.time() - started)
 
 
+# What the debug kernel runs, where everything takes several times as long: one version
+# of NFS over each address family, then all that is about connections and memory.
+DEBUG_PAIR = ("matrix-3-ipv6", "matrix-4.2-ipv4", "load")
+
+
+def debug_boots(pairings):
+    """What the debug kernel is for."""
+    every = [Boot(f"pair {p}", *p.split("/"),
+                  [group for group in pair_groups() if group.name in DEBUG_PAIR])
+             for p in pairings]
+    client, server = pairings[-1].split("/")
+    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS))
+    every.append(Boot("alone rust", "rust", "rust", [
+        Group("cycles", "python3 -B /t/guest/cycles.py 10", 500),
+    ], alone=True))
+    return every
+
+
 def boots(pairings):
-    """Everything there is to run."""
+    """Everything there is to run with Debian's kernel."""
     every = [Boot(f"pair {p}", *p.split("/"), pair_groups()) for p in pairings]
     client, server = pairings[-1].split("/")
     every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS))
@@ -242,7 +273,9 @@ def arguments():
                         help="only boots of this kind")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
-    parser.add_argument("--module", default="/src/rpcrdma_rs/rpcrdma_rs.ko", metavar="FILE")
+    parser.add_argument("--module", metavar="FILE",
+                        help="our module (default: as built for the guests' kernel)")
+    add_machine_options(parser)
     parser.add_argument("--list", action="store_true", help="name the groups, run nothing")
     return parser.parse_args()
 
@@ -252,7 +285,7 @@ def main():
     args = arguments()
     results = Results()
     chosen = []
-    for boot in boots(args.pairing or PAIRINGS):
+    for boot in (debug_boots if args.debug else boots)(args.pairing or PAIRINGS):
         if args.group:
             boot.groups = [g for g in boot.groups if g.name.startswith(tuple(args.group))]
         if boot.groups and (not args.boot or boot.name.split()[0] in args.boot):
@@ -263,7 +296,7 @@ def main():
         return 0
     print("KTAP version 1", flush=True)
     for boot in chosen:
-        boot.run(results, args.module if "rust" in (boot.client, boot.server) else None)
+        boot.run(results, args)
     print(f"1..{results.plans}")
     for failure in results.failures:
         print(f"# failed: {failure}")

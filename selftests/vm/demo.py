@@ -5,7 +5,7 @@ import argparse
 import subprocess
 import sys
 
-from guest import GuestError
+from guest import GuestError, Machine
 from run import Pair, host_name, run_folder, say
 
 TREE = (
@@ -95,7 +95,7 @@ def main():
     folder = run_folder("demo", "/src/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
     say(f"booting two guests; logs are kept in {host_name(folder)}")
     pack_tree(folder)
-    pair = Pair(folder, echo=lambda line: say(line))
+    pair = Pair(folder, Machine(), echo=lambda line: say(line))
     try:
         kernel = demo(pair, args.client, args.server, args.vers)
         faults = pair.stop()

@@ -20,13 +20,14 @@ import socket
 import subprocess
 import threading
 import time
+from dataclasses import dataclass, field
 
 KERNEL_LOG_FAULTS = re.compile(
     r"WARNING:|BUG[: ]|Oops|refcount_t|list_(add|del) corruption|KASAN|KFENCE|UBSAN"
     r"|general protection|rcu: INFO|rcu.*kthread starved|INFO: task .* blocked|hung task"
     r"|Call Trace|scheduling while atomic|sleeping function called|soft lockup"
     r"|unregister_netdevice: waiting|Kernel panic|kernel BUG|invalid opcode"
-    r"|page allocation failure|Out of memory|rust_kernel: panicked|DMA-API:"
+    r"|page allocation failure|Out of memory|rust_kernel: panicked|DMA-API:|kmemleak:.*new"
 )
 END = b"\x1e"
 
@@ -87,11 +88,21 @@ def tsc_khz():
     return round((second[0] - first[0]) * 1e6 / (second[1] - first[1]))
 
 
+@dataclass
+class Machine:
+    """What a guest runs on: `memory` in MiB, `device` the kind of RDMA device (rxe
+    or siw), `boot` a folder that boot-files made."""
+
+    memory: int = 3000
+    cpus: int = 1
+    device: str = "rxe"
+    boot: str = field(default_factory=lambda: os.environ["BOOT"])
+
+
 class Guest:
     """One guest. `net` is the -netdev argument of its eth0."""
 
-    def __init__(self, name, addresses, net, folder, memory=3000, cpus=1, echo=None,
-                 device="rxe"):
+    def __init__(self, name, addresses, net, folder, machine, echo=None):
         self.name = name
         self.folder = folder
         self.echo = echo or (lambda line: None)
@@ -100,19 +111,19 @@ class Guest:
         self.buffer = b""
         self.lock = threading.Lock()
         self.seen = 0
-        boot = os.environ["BOOT"]
+        boot = machine.boot
         path = lambda what: os.path.join(folder, f"{name}.{what}")
         accel = accelerator()
         clock = "" if accel == "kvm" else f"tsc=reliable tsc_early_khz={tsc_khz()} "
         command = [
             QEMU, "-name", name, "-nodefaults", "-no-user-config", "-display", "none",
             "-machine", "q35,usb=off,smm=off,hpet=off", "-accel", accel,
-            "-cpu", "max", "-smp", str(cpus), "-m", str(memory), "-no-reboot",
+            "-cpu", "max", "-smp", str(machine.cpus), "-m", str(machine.memory), "-no-reboot",
             "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
             "-append", "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off "
             # The check whether the timer interrupts panics when the host is slow.
             f"nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
-            f"guest.name={name} guest.addresses={addresses} guest.device={device}",
+            f"guest.name={name} guest.addresses={addresses} guest.device={machine.device}",
             "-fsdev", "local,id=root,path=/guestroot,security_model=passthrough,"
             "readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=root,mount_tag=root",

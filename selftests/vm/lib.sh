@@ -8,6 +8,9 @@ SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
 ROOT=$CACHE/root            # Debian: toolchain, QEMU, and the guests' root
 KDIR=$CACHE/kdir            # prepared kernel tree the module is built against
+DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
+DEBUG_LLVM=-19
+DEBUG_LOCALVERSION=-rpcrdma-debug
 STAMPS=$CACHE/stamps        # one file for each finished step
 LOGS=$CACHE/logs            # one file for each step of prepare
 STARTED=${STARTED:-$(date +%s)}
@@ -35,6 +38,34 @@ show_progress() {
 		line=$(tail -c 400 "$3" | tr '\r' '\n' | sed '/^ *$/d' | tail -n 1 | cut -c1-70)
 		say "$2: ${line:-working}"
 	done
+}
+
+# step NAME INPUTS WHAT COMMAND...: run COMMAND, unless the stamp NAME was left
+# by a run with the same INPUTS (and by the same earlier steps). Its output
+# goes to a log; every ten seconds the log's last line is shown.
+CHAIN=
+step() {
+	local name=$1 inputs=$2 what=$3 log=$LOGS/$1.log status=0 pid
+	shift 3
+	CHAIN=$(printf '%s\n' "$CHAIN" "$name" "$inputs" | sha256sum | cut -c1-32)
+	if [ "$(cat "$STAMPS/$name" 2>/dev/null)" = "$CHAIN" ]; then
+		return
+	fi
+	rm -f "$STAMPS/$name"
+	say "$name: $what"
+	("$@") >"$log" 2>&1 </dev/null &
+	pid=$!
+	# shellcheck disable=SC2064
+	trap "kill $pid 2>/dev/null; exit 130" INT TERM
+	show_progress "$pid" "$name" "$log" &
+	wait "$pid" || status=$?
+	kill $! 2>/dev/null || true
+	trap - INT TERM
+	if [ "$status" != 0 ]; then
+		tail -n 15 "$log" >&2
+		die "step '$name' failed (status $status), log: $log"
+	fi
+	printf '%s\n' "$CHAIN" >"$STAMPS/$name"
 }
 
 need_root() {

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from guest import Guest, GuestError
+from guest import Guest, GuestError, Machine
 
 EPILOG = """
 The client guest is 192.168.88.1 / fd88::1, the server guest 192.168.88.2 /
@@ -65,29 +65,41 @@ def run_folder(prefix, module=None):
 class Pair:
     """A client and a server guest; one and the same with one_guest."""
 
-    def __init__(self, folder, one_guest=False, memory=3000, cpus=1, echo=print):
+    def __init__(self, folder, machine, one_guest=False, echo=print):
         self.folder = folder
+        self.machine = machine
+        self.echo = echo
         self.guests = []
         try:
             if one_guest:
                 self.client = self.server = self._boot(
-                    "both", "1,2", "user,restrict=on,ipv6=off", memory, cpus, echo)
+                    "both", "1,2", "user,restrict=on,ipv6=off")
             else:
-                wire = f"stream,addr.type=unix,addr.path={folder}/wire"
-                self.server = self._boot(
-                    "server", "2", wire + ",server=on", memory, cpus, echo)
+                self.server = self._boot("server", "2", self._wire() + ",server=on")
                 self.client = self._boot(
-                    "client", "1", wire + ",server=off,reconnect-ms=100", memory, cpus, echo)
+                    "client", "1", self._wire() + ",server=off,reconnect-ms=100")
                 self.client.peer, self.server.peer = self.server, self.client
             self.boot_seconds = max(guest.wait_ready() for guest in self.guests)
         except BaseException:
             self.kill()
             raise
 
-    def _boot(self, name, addresses, net, memory, cpus, echo):
-        guest = Guest(name, addresses, net, self.folder, memory, cpus, echo)
+    def _wire(self):
+        return f"stream,addr.type=unix,addr.path={self.folder}/wire"
+
+    def _boot(self, name, addresses, net):
+        guest = Guest(name, addresses, net, self.folder, self.machine, self.echo)
         self.guests.append(guest)
         return guest
+
+    def restart_server(self):
+        """Kill the server guest as a power cut would, and start it again."""
+        self.server.kill()
+        self.guests.remove(self.server)
+        self.server = self._boot("server", "2", self._wire() + ",server=on")
+        self.server.peer = self.client
+        self.server.wait_ready()
+        self.client.peer = self.server
 
     def set_up(self, client, server):
         """Load the modules and start nfsd and the client's services."""
@@ -111,6 +123,26 @@ class Pair:
             guest.kill()
 
 
+def add_machine_options(parser):
+    """What kernel and what machine the guests get."""
+    parser.add_argument("--debug", action="store_true",
+                        help="the debug kernel (made by selftests/vm/debug-kernel)")
+    parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
+                        help="kind of RDMA device; Debian's kernel has rxe alone")
+    parser.add_argument("--memory", type=int, default=3000, metavar="MiB")
+    parser.add_argument("--cpus", type=int, default=1)
+
+
+def machine(args):
+    """The machine those options describe."""
+    return Machine(args.memory, args.cpus, args.device)
+
+
+def default_module(args):
+    """Our module, as built for the guests' kernel."""
+    return f"/src/{'.debug/' if args.debug else ''}rpcrdma_rs/rpcrdma_rs.ko"
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -126,8 +158,7 @@ def arguments():
     parser.add_argument("--module", metavar="FILE",
                         help="our module (default rpcrdma_rs/rpcrdma_rs.ko)")
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS")
-    parser.add_argument("--memory", type=int, default=3000, metavar="MiB")
-    parser.add_argument("--cpus", type=int, default=1)
+    add_machine_options(parser)
     parser.add_argument("-c", action="store_true", help="SCRIPT is the text itself")
     parser.add_argument("script", metavar="SCRIPT", nargs="+")
     args = parser.parse_args()
@@ -145,11 +176,11 @@ def main():
     if not args.c:
         with open(host_path(script)) as file:
             script = file.read()
-    module = host_path(args.module) if args.module else "/src/rpcrdma_rs/rpcrdma_rs.ko"
+    module = host_path(args.module) if args.module else default_module(args)
     wanted = "rust" in (args.client, args.server) or args.module
     folder = run_folder(f"{args.client}-{args.server}", module if wanted else None)
     say(f"run folder {host_name(folder)}")
-    pair = Pair(folder, args.one_guest, args.memory, args.cpus)
+    pair = Pair(folder, machine(args), args.one_guest)
     try:
         say(f"booted (guest uptime {pair.boot_seconds:.1f} s)")
         if not args.no_setup:

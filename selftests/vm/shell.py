@@ -10,7 +10,7 @@ import termios
 import threading
 import tty
 
-from guest import GuestError
+from guest import GuestError, Machine
 from run import Pair, host_name, run_folder, say
 
 # The terminal is the guest's first virtio console, a real tty.
@@ -71,7 +71,7 @@ def main():
     wanted = "rust" in (args.client, args.server)
     folder = run_folder("shell", "/src/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
     say(f"booting two guests; logs are kept in {host_name(folder)}")
-    pair = Pair(folder, echo=say)
+    pair = Pair(folder, Machine(), echo=say)
     try:
         pair.set_up(args.client, args.server)
         size = os.get_terminal_size() if os.isatty(1) else os.terminal_size((80, 24))
