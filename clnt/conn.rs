@@ -36,12 +36,9 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::{
-            gfp::Gfp,
-            wait::{
-                new_waitqueue,
-                WaitQueue, //
-            }, //
+        ext::wait::{
+            new_waitqueue,
+            WaitQueue, //
         },
         rdma::{
             client::{
@@ -264,7 +261,7 @@ impl Conn {
             GFP_KERNEL,
         )?;
         conn.engine.first_mrs(xprt)?;
-        conn.engine.post_receives(&conn.qp, Gfp::KERNEL)?;
+        conn.engine.first_receives(&conn.qp, xprt.max_reqs())?;
         Ok(conn)
     }
 

@@ -330,42 +330,47 @@ impl Engine {
         self.put_receive(reply.into_inner());
     }
 
-    /// How many Receives there have to be: one for each Reply that may come, and those of the
-    /// reverse direction.
-    fn receives_needed(&self) -> u32 {
-        // What the server may send: Calls of its own, and Replies to ours.
-        self.credits.load(Relaxed) + 2 * REVERSE_REQUESTS
-    }
-
-    /// Posts Receives, in batches, so that there are as many as the server may send messages.
+    /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
+    ///
+    /// A buffer that is not posted is kept by one of the `slots` until its Reply is decoded, or
+    /// by a Call of the reverse direction until that is answered. There is one for each of
+    /// these, so that as many Receives as the server may send messages can be posted at any
+    /// time: for want of memory the connection is not made, but never lost.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and what the device says; those posted before are posted.
-    pub(super) fn post_receives(&self, qp: &Qp<Engine>, gfp: Gfp) -> Result {
-        let needed = self.receives_needed();
+    /// `ENOMEM`, and what the device says.
+    pub(super) fn first_receives(&self, qp: &Qp<Engine>, slots: u32) -> Result {
+        for _ in 0..self.limits.recv_wr + slots + REVERSE_REQUESTS {
+            let len = self.ours.receive.0 as usize;
+            let buffer = RecvBox::new(&self.pd, len, (), Gfp::KERNEL)?;
+            self.receives.lock().free.push(buffer);
+        }
+        self.post_receives(qp)
+    }
+
+    /// Posts Receives if a batch of them is missing.
+    ///
+    /// What is left of those needed without the batch are the messages that the server may
+    /// send: Replies for the credits we ask for, Calls of its own, and as many again for what
+    /// is not answered yet.
+    ///
+    /// # Errors
+    ///
+    /// What the device says; those posted before are posted.
+    fn post_receives(&self, qp: &Qp<Engine>) -> Result {
         let mut list = RecvList::new();
         {
             let mut receives = self.receives.lock();
-            if receives.posted >= needed {
+            if receives.posted + self.limits.recv_batch > self.limits.recv_wr {
                 return Ok(());
             }
-            let batch = needed - receives.posted + self.limits.recv_batch;
-            while list.len() < batch as usize {
+            while receives.posted < self.limits.recv_wr {
                 let Some(buffer) = receives.free.pop() else {
                     break;
                 };
                 list.push(buffer);
-            }
-            // As if all were posted, so that nobody else posts them.
-            receives.posted += batch;
-            drop(receives);
-            let made = self.make_receives(&mut list, batch as usize, gfp);
-            let missing = batch - list.len() as u32;
-            let mut receives = self.receives.lock();
-            receives.posted -= missing;
-            if list.is_empty() {
-                return made;
+                receives.posted += 1;
             }
             trace_xprtrdma_post_recvs(qp.cq_id(), list.len(), receives.posted);
         }
@@ -376,18 +381,6 @@ impl Engine {
             receives.free.append(&mut rest);
             error
         })
-    }
-
-    fn make_receives(&self, list: &mut RecvList<()>, want: usize, gfp: Gfp) -> Result {
-        while list.len() < want {
-            list.push(RecvBox::new(
-                &self.pd,
-                self.ours.receive.0 as usize,
-                (),
-                gfp,
-            )?);
-        }
-        Ok(())
     }
 }
 
@@ -405,11 +398,11 @@ impl WorkItem for Engine {
     fn run(this: Arc<Self>) {
         // Reclaim may be waiting for what needs these regions.
         let _no_io = NoIo::begin();
-        let made = this.make_mrs(REFILL_MRS);
         let Some(xprt) = this.link.get() else {
             return;
         };
-        match made {
+        let _scope = xprt.reclaim_scope();
+        match this.make_mrs(REFILL_MRS) {
             Ok(made) => {
                 trace_xprtrdma_createmrs(Peer::of(&xprt), made);
                 xprt.stats.mrs_allocated.add(made);
@@ -442,9 +435,8 @@ impl QpHandler for Engine {
             return;
         }
         self.received(&xprt, qp, Received::new(buffer));
-        // If that fails there are fewer now, and the next message tries again; without any,
-        // the server's next message breaks the connection.
-        let _ = self.post_receives(qp, Gfp::NOWAIT);
+        // Fails only when the connection is broken, and somebody else sees to that.
+        let _ = self.post_receives(qp);
     }
 
     fn event(&self, _qp: &Qp<Self>, event: QpEvent) {

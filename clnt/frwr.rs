@@ -159,8 +159,8 @@ impl Engine {
     /// # Errors
     ///
     /// `EAGAIN` when there are not enough idle regions: more are on their way. `EMSGSIZE` when
-    /// a chunk would have more segments than a header has room for. `EIO` when the device
-    /// cannot. What was mapped is in `chunk`.
+    /// a chunk would have more segments than a header has room for. `ENOMEM` when there is no
+    /// room in the IOMMU, `EIO` when the device cannot. What was mapped is in `chunk`.
     pub(super) fn map_chunk<'a>(
         self: &Arc<Self>,
         segs: impl Iterator<Item = MemSeg<'a>>,

@@ -83,7 +83,7 @@ const COPY_LIMIT: u32 = 2048;
 ///
 /// `ctx` is handed back.
 ///
-/// * `EAGAIN`, `ENOBUFS`: out of something; `chunks` may have regions to be recycled.
+/// * `EAGAIN`, `ENOBUFS`, `ENOMEM`: out of something; `chunks` may have regions to be recycled.
 /// * `ENOTCONN`: the connection is broken.
 /// * Else the Call cannot be sent at all.
 pub(super) fn send(

@@ -108,7 +108,7 @@ impl SendCtx {
     ///
     /// # Errors
     ///
-    /// `ENOSPC` when there are too many runs; `EIO` when one cannot be mapped.
+    /// `ENOSPC` when there are too many runs; `ENOMEM` when one cannot be mapped for now.
     pub(super) fn add_pages<'a>(
         self: Pin<&mut Self>,
         segs: impl Iterator<Item = MemSeg<'a>>,

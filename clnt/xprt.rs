@@ -311,9 +311,9 @@ impl XprtOps for ClntXprt {
         }
     }
 
-    fn bc_setup(_xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
+    fn bc_setup(xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
         // Receives and Sends of the reverse direction are there from the start.
-        Ok(())
+        xprt.make_bc_requests(REVERSE_REQUESTS as usize)
     }
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {

@@ -42,6 +42,10 @@ use kernel::{
         aref::ARef,
         Arc,
         Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 
@@ -162,7 +166,7 @@ impl Handler for ListenEvents {
 }
 
 impl Listen {
-    /// Replaces an id that does not hear of requests any more.
+    /// Replaces an id that does not hear of requests any more; waits for memory.
     fn renew(&self, xprt: &SvcXprt<Self>) {
         let mut id = self.id.id.lock();
         let Some(old) = id.take() else {
@@ -171,13 +175,20 @@ impl Listen {
         let addr = old.local_addr();
         // The address is free only when the old id is gone.
         drop(old);
-        match listening_id(xprt.net(), &addr, &self.events) {
-            Ok(new) => *id = Some(new),
-            Err(e) => pr_err!(
-                "server: cannot listen at {addr} again after the address moved (error {}); \
-                 write the port to /proc/fs/nfsd/portlist again\n",
-                e.to_errno()
-            ),
+        loop {
+            match listening_id(xprt.net(), &addr, &self.events) {
+                Ok(new) => *id = Some(new),
+                Err(ENOMEM) if !xprt.is_closing() => {
+                    fsleep(Delta::from_millis(10));
+                    continue;
+                }
+                Err(e) => pr_err!(
+                    "server: cannot listen at {addr} again after the address moved (error {}); \
+                     write the port to /proc/fs/nfsd/portlist again\n",
+                    e.to_errno()
+                ),
+            }
+            return;
         }
     }
 }

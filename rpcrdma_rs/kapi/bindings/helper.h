@@ -26,4 +26,3 @@
 
 /* Allocation contexts, as expressions that bindgen can evaluate. */
 const gfp_t RPCRDMA_GFP_KERNEL = GFP_KERNEL;
-const gfp_t RPCRDMA_GFP_NOWAIT = GFP_NOWAIT;

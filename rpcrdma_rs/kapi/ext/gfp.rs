@@ -17,9 +17,6 @@ impl Gfp {
     /// May sleep and reclaim in every way.
     pub(crate) const KERNEL: Gfp = Gfp(bindings::RPCRDMA_GFP_KERNEL);
 
-    /// Never sleeps, fails easily and silently.
-    pub(crate) const NOWAIT: Gfp = Gfp(bindings::RPCRDMA_GFP_NOWAIT);
-
     /// The flags as C takes them.
     pub(in crate::kapi) const fn as_raw(self) -> bindings::gfp_t {
         self.0
@@ -27,13 +24,7 @@ impl Gfp {
 
     /// The nearest flags that the kernel crate's own containers take.
     pub(crate) fn flags(self) -> kernel::alloc::Flags {
-        use kernel::alloc::flags;
-
-        if self.0 == Self::KERNEL.0 {
-            flags::GFP_KERNEL
-        } else {
-            flags::GFP_NOWAIT | flags::__GFP_NOWARN
-        }
+        kernel::alloc::flags::GFP_KERNEL
     }
 }
 

@@ -57,7 +57,7 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `len` is zero; `ENOMEM`; `EIO` if there is no room in the IOMMU.
+    /// `EINVAL` if `len` is zero; `ENOMEM`, also if there is no room in the IOMMU.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: Direction, gfp: Gfp) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
@@ -86,7 +86,7 @@ impl DmaBuf {
         if mapping_failed(device, addr) {
             // SAFETY: Allocated above, and not mapped.
             unsafe { bindings::kfree(ptr.as_ptr().cast()) };
-            return Err(EIO);
+            return Err(ENOMEM);
         }
         // INVARIANT: Zeroed and mapped just now.
         Ok(DmaBuf {
@@ -263,7 +263,7 @@ impl SendMap {
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if there is no room; `EIO` if the IOMMU has none.
+    /// `ENOSPC` if there is no room; `ENOMEM` if the IOMMU has none.
     pub(crate) fn push(&mut self, seg: MemSeg<'_>) -> Result {
         if self.mapped.len() == self.mapped.capacity() {
             return Err(ENOSPC);
@@ -317,7 +317,7 @@ impl Drop for SendMap {
     }
 }
 
-/// Maps bytes of a page for the device to read.
+/// Maps bytes of a page for the device to read; `ENOMEM` if there is no room in the IOMMU.
 pub(super) fn map_page(
     device: &Device,
     page: NonNull<bindings::page>,
@@ -335,7 +335,7 @@ pub(super) fn map_page(
         )
     };
     if mapping_failed(device, addr) {
-        return Err(EIO);
+        return Err(ENOMEM);
     }
     Ok(addr)
 }

@@ -144,8 +144,9 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `EBUSY` unless the region is idle; `EINVAL` if there is nothing to map; `EIO` if the
-    /// device or its IOMMU cannot. What was taken from `segs` is then lost.
+    /// `EBUSY` unless the region is idle; `EINVAL` if there is nothing to map; `ENOMEM` if
+    /// there is no room in the IOMMU, `EIO` if the device cannot. What was taken from `segs` is
+    /// then lost.
     pub(crate) fn map<'s, I>(
         &mut self,
         segs: &mut Peekable<I>,
@@ -329,7 +330,7 @@ impl MrInner {
         let mapped =
             unsafe { bindings::rpcrdma_shim_ib_dma_map_sg(device, list, count, self.direction()) };
         if mapped <= 0 {
-            return Err(EIO);
+            return Err(ENOMEM);
         }
         self.nents = count;
         // CAST: A page is not larger than `u32::MAX`.

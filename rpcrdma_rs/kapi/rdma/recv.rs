@@ -133,7 +133,7 @@ impl<T> RecvBox<T> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EIO`; `data` is dropped.
+    /// `ENOMEM`; `data` is dropped.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T, gfp: Gfp) -> Result<Self> {
         let buffer = DmaBuf::new(pd, len, Direction::FromDevice, gfp)?;
         let sge = buffer.sge(0..len)?.raw();

@@ -17,10 +17,6 @@ use core::{
 };
 
 use kernel::{
-    alloc::{
-        flags::__GFP_NOWARN,
-        Flags, //
-    },
     new_spinlock,
     page::PAGE_SIZE,
     prelude::*,
@@ -55,22 +51,16 @@ unsafe impl<T: XprtOps> Send for BcRqst<T> {}
 // SAFETY: What is shared, the Reply, does not change while it is.
 unsafe impl<T: XprtOps> Sync for BcRqst<T> {}
 
-/// The allocations below happen when a burst of Calls is larger than any before it.
-const EASY: Flags = kernel::alloc::flags::GFP_NOWAIT;
-
 impl<T: XprtOps> BcRqst<T> {
     fn new() -> Result<Pin<KBox<Self>>> {
         let this = KBox::new(
             Self {
                 rqst: Opaque::zeroed(),
                 call: UnsafeCell::new(None),
-                reply: KBox::init(
-                    pin_init::init_zeroed::<[u8; PAGE_SIZE]>(),
-                    EASY | __GFP_NOWARN,
-                )?,
+                reply: KBox::init(pin_init::init_zeroed::<[u8; PAGE_SIZE]>(), GFP_KERNEL)?,
                 _pin: PhantomPinned,
             },
-            EASY | __GFP_NOWARN,
+            GFP_KERNEL,
         )?;
         Ok(this.into())
     }
@@ -125,7 +115,8 @@ impl<T: XprtOps> BcRqst<T> {
     }
 }
 
-/// The requests of the reverse direction that are not in use.
+/// The requests of the reverse direction that are not in use. All there will be are made by
+/// [`Xprt::make_bc_requests`]: a Call that comes in finds one, or is one too many.
 #[pin_data]
 pub(crate) struct BcPool<T: XprtOps> {
     #[pin]
@@ -150,21 +141,40 @@ impl<T: XprtOps> BcPool<T> {
         if inner.in_use >= limit {
             return None;
         }
-        // Room for it to come back to.
-        let want = inner.in_use + 1;
-        inner.free.reserve(want, EASY | __GFP_NOWARN).ok()?;
-        let rqst = match inner.free.pop() {
-            Some(rqst) => rqst,
-            None => BcRqst::new().ok()?,
-        };
+        let rqst = inner.free.pop()?;
         inner.in_use += 1;
         Some(rqst)
+    }
+
+    /// Makes requests until there are `count`. May sleep.
+    fn fill(&self, count: usize) -> Result {
+        let mut room = KVec::with_capacity(count, GFP_KERNEL)?;
+        let mut inner = self.inner.lock();
+        if inner.free.capacity() < count {
+            core::mem::swap(&mut inner.free, &mut room);
+            while let Some(rqst) = room.pop() {
+                // There is more room than before.
+                let _ = inner.free.push_within_capacity(rqst);
+            }
+        }
+        drop(inner);
+        while self.count() < count {
+            let rqst = BcRqst::new()?;
+            // There is room for `count`; more than that are dropped.
+            let _ = self.inner.lock().free.push_within_capacity(rqst);
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.free.len() + inner.in_use
     }
 
     fn put(&self, rqst: Pin<KBox<BcRqst<T>>>) {
         let mut inner = self.inner.lock();
         inner.in_use -= 1;
-        // `get` has reserved the room; were there none, the request is freed.
+        // There is room, unless the pool was cleared meanwhile: then the request is freed.
         let _ = inner.free.push_within_capacity(rqst);
     }
 
@@ -181,11 +191,20 @@ pub(crate) enum Delivered<R> {
     Yes,
     /// There is no callback service; the buffer is the caller's again.
     NoService(R),
-    /// Too many are in use, or there is no memory; the buffer is the caller's again.
+    /// Too many are in use; the buffer is the caller's again.
     Overflow(R),
 }
 
 impl<T: XprtOps> Xprt<T> {
+    /// Makes what `count` Calls of the reverse direction at a time need. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn make_bc_requests(&self, count: usize) -> Result {
+        self.bc_pool().fill(count)
+    }
+
     /// Gives the Call in `call[message]` to the callback service, of which at most `limit`
     /// are there at a time. `xid` is in host order.
     pub(crate) fn deliver_bc(

@@ -74,7 +74,7 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// * `ENOTCONN`: the caller is to reconnect and call again.
     /// * `EAGAIN`: the caller is to call again, after [`Xprt::write_space`] if
     ///   [`Xprt::wait_for_buffer_space`] was called.
-    /// * `ENOBUFS`: the caller is to call again after a delay.
+    /// * `ENOBUFS`, `ENOMEM`: the caller is to call again after a delay.
     /// * `EBADSLT`: no room in the congestion window.
     /// * Anything else fails the RPC.
     fn send_request(xprt: &Xprt<Self>, slot: &Slot<Self>) -> Result;
