@@ -9,7 +9,6 @@ outlive the server guest.
 """
 
 import errno
-import hashlib
 import mmap
 import os
 import signal
@@ -17,61 +16,12 @@ import subprocess
 import sys
 import time
 
-from nfstest import EXPORT, case, data, expect, expect_that, mount, read_file, shell, umount, \
+from faultio import DISK, Churn, serve_from_disk
+from nfstest import LONG, case, data, expect, expect_that, mount, read_file, shell, umount, \
     write_file
 
 MODULE = os.environ["SERVER_MODULE"]
 MIB = 1 << 20
-
-# A writer in a process of its own: MiB after MiB, each one synced, and a line
-# with the number of MiB written after each.
-WRITER = """
-import os, sys
-sys.path.insert(0, "/t/guest")
-from nfstest import data
-path, count, flags = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o644)
-for i in range(count):
-    os.pwrite(fd, data(1 << 20, i), i << 20)
-    os.fsync(fd)
-    print(i + 1, flush=True)
-os.close(fd)
-"""
-
-DISK = f"""
-modprobe -a loop ext4
-mkdir -p /srv/disk {EXPORT} /var/lib/nfs/nfsdcld
-mount -o loop /t/server.img /srv/disk &&
-mkdir -p /srv/disk/export /srv/disk/nfsdcld &&
-mount --bind /srv/disk/export {EXPORT} &&
-mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
-"""
-
-
-def serve_from_disk():
-    """Give the server a disk."""
-    shell(f"""peer 'server_stop; killall nfsdcld; exportfs -ua; umount {EXPORT}
-        truncate -s 400M /t/server.img && mkfs.ext4 -q -F /t/server.img && {DISK.strip()} &&
-        chmod 1777 {EXPORT} && server_start'""")
-
-
-def writer(path, count, flags=0):
-    """Start a writer, and return when it has written its first MiB."""
-    job = subprocess.Popen([sys.executable, "-B", "-c", WRITER, path, str(count), str(flags)],
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    expect("first line of the writer", job.stdout.readline(), "1\n")
-    return job
-
-
-def finished(job, path, count, seconds=120):
-    """The writer ends well, and the server holds what it wrote."""
-    output = job.communicate(timeout=seconds)[0]
-    expect(f"exit status of the writer ({output[-200:]})", job.returncode, 0)
-    digest = hashlib.sha256(b"".join(data(MIB, i) for i in range(count))).hexdigest()
-    expect("content read back", hashlib.sha256(read_file(path)).hexdigest(), digest)
-    name = os.path.basename(path)
-    expect("content on the server", shell(f"peer 'sha256sum {EXPORT}/{name}'").split()[:1],
-           [digest])
 
 
 def killed_processes(folder):
@@ -101,17 +51,28 @@ while True:
         os.unlink(f"{folder}/busy-{i}")
 
 
-def link_down(folder):
-    """The link is down for 10 s while two processes write."""
-    jobs = [(writer(f"{folder}/link-{i}", 40, flags), f"{folder}/link-{i}")
-            for i, flags in enumerate((0, os.O_DIRECT))]
+def under_io(folder, fault, seconds=120):
+    """Verified I/O, buffered and direct, before, during and after `fault`."""
+    with Churn(f"{folder}/buffered") as one, Churn(f"{folder}/direct", os.O_DIRECT) as two:
+        time.sleep(1)
+        fault()
+        begun = time.monotonic()
+        for churn in one, two:
+            churn.runs()
+        turns = one.stop(seconds) + two.stop(seconds)
+    print(f"{turns} rounds; ended {time.monotonic() - begun:.1f} s after the fault")
+
+
+def link_down(seconds):
+    """The link is down for some time."""
     shell("qemu_monitor set_link nic off")
-    time.sleep(10)
-    stopped = [job.poll() for job, _ in jobs]
+    time.sleep(seconds)
     shell("qemu_monitor set_link nic on")
-    expect("the writers while the link is down", stopped, [None, None])
-    for job, path in jobs:
-        finished(job, path, 40)
+
+
+def nfsd_restarted():
+    """nfsd is stopped, and started again after a while."""
+    shell("peer 'server_stop && sleep 2 && server_start'")
 
 
 def soft_mount():
@@ -146,24 +107,26 @@ def soft_mount():
 
 
 def server_killed(folder):
-    """Power cut at the server while two mounts write; it comes back."""
+    """Power cut at the server under I/O over two mounts; it comes back."""
     other = "/mnt/faults-3"
     mount("3", "ipv6", other)
-    jobs = [(writer(f"{folder}/killed-4", 40), f"{folder}/killed-4"),
-            (writer(f"{other}/killed-3", 40, os.O_DIRECT), f"{other}/killed-3")]
     known = data(5 * MIB, 77)
     write_file(f"{folder}/before", known)
-    print("@restart-server", flush=True)
-    time.sleep(5)
-    end = time.monotonic() + 120
-    while subprocess.run(["bash", "-c", ". /t/guest/lib.sh; peer true"], check=False,
-                         stdout=subprocess.DEVNULL).returncode != 0:
-        expect_that("the server guest did not come back", time.monotonic() < end)
-        time.sleep(1)
-    expect("the writers while the server is down", [job.poll() for job, _ in jobs], [None, None])
-    shell(f"peer 'module_load {MODULE} && {DISK.strip()} && server_start'")
-    for job, path in jobs:
-        finished(job, path, 40, 200)
+
+    def power_cut():
+        print("@restart-server", flush=True)
+        time.sleep(5)
+        end = time.monotonic() + 120
+        while subprocess.run(["bash", "-c", ". /t/guest/lib.sh; peer true"], check=False,
+                             stdout=subprocess.DEVNULL).returncode != 0:
+            expect_that("the server guest did not come back", time.monotonic() < end)
+            time.sleep(1)
+        churn.runs()
+        shell(f"peer 'module_load {MODULE} && {DISK.strip()} && server_start'")
+
+    with Churn(f"{other}/killed-3") as churn:
+        under_io(folder, power_cut, 200)
+        churn.stop(200)
     expect_that("a file synced before is not what it was",
                 read_file(f"{folder}/before", os.O_DIRECT) == known)
     umount(other)
@@ -179,11 +142,14 @@ def main():
         mount("4.1", "ipv4", folder)
     with case("processes killed in the middle of I/O"):
         killed_processes(folder)
-    with case("link down for 10 s in the middle of writing"):
-        link_down(folder)
+    for seconds in (1, 10, 70) if LONG else (1, 10):
+        with case(f"link down for {seconds} s under I/O"):
+            under_io(folder, lambda: link_down(seconds))
+    with case("nfsd stopped and started under I/O"):
+        under_io(folder, nfsd_restarted)
     with case("soft mount: an error in time, and recovery"):
         soft_mount()
-    with case("server killed in the middle of writing, and back"):
+    with case("server killed under I/O, and back"):
         server_killed(folder)
     with case("unmount"):
         umount(folder)

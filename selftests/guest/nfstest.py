@@ -10,6 +10,8 @@ import traceback
 
 SERVER = {"ipv4": "192.168.88.2", "ipv6": "fd88::2"}
 EXPORT = "/srv/export"
+# Whether what takes long is wanted.
+LONG = bool(os.environ.get("LONG"))
 COUNTERS = (
     "srcport bind_count connect_count connect_time idle_time sends recvs bad_xids req_u bklog_u "
     "read_chunks write_chunks reply_chunks total_rdma_request total_rdma_reply "

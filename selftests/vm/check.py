@@ -128,7 +128,7 @@ class Boot:
 
     def __init__(self, name, client, server, groups, alone=False):
         self.name = name
-        self.debug = False
+        self.debug, self.long = False, ""
         self.client, self.server = client, server
         self.groups = groups
         self.alone = alone
@@ -140,6 +140,7 @@ class Boot:
         """Boot, run the groups, shut down."""
         self.results = results
         self.debug = args.debug
+        self.long = "yes" if args.long else ""
         module = None
         if "rust" in (self.client, self.server):
             module = host_path(args.module) if args.module else default_module(args)
@@ -174,7 +175,8 @@ class Boot:
         results, started = self.results, time.time()
         results.begin(f"{self.name} {group.name}")
         pair = self.pair
-        variables = f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server}\n"
+        variables = (f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server} "
+                     f"LONG={self.long}\n")
         seconds = group.seconds * (DEBUG_SLOWER if self.debug else 1)
         status = pair.client.run(LIB + variables + group.script, seconds, self.on_line)
         results.case(status == 0, "group runs to its end",
@@ -255,8 +257,7 @@ def debug_boots(pairings):
 def boots(pairings):
     """Everything there is to run with Debian's kernel."""
     every = [Boot(f"pair {p}", *p.split("/"), pair_groups()) for p in pairings]
-    client, server = pairings[-1].split("/")
-    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS))
+    every += [Boot(f"faults {p}", *p.split("/"), FAULTS) for p in pairings]
     every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
     return every
 
@@ -275,6 +276,7 @@ def arguments():
                         help="only groups whose name begins with NAME")
     parser.add_argument("--module", metavar="FILE",
                         help="our module (default: as built for the guests' kernel)")
+    parser.add_argument("--long", action="store_true", help="also what takes long")
     add_machine_options(parser)
     parser.add_argument("--list", action="store_true", help="name the groups, run nothing")
     return parser.parse_args()

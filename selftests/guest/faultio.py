@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Verified I/O that goes on while something breaks, and a server whose files are on a disk."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+from nfstest import EXPORT, data, expect, expect_that, shell
+
+DISK = f"""
+modprobe -a loop ext4
+mkdir -p /srv/disk {EXPORT} /var/lib/nfs/nfsdcld
+mount -o loop /t/server.img /srv/disk &&
+mkdir -p /srv/disk/export /srv/disk/nfsdcld &&
+mount --bind /srv/disk/export {EXPORT} &&
+mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
+"""
+
+
+def serve_from_disk():
+    """Give the server a disk."""
+    shell(f"""peer 'server_stop; killall nfsdcld; exportfs -ua; umount {EXPORT}
+        truncate -s 400M /t/server.img && mkfs.ext4 -q -F /t/server.img && {DISK.strip()} &&
+        chmod 1777 {EXPORT} && server_start'""")
+
+
+# Writes files of several sizes, syncs them, reads them back past all caches and
+# compares, over and over until its standard input closes; then once more all of
+# them. With "meta", what must not be done twice as well: a directory made,
+# renamed and removed.
+CHURN = """
+import mmap, os, select, sys
+sys.path.insert(0, "/t/guest")
+from nfstest import data
+folder, flags, meta = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "meta"
+SIZES = 4096, 1 << 20, 65536, 300 * 4096, 512, 262144
+memory = mmap.mmap(-1, 2 << 20)
+wrote = {}
+
+def check(name, size, turn, when):
+    fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_DIRECT)
+    memory[:] = b"\\xee" * len(memory)
+    got = os.preadv(fd, [memory], 0)
+    os.close(fd)
+    if got != size or memory[:size] != data(size, turn):
+        sys.exit(f"{name} of turn {turn} is not what was written, {when}: {got} bytes")
+
+turn = 0
+while not select.select([0], [], [], 0)[0]:
+    name, size = f"churn-{turn % 12}", SIZES[turn % len(SIZES)]
+    memory[:size] = data(size, turn)
+    fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o644)
+    part = memoryview(memory)[:size]
+    while part:
+        part = part[os.write(fd, part):]
+    os.fsync(fd)
+    os.close(fd)
+    wrote[name] = size, turn
+    check(name, size, turn, "at once")
+    if meta:
+        os.mkdir(f"{folder}/d{turn}")
+        os.rename(f"{folder}/d{turn}", f"{folder}/e{turn}")
+        os.rmdir(f"{folder}/e{turn}")
+    turn += 1
+for name, (size, at) in wrote.items():
+    check(name, size, at, "in the end")
+print(turn, *(f"{name}:{size}:{at}" for name, (size, at) in wrote.items()))
+"""
+
+
+class Churn:
+    """Verified reads and writes in a folder of a mount, by a process of its own."""
+
+    def __init__(self, folder, flags=0, meta=False):
+        self.folder = folder
+        os.makedirs(folder, exist_ok=True)
+        self.job = subprocess.Popen(
+            [sys.executable, "-B", "-c", CHURN, folder, str(flags), "meta" if meta else ""],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def runs(self):
+        """Fail unless the process is at work."""
+        if self.job.poll() is not None:
+            raise AssertionError(f"verified I/O ended early: {self.job.stdout.read()[-300:]}")
+
+    def stop(self, seconds=120):
+        """End it; it must have found no fault, nor must the server's own disk have one.
+        Returns how often it went round."""
+        output = self.job.communicate(timeout=seconds)[0]
+        expect(f"exit status of the verified I/O ({output[-300:]})", self.job.returncode, 0)
+        turns, *files = output.split()
+        expect_that("no verified I/O was done", int(turns) > 0)
+        known = {}
+        for file in files:
+            name, size, turn = file.split(":")
+            known[name] = hashlib.sha256(data(int(size), int(turn))).hexdigest()
+        path = f"{EXPORT}/{os.path.basename(self.folder)}"
+        sums = shell(f"peer 'cd {path} && sha256sum {' '.join(known)}'").split()
+        expect("content on the server", dict(zip(sums[1::2], sums[0::2])), known)
+        return int(turns)
+
+    def kill(self):
+        """End it, whatever it does."""
+        self.job.kill()
+        self.job.wait(60)
