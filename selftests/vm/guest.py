@@ -27,7 +27,7 @@ KERNEL_LOG_FAULTS = re.compile(
     r"|general protection|rcu: INFO|rcu.*kthread starved|INFO: task .* blocked|hung task"
     r"|Call Trace|scheduling while atomic|sleeping function called|soft lockup"
     r"|unregister_netdevice: waiting|Kernel panic|kernel BUG|invalid opcode"
-    r"|page allocation failure|Out of memory|rust_kernel: panicked|DMA-API:|kmemleak:.*new"
+    r"|page allocation failure|Out of memory|rust_kernel: panicked|DMA-API: (?!preallocated|debugging enabled)|kmemleak:.*new"
 )
 END = b"\x1e"
 
