@@ -141,7 +141,7 @@ impl Engine {
                 let xid = message.header.xid;
                 return self.reverse_call(xprt, qp, xid, plain, body, buffer);
             }
-            Ok(message) => (message.header, Some(message.header.credits)),
+            Ok(message) => (message.header, message.grant()),
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), &rejected);
                 match rejected.failed_rpc() {

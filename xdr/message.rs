@@ -25,6 +25,7 @@ use super::header::{
     MIN_LEN, //
 };
 use super::units::{
+    Credits,
     Position,
     Version, //
 };
@@ -230,6 +231,17 @@ impl<'a> Message<'a> {
                 }
             }
             Body::Error(_) => Direction::Reply,
+        }
+    }
+
+    /// The credits that the message grants.
+    ///
+    /// `None` for a message that requests them, and for one that neither context nor an RPC
+    /// message shows to be a Reply: its credit value means nothing (RFC 8167, section 4.1).
+    pub(crate) fn grant(&self) -> Option<Credits> {
+        match (self.body, self.direction()) {
+            (Body::Msg { .. } | Body::NoMsg { .. }, Direction::Reply) => Some(self.header.credits),
+            _ => None,
         }
     }
 

@@ -287,3 +287,32 @@ fn directions() {
     let bytes = with(&vectors::READ_CHUNK_CALL, &[(3, 1)]);
     assert_eq!(direction(&bytes), Direction::Unknown);
 }
+
+#[test]
+fn only_a_reply_grants_credits() {
+    let grant = |bytes: &[u8]| decode(bytes, &ANY).expect("a good header").grant();
+    let credits = |bytes: &[u8]| decode(bytes, &ANY).expect("a good header").header.credits;
+    for vector in [
+        &vectors::INLINE_REPLY,
+        &vectors::WRITE_CHUNK_REPLY,
+        &vectors::REPLY_CHUNK_REPLY,
+    ] {
+        let bytes = vector.bytes();
+        assert_eq!(grant(&bytes), Some(credits(&bytes)));
+    }
+    // What a Call has is a request. Of an error report, of a message without an RPC message, and
+    // of one whose RPC message has another XID or no direction nobody can say what it is.
+    let reply = &vectors::INLINE_REPLY;
+    for bytes in [
+        vectors::INLINE_CALL.bytes(),
+        vectors::POSITION_ZERO_CALL.bytes(),
+        vectors::ERR_CHUNK.bytes(),
+        vectors::ERR_VERS_ONE.bytes(),
+        with(reply, &[(7, 0x1122_3345)]),
+        with(reply, &[(8, 2)]),
+        reply.bytes()[..28].to_vec(),
+        with(&vectors::READ_CHUNK_CALL, &[(3, 1)]),
+    ] {
+        assert_eq!(grant(&bytes), None);
+    }
+}
