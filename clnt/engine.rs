@@ -317,10 +317,15 @@ impl Engine {
         let _ = xprtiod().enqueue_delayed(self.clone(), pause);
     }
 
+    /// Whether `buffer` belongs to this connection.
+    pub(super) fn is_mine(&self, buffer: &RecvBox<()>) -> bool {
+        Arc::ptr_eq(buffer.pd(), &self.pd)
+    }
+
     /// Gives a receive buffer back.
     pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
         // A buffer of an earlier connection is of no use here.
-        if Arc::ptr_eq(buffer.pd(), &self.pd) {
+        if self.is_mine(&buffer) {
             self.receives.lock().free.push(buffer);
         }
     }

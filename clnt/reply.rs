@@ -92,6 +92,11 @@ impl Received {
         Self(buffer)
     }
 
+    /// Whether it was received on the connection of `engine`.
+    pub(super) fn is_from(&self, engine: &Engine) -> bool {
+        engine.is_mine(&self.0)
+    }
+
     /// The buffer.
     pub(super) fn into_inner(self) -> RecvBox<()> {
         self.0

@@ -334,6 +334,10 @@ impl XprtOps for ClntXprt {
             (true, Some(conn)) => conn,
             _ => return Err(enotconn()),
         };
+        // The server that called on an earlier connection does not wait for a Reply on this one.
+        if !rqst.call().is_some_and(|call| call.is_from(conn.engine())) {
+            return Err(enotconn());
+        }
         trace_xprtrdma_cb_reply(Peer::of(xprt), rqst.xid());
         let sent = conn.engine().reverse_reply(conn.qp(), rqst);
         if sent == Err(enotconn()) {

@@ -48,7 +48,7 @@ pub(crate) struct BcRqst<T: XprtOps> {
 
 // SAFETY: sunrpc hands a request from one thread to the next, never to two.
 unsafe impl<T: XprtOps> Send for BcRqst<T> {}
-// SAFETY: What is shared, the Reply, does not change while it is.
+// SAFETY: What is shared, Call and Reply, does not change while it is.
 unsafe impl<T: XprtOps> Sync for BcRqst<T> {}
 
 impl<T: XprtOps> BcRqst<T> {
@@ -86,6 +86,12 @@ impl<T: XprtOps> BcRqst<T> {
     pub(crate) fn reply(&self) -> &XdrBuf {
         // SAFETY: It is complete when the transport gets to see the request again.
         unsafe { XdrBuf::from_raw(&raw mut (*self.rqst.get()).rq_snd_buf) }
+    }
+
+    /// What the Call was received in.
+    pub(crate) fn call(&self) -> Option<&T::Reply> {
+        // SAFETY: Constant from `deliver` to `free`.
+        unsafe { (*self.call.get()).as_ref() }
     }
 
     /// `->bc_free_rqst`.
