@@ -11,17 +11,20 @@ use super::{
     conn::Conn, //
 };
 use crate::{
-    kapi::sunrpc::{
-        errno::{
-            enobufs,
-            enotconn, //
-        },
-        svc::SvcXprt,
-        svc_bc::{
-            CallbackClass,
-            Callbacks, //
-        },
-        xdr_buf::XdrBuf, //
+    kapi::{
+        ext::gfp::NoIo,
+        sunrpc::{
+            errno::{
+                enobufs,
+                enotconn, //
+            },
+            svc::SvcXprt,
+            svc_bc::{
+                CallbackClass,
+                Callbacks, //
+            },
+            xdr_buf::XdrBuf, //
+        }, //
     },
     xdr::{
         credits::usable_grant,
@@ -31,9 +34,10 @@ use crate::{
             Proc,
             MIN_LEN, //
         },
-        message::{
-            Body,
-            Message, //
+        message::Message,
+        reply::{
+            check,
+            Outcome, //
         },
         units::{
             host_len,
@@ -75,6 +79,8 @@ impl Callbacks for Conn {
 
 impl Conn {
     fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
+        // Reclaim may be waiting for the worker that we are on.
+        let _no_io = NoIo::begin();
         let chan = self.chan();
         let len = call.len();
         if len > host_len(chan.params.send.0).saturating_sub(MIN_LEN) {
@@ -104,13 +110,16 @@ impl Conn {
     }
 }
 
-/// Completes the callback that `message` answers. A message that answers none is dropped, as is
-/// one with chunks: there were none to answer.
+/// Completes the callback that `message` answers, if there is one. It fails if the message is an
+/// error report, or has chunks: none were offered.
 pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Message<'_>) {
-    if let Body::Msg { lists, payload } = message.body {
-        if lists.is_empty() {
-            let credits = usable_grant(message.header.credits, Credits(CALLBACK_CREDITS));
-            xprt.complete_callback(message.header.xid.0, credits.0, payload);
-        }
-    }
+    let reply = match check(message, None, None) {
+        Ok(Outcome::Inline { payload, .. }) => Ok(payload),
+        Ok(Outcome::ReplyChunk { .. } | Outcome::Failed(_)) | Err(_) => Err(EIO),
+    };
+    let requested = Credits(CALLBACK_CREDITS);
+    let credits = message
+        .grant()
+        .map(|grant| usable_grant(grant, requested).0);
+    xprt.complete_callback(message.header.xid.0, credits, reply);
 }

@@ -12,7 +12,10 @@
 use super::{
     super::bindings,
     addr::SockAddr,
-    errno::enotconn,
+    errno::{
+        ebadslt,
+        enotconn, //
+    },
     svc::SvcXprt,
     svc_ops::Connection,
     text::Text,
@@ -157,50 +160,70 @@ impl<T: Callbacks> SvcXprt<T> {
         (!xprt.is_null()).then_some(xprt)
     }
 
-    /// Completes the callback `xid`, in host order, with `reply`. `credits` is how many may be
-    /// under way from now on. Returns whether someone waited for it.
-    pub(crate) fn complete_callback(&self, xid: u32, credits: u32, reply: &[u8]) -> bool {
+    /// Completes the callback `xid`, in host order, with `reply`, or with an error if it has
+    /// failed. `credits` is how many may be under way from now on, if the message says so. A
+    /// message that answers no callback changes nothing.
+    pub(crate) fn complete_callback(&self, xid: u32, credits: Option<u32>, reply: Result<&[u8]>) {
         let Some(xprt) = self.callback_xprt() else {
-            return false;
+            return;
         };
-        // SAFETY: The transport is alive as long as we are. Locks and order are those that
-        // sunrpc demands of who completes a request: it is found, filled and completed under the
-        // queue lock; the window belongs to the transport lock.
+        // SAFETY: The transport is alive as long as we are, and the request and its task are
+        // while it is pinned. Locks and order are those that sunrpc demands of who completes a
+        // request: it is found, pinned, filled and completed under the queue lock; the window
+        // belongs to the transport lock, which is not taken under the other.
         unsafe {
-            bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
-            (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
-            bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
-
-            bindings::spin_lock(addr_of_mut!((*xprt).queue_lock));
+            let queue_lock = addr_of_mut!((*xprt).queue_lock);
+            bindings::spin_lock(queue_lock);
             let rqst = bindings::xprt_lookup_rqst(xprt, xid.to_be());
-            let found = !rqst.is_null() && fill(rqst, reply);
-            if found {
-                // CAST: A message in a Receive buffer is short.
-                bindings::xprt_complete_rqst((*rqst).rq_task, reply.len() as c_int);
+            if rqst.is_null() {
+                bindings::spin_unlock(queue_lock);
+                return;
             }
-            bindings::spin_unlock(addr_of_mut!((*xprt).queue_lock));
-            found
+            let result = reply.and_then(|reply| fill(rqst, reply));
+            bindings::xprt_pin_rqst(rqst);
+            bindings::spin_unlock(queue_lock);
+
+            if let Some(credits) = credits {
+                bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
+                (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
+                bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
+            }
+
+            let task = (*rqst).rq_task;
+            let copied = result.unwrap_or_else(|error| {
+                (*task).tk_status = error.to_errno();
+                0
+            });
+            bindings::spin_lock(queue_lock);
+            bindings::xprt_complete_rqst(task, copied);
+            bindings::xprt_unpin_rqst(rqst);
+            bindings::spin_unlock(queue_lock);
         }
     }
 }
 
-/// Copies a reply to where the caller decodes it; `false` if it is too long for that.
+/// Copies a reply to where the caller decodes it; returns its length.
+///
+/// # Errors
+///
+/// `EIO`: it is too long for that.
 ///
 /// # Safety
 ///
 /// `rqst` waits for its reply, and the queue lock is held.
-unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> bool {
+unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
     // SAFETY: By the requirement both buffers are there; the receive buffer's head has the
     // length it says.
     unsafe {
         addr_of_mut!((*rqst).rq_private_buf).copy_from(addr_of_mut!((*rqst).rq_rcv_buf), 1);
         let head = addr_of_mut!((*rqst).rq_private_buf.head[0]);
         if (*head).iov_len < reply.len() {
-            return false;
+            return Err(EIO);
         }
         core::ptr::copy_nonoverlapping(reply.as_ptr(), (*head).iov_base.cast(), reply.len());
     }
-    true
+    // CAST: A message in a Receive buffer is short.
+    Ok(reply.len() as c_int)
 }
 
 /// `->setup` of the class.
@@ -357,6 +380,10 @@ impl<T: Callbacks> CallbackOps<T> {
     unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
         // SAFETY: By the requirement; the users of the client transport hold the server's.
         let sent = unsafe {
+            // One Call without a grant, and then as many as the client has granted.
+            if !bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) {
+                return ebadslt().to_errno();
+            }
             let server = SvcXprt::<T>::from_raw((*(*rqst).rq_xprt).bc_xprt);
             (*rqst).rq_xtime = bindings::ktime_get();
             let call = XdrBuf::from_raw(addr_of_mut!((*rqst).rq_snd_buf));
