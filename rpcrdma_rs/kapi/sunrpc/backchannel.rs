@@ -166,8 +166,11 @@ impl<T: XprtOps> BcPool<T> {
         drop(inner);
         while self.count() < count {
             let rqst = BcRqst::new()?;
-            // There is room for `count`; more than that are dropped.
-            let _ = self.inner.lock().free.push_within_capacity(rqst);
+            let full = self.inner.lock().free.push_within_capacity(rqst);
+            if full.is_err() {
+                // Cleared meanwhile, and the room with it: nobody wants them any more.
+                break;
+            }
         }
         Ok(())
     }
