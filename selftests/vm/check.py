@@ -53,6 +53,7 @@ def pair_groups():
     ]
     groups.append(Group("observe", "python3 -B /t/guest/observe.py"))
     groups.append(Group("load", "python3 -B /t/guest/load.py"))
+    groups.append(Group("recall", "python3 -B /t/guest/recall.py"))
     return groups
 
 

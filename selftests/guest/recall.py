@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Delegations: handed out over RDMA, and recalled over the same connections (RFC 8167).
+
+The first client has mounts in the client guest; the second one is in the server guest and comes
+over TCP, so that every callback that goes over RDMA is one to the first client. A recall that
+did not work would be seen by the content: the first client would go on with what it has cached,
+or what it has not sent yet would be missing.
+
+nfsd does not hand out delegations of files like those recalled shortly before, so all files are
+opened before the first recall, and kept open, or the client would give them back by itself.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import roce
+import second
+from nfstest import EXPORT, SERVER, Delta, case, expect, expect_that, mount, read_file, shell, \
+    umount
+
+CLIENT = "192.168.88.1"
+MANY, BURST = 160, 64
+# Sets of files: how many, mounted where. Of a set "w..." the first client has delegations to
+# write, of others to read.
+PLAIN, SEVERAL = "/mnt/recall", "/mnt/recall-4"
+SETS = {"read": (MANY, PLAIN), "write": (MANY, PLAIN), "rburst": (BURST, SEVERAL)}
+RUST_SERVER = os.environ.get("SERVER_MODULE") == "rust"
+CAPTURE = "/tmp/recall.pcap"
+# A lease here; if a callback gets lost, nothing happens before it is over.
+SLOW = 10
+
+LOAD = """
+import mmap, os, sys
+sys.path.insert(0, "/t/guest")
+from nfstest import data
+path, count = sys.argv[1], 0
+memory = mmap.mmap(-1, 1 << 16)
+while os.path.exists("/tmp/recall-load"):
+    content = data(1 << 16, count)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.pwrite(fd, content, count % 8 << 16)
+    os.close(fd)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    os.preadv(fd, [memory], count % 8 << 16)
+    os.close(fd)
+    assert memory[:] == content, "content read back"
+    count += 1
+    print(count, flush=True)
+"""
+
+
+class Opened:
+    """The files of all sets, open in the first client."""
+
+    def __init__(self, sets):
+        self.sets, self.files = sets, {}
+
+    def open_all(self):
+        """Open all files, and see that the server has delegated each of them."""
+        jobs = [(name, number) for name in self.sets for number in range(self.sets[name][0])]
+        with ThreadPoolExecutor(8) as pool:
+            self.files = dict(zip(jobs, pool.map(lambda job: self.open(*job), jobs)))
+        expect("delegations", delegated(),
+               {(name, name[0]): count for name, (count, _) in self.sets.items()})
+
+    def path(self, name, number):
+        """Of one file."""
+        return f"{self.sets[name][1]}/{name}-{number}"
+
+    def open(self, name, number):
+        """Open one file; write to it, or read it."""
+        writes = name.startswith("w")
+        fd = os.open(self.path(name, number), os.O_RDWR if writes else os.O_RDONLY)
+        if writes:
+            os.pwrite(fd, second.mine(number), 0)
+        else:
+            expect(f"content of {name}-{number}", os.pread(fd, second.SIZE + 1, 0),
+                   second.first(number))
+        return fd
+
+    def see(self, name):
+        """The first client sees what there is now; close the files."""
+        content = second.mine if name.startswith("w") else second.theirs
+        for number in range(self.sets[name][0]):
+            expect_that(f"{name}-{number}, seen by the first client, is not what was written last",
+                        read_file(self.path(name, number), cached=True) == content(number))
+        self.close(name)
+        expect(f"delegations to write of {name}", delegated().get((name, "w"), 0), 0)
+
+    def close(self, *names):
+        """Close the files of some sets."""
+        for job in [job for job in self.files if job[0] in names]:
+            os.close(self.files.pop(job))
+
+
+def delegated():
+    """How many files of each set the server has delegated, to read or to write."""
+    states = shell("peer \"cat /proc/fs/nfsd/clients/*/states | grep 'type: deleg'\"", check=False)
+    # With the attributes delegated as well, "a" follows.
+    found = re.findall(r'access: ([rw])a?,.*filename: "(?:[^"]*/)?(\w+)-\d+"', states)
+    return dict(collections.Counter((name, access) for access, name in found))
+
+
+def create_files(sets):
+    """Make the files, and let the second client mount."""
+    wanted = " ".join(f"{name}:{count}" for name, (count, _) in sets.items())
+    shell(f"""peer 'client_start && mkdir -p /mnt/second &&
+        mount -t nfs -o vers=4.2,proto=tcp {SERVER["ipv4"]}:/ /mnt/second &&
+        python3 -B /t/guest/second.py --create {EXPORT} {wanted}'""")
+
+
+def start_second(opened, name, threads):
+    """Start the second client on a set of files."""
+    shell(f"peer 'rm -f /tmp/second.{name}; (python3 -B /t/guest/second.py "
+          f"/mnt/second {name} {opened.sets[name][0]} {threads} "
+          f">/tmp/second.{name}.new 2>&1 </dev/null; "
+          f"mv /tmp/second.{name}.new /tmp/second.{name}) >/dev/null 2>&1 &'")
+
+
+def finish_second(name, seconds=60):
+    """Wait for it; returns its result."""
+    end = time.monotonic() + seconds
+    while not (text := shell(f"peer 'cat /tmp/second.{name}'", check=False)).startswith("{"):
+        expect_that(f"the second client is not ready with {name} after {seconds} s; "
+                    f"{shell(f'peer cat /tmp/second.{name}.new', check=False)[-200:]}",
+                    time.monotonic() < end)
+        time.sleep(0.2)
+    result = json.loads(text)
+    print(f"{name}: {result['files']} files in {result['seconds']:.1f} s, "
+          f"slowest {result['slowest']:.2f} s")
+    expect("complaints of the second client", result["wrong"], [])
+    return result
+
+
+def recalled(opened, name, threads):
+    """The second client works on the files of a set, all of which are delegated."""
+    start_second(opened, name, threads)
+    result = finish_second(name)
+    expect_that(f"the slowest open took {result['slowest']:.1f} s", result["slowest"] < SLOW)
+
+
+@contextlib.contextmanager
+def load(folder):
+    """Writes and reads in a mount, until the end of the block."""
+    with open("/tmp/recall-load", "w", encoding="ascii"):
+        pass
+    job = subprocess.Popen([sys.executable, "-B", "-c", LOAD, f"{folder}/load"],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        expect("first line of the load", job.stdout.readline(), "1\n")
+        yield
+    finally:
+        os.unlink("/tmp/recall-load")
+        output = job.communicate(timeout=60)[0]
+    expect(f"exit status of the load ({output[-200:]})", job.returncode, 0)
+    count = int(output.split()[-1])
+    print(f"{count} times 64 KiB written and read meanwhile")
+    expect_that("there was no load", count >= 5)
+
+
+def windows(where=""):
+    """Congestion and window of all RDMA transports of a guest, once they are at rest."""
+    script = "cat /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/xprt_info"
+    for _ in range(40):
+        text = shell(f"{where} {script}" if not where else f"{where} '{script}'", check=False)
+        pairs = re.findall(r"cur_cong=(\d+)\ncong_win=(\d+)", text)
+        if pairs and all(cong == "0" for cong, _ in pairs):
+            break
+        time.sleep(0.1)
+    expect_that("there is no transport", pairs)
+    expect("credits in use with nothing to do", [cong for cong, _ in pairs], ["0"] * len(pairs))
+    return sorted(int(window) for _, window in pairs)
+
+
+def start_capture():
+    """Capture all Sends."""
+    job = subprocess.Popen(["tcpdump", "-i", "eth0", "-U", "-B", "16384", "-s", "600",
+                            "-w", CAPTURE, roce.FILTER],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    line = job.stderr.readline()
+    while line and "listening on" not in line:
+        line = job.stderr.readline()
+    expect_that("tcpdump does not run", line)
+    return job
+
+
+def stop_capture(job):
+    """The end of the capture; nothing of it may be missing."""
+    time.sleep(0.5)
+    job.terminate()
+    text = job.communicate(timeout=20)[1]
+    expect_that(f"tcpdump has lost packets: {text}", "\n0 packets dropped by kernel" in text)
+
+
+def callbacks(capture):
+    """Calls and Replies of the reverse direction, as RFC 8167 wants them."""
+    calls = [m for m in capture if m.source == SERVER["ipv4"] and m.kind == roce.CALL]
+    xids = {call.xid for call in calls}
+    replies = [m for m in capture if m.source == CLIENT and m.kind == roce.REPLY]
+    expect("programs called", {call.program for call in calls}, {roce.NFS_CB})
+    expect("Replies to no callback", [m.xid for m in replies if m.xid not in xids], [])
+    expect("callbacks without a Reply", len(xids - {m.xid for m in replies}), 0)
+    expect("procedures called", {call.procedure for call in calls}, {1})
+    first = collections.Counter(call.operations[:1] for call in calls)
+    expect("first operations", set(first), {(roce.CB_SEQUENCE,)})
+    rest = collections.Counter(call.operations[1:] for call in calls)
+    print(f"{len(calls)} callbacks: {rest[(roce.CB_RECALL,)]} CB_RECALL, "
+          f"{rest[(roce.CB_GETATTR,)]} CB_GETATTR, each after CB_SEQUENCE; "
+          f"on {len({call.queue_pair for call in calls})} connections")
+    expect_that("fewer recalls than delegations",
+                rest[(roce.CB_RECALL,)] >= 2 * MANY + BURST)
+    for message in calls + replies:
+        expect("version, message type", (message.version, message.proc), (1, roce.MSG))
+        expect("XID of the RPC message", message.rpc_xid, message.xid)
+        expect_that("a message of the reverse direction has chunks", not message.chunks)
+        expect_that(f"credit value {message.credits}", 1 <= message.credits <= 64)
+        expect_that(f"a message of {message.size} bytes", message.size <= 4096)
+    expect("status of the Replies", {reply.status for reply in replies}, {0})
+    print(f"credits asked for: {sorted({m.credits for m in calls})}, "
+          f"granted: {sorted({m.credits for m in replies})}")
+    return calls, replies
+
+
+def within_credits(calls, replies):
+    """On no connection more callbacks were under way than had been granted, and each was
+    answered in time."""
+    owner = {call.xid: call.queue_pair for call in calls}
+    started, granted, slowest, most = {}, {}, 0, 0
+    for message in sorted(calls + replies, key=lambda message: message.time):
+        if message.kind == roce.CALL:
+            started[message.xid] = message.time
+            under_way = sum(owner[xid] == message.queue_pair for xid in started)
+            most = max(most, under_way)
+            limit = min(message.credits, granted.get(message.queue_pair, 1))
+            if RUST_SERVER:
+                expect_that(f"{under_way} callbacks under way, granted {limit}",
+                            under_way <= limit)
+        elif message.xid in started:
+            slowest = max(slowest, message.time - started.pop(message.xid))
+            granted[owner[message.xid]] = message.credits
+    print(f"at most {most} under way; slowest Reply after {slowest * 1000:.0f} ms")
+    expect_that(f"a callback was answered after {slowest:.1f} s", slowest < SLOW)
+
+
+def both_directions(capture):
+    """Credits of the forward direction are others, and were not touched."""
+    forward = [m for m in capture if m.source == SERVER["ipv4"] and m.kind == roce.REPLY]
+    wanted = [m for m in capture if m.source == CLIENT and m.kind == roce.CALL]
+    expect("programs called by the client", {m.program for m in wanted}, {roce.NFS})
+    expect_that("no credits granted", all(m.credits >= 1 for m in forward))
+    print(f"forward: {len(wanted)} Calls, credits asked for {sorted({m.credits for m in wanted})}, "
+          f"granted {sorted({m.credits for m in forward})}")
+
+
+@contextlib.contextmanager
+def traced(counts):
+    """Count the client's trace events of callbacks while the block runs."""
+    events = ("xprtrdma_cb_call", "xprtrdma_cb_reply")
+    switch = "; ".join(f"echo $on >events/rpcrdma/{name}/enable" for name in events)
+    shell(f"cd /sys/kernel/tracing; echo >trace; on=1; {switch}")
+    try:
+        yield
+    finally:
+        shell(f"cd /sys/kernel/tracing; on=0; {switch}")
+        with open("/sys/kernel/tracing/trace", encoding="ascii") as file:
+            text = file.read()
+        counts.update({name: text.count(f" {name}: ") for name in events})
+
+
+def views():
+    """What sunrpc shows of the server's callback transports."""
+    found = shell("peer 'grep -h . /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr'").split()
+    expect("addresses in sysfs", set(found), {CLIENT})
+    found = shell("peer 'cat /sys/kernel/debug/sunrpc/rpc_xprt/*/info'")
+    found = re.findall(r"netid: (rdma\d?)\naddr:\s+(\S+)", found)
+    expect("transports in debugfs", set(found), {("rdma", CLIENT)})
+
+
+def test_recalls(opened):
+    """Many, and many at once."""
+    with case("delegations are handed out over versions 4.1 and 4.2"):
+        opened.open_all()
+        states = shell("peer 'cat /proc/fs/nfsd/clients/*/info'")
+        expect("states of the callback channels",
+               set(re.findall(r"callback state: (\w+)", states)), {"UP"})
+    before = windows()
+    with case(f"{MANY} delegations to read and {MANY} to write recalled under load"):
+        with Delta(PLAIN) as delta, load(PLAIN):
+            recalled(opened, "read", 16)
+            recalled(opened, "write", 16)
+        opened.see("read")
+        opened.see("write")
+        print({name: delta.moved[name] for name in ("sends", "read_chunks", "write_chunks")})
+        expect("new connections", delta.connect_count, 0)
+        expect_that("I/O of the forward direction",
+                    delta.read_chunks > 0 and delta.write_chunks > 0)
+        expect("bad Replies", delta.bad_reply_count, 0)
+    with case(f"nconnect=4: {BURST} recalled at once, more than there are slots"):
+        counts = {}
+        with load(SEVERAL), traced(counts):
+            recalled(opened, "rburst", BURST)
+        opened.see("rburst")
+        print(counts)
+        expect_that("not every callback has its trace events",
+                    counts["xprtrdma_cb_call"] == counts["xprtrdma_cb_reply"] >= BURST)
+    with case("no credit of either direction is lost"):
+        expect("windows of the client's transports", windows(), before)
+        print(f"windows: client {before}, server's callback transports {windows('peer')}")
+    with case("sysfs and debugfs show the server's callback transports"):
+        views()
+
+
+def test_capture(job):
+    """What was on the wire."""
+    with case("capture: callbacks, their Replies, and their credits"):
+        stop_capture(job)
+        capture = list(roce.messages(CAPTURE))
+        calls, replies = callbacks(capture)
+        within_credits(calls, replies)
+        both_directions(capture)
+
+
+def main():
+    """The group."""
+    opened = Opened(SETS)
+    with case("mount"):
+        create_files(SETS)
+        capture = start_capture()
+        mount("4.1", "ipv4", PLAIN)
+        mount("4.2", "ipv4", SEVERAL, "nconnect=4")
+    test_recalls(opened)
+    test_capture(capture)
+    with case("unmount"):
+        opened.close(*SETS)
+        umount(PLAIN)
+        umount(SEVERAL)
+        shell(f"peer 'umount /mnt/second; rm -f {EXPORT}/*'")
+
+
+if __name__ == "__main__":
+    main()

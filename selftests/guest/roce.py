@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""RPC-over-RDMA messages in a capture of RoCEv2 (tcpdump's pcap, Ethernet, IPv4).
+
+Only Sends are looked at, and of those that are longer than a packet, the first one:
+Ethernet, IPv4, UDP to port 4791, Base Transport Header, perhaps the handle that is invalidated,
+then the message. RFC 8166 section 4 and RFC 8167 section 5 say what is in it.
+"""
+
+import struct
+from dataclasses import dataclass
+
+ROCE = 4791
+# Sends only or first: plain, with an immediate, with invalidation.
+SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV = 0x00, 0x04, 0x05, 0x17
+# For tcpdump: all Sends, and nothing that only carries data.
+FILTER = f"udp dst port {ROCE} and (udp[8] <= 5 or udp[8] = 0x16 or udp[8] = 0x17)"
+CALL, REPLY = 0, 1
+MSG, NOMSG, ERROR = 0, 1, 4
+NFS, NFS_CB = 100003, 0x40000000
+CB_GETATTR, CB_RECALL, CB_SEQUENCE = 3, 4, 11
+
+
+@dataclass
+class Message:
+    """One message; `kind`, `program`, `procedure`, `operations` as far as they are in it."""
+
+    time: float
+    source: str
+    target: str
+    queue_pair: int
+    xid: int
+    version: int
+    credits: int
+    proc: int
+    chunks: bool = False
+    size: int = 0
+    kind: int | None = None
+    rpc_xid: int | None = None
+    program: int | None = None
+    procedure: int | None = None
+    status: int | None = None
+    operations: tuple = ()
+
+
+def packets(path):
+    """Time and bytes of each packet."""
+    with open(path, "rb") as file:
+        magic, _, _, _, _, _, link = struct.unpack("<IHHiIII", file.read(24))
+        scale = {0xa1b2c3d4: 1e-6, 0xa1b23c4d: 1e-9}[magic]
+        if link != 1:
+            raise ValueError(f"link type {link}")
+        while len(head := file.read(16)) == 16:
+            seconds, part, length, _ = struct.unpack("<IIII", head)
+            yield seconds + part * scale, file.read(length)
+
+
+def sends(path):
+    """Time, addresses, Queue Pair and content of each Send."""
+    for time, packet in packets(path):
+        if packet[12:14] != b"\x08\x00" or packet[23] != 17:
+            continue
+        udp = 14 + 4 * (packet[14] & 15)
+        if int.from_bytes(packet[udp + 2:udp + 4], "big") != ROCE:
+            continue
+        transport = packet[udp + 8:]
+        opcode, pad = transport[0], transport[1] >> 4 & 3
+        if opcode not in (SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV):
+            continue
+        start = 16 if opcode in (SEND_ONLY_IMM, SEND_ONLY_INV) else 12
+        # What the datagram holds ends with the pad and the invariant CRC.
+        end = int.from_bytes(packet[udp + 4:udp + 6], "big") - 8 - 4 - pad
+        yield (time, ".".join(map(str, packet[26:30])), ".".join(map(str, packet[30:34])),
+               int.from_bytes(transport[5:8], "big"), transport[start:end], end - start)
+
+
+class Words:
+    """The words of a message, one after the other."""
+
+    def __init__(self, content):
+        self.content, self.at = content, 0
+
+    def next(self, count=1):
+        """The next word, or the last of the next `count`."""
+        self.at += 4 * count
+        return struct.unpack_from(">I", self.content, self.at - 4)[0]
+
+    def opaque(self):
+        """Variable-length bytes."""
+        length = self.next()
+        self.at += length + -length % 4
+        return self.content[self.at - length - -length % 4:][:length]
+
+
+def messages(path):
+    """The messages of a capture, in order."""
+    for time, source, target, queue_pair, content, size in sends(path):
+        if len(content) < 16:
+            raise ValueError(f"a message of {len(content)} bytes")
+        message = Message(time, source, target, queue_pair,
+                          *struct.unpack_from(">IIII", content), size=size)
+        if message.proc in (MSG, NOMSG):
+            try:
+                look_inside(message, Words(content))
+            except struct.error:
+                # Longer than what was captured of it; what is known is noted.
+                pass
+        yield message
+
+
+def look_inside(message, words):
+    """Chunk lists and RPC message of one message."""
+    words.next(4)
+    while words.next():
+        message.chunks = True
+        words.next(5)
+    while words.next():
+        message.chunks = True
+        words.next(4 * words.next())
+    if words.next():
+        message.chunks = True
+        words.next(4 * words.next())
+    if message.proc != MSG:
+        return
+    message.rpc_xid, message.kind = words.next(), words.next()
+    if message.kind == REPLY:
+        words.next(2)
+        words.opaque()
+        message.status = words.next()
+        return
+    message.program, message.procedure = words.next(2), words.next(2)
+    if message.program != NFS_CB or message.procedure != 1:
+        return
+    for _ in range(2):
+        words.next()
+        words.opaque()
+    words.opaque()
+    count = words.next(3)
+    operations = [words.next()]
+    message.operations = tuple(operations)
+    if count > 1 and operations[0] == CB_SEQUENCE:
+        # Session, sequence, slot, highest slot, cachethis, no referring calls.
+        if words.next(9) == 0:
+            message.operations = (CB_SEQUENCE, words.next())
