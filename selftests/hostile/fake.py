@@ -49,14 +49,47 @@ def post_op(handle):
     return wire.u32(1) + attributes(handle)
 
 
+def pull(end, arena, segments):
+    """The bytes of Read segments."""
+    data = b""
+    for segment in segments:
+        if not end.remote_read(segment.handle, segment.offset, arena, segment.length):
+            raise peer.Closed("RDMA Read refused")
+        data += arena.read(segment.length)
+    return data
+
+
+def push(end, arena, chunk, data):
+    """RDMA Write into a chunk; returns it with the lengths used."""
+    used = []
+    for segment in chunk:
+        part, data = data[:segment.length], data[segment.length:]
+        if part:
+            arena.fill(part)
+            if not end.remote_write(segment.handle, segment.offset, arena, len(part)):
+                raise peer.Closed("RDMA Write refused")
+        used.append(Segment(segment.handle, len(part), segment.offset))
+    return used
+
+
+def rpc_message(end, arena, head):
+    """The whole RPC message of a Call."""
+    zero = [s for s in head.reads if s.position == 0]
+    inside = [s for s in head.reads if s.position]
+    body = pull(end, arena, zero) if zero else head.body
+    if inside:
+        at, data = inside[0].position, pull(end, arena, inside)
+        body = body[:at] + data + bytes(-len(data) % 4) + body[at:]
+    return body
+
+
 class Call:
     """A received call, what a good server would answer, and the ways to do so."""
 
     def __init__(self, end, data, arena):
         self.end, self.arena = end, arena
         self.head = wire.Header.decode(data)
-        self.rpc = self._message()
-        reader = wire.Reader(self.rpc)
+        reader = wire.Reader(rpc_message(end, arena, self.head))
         self.xid = reader.u32()
         words = [reader.u32() for _ in range(5)]
         self.proc = words[4]
@@ -66,26 +99,6 @@ class Call:
         self.args = reader
         # The results: up to the payload, the payload (None: there is none), after it.
         self.before, self.payload = self._results()
-
-    def pull(self, segments):
-        """The bytes of Read segments."""
-        data = b""
-        for segment in segments:
-            if not self.end.remote_read(segment.handle, segment.offset, self.arena,
-                                        segment.length):
-                raise peer.Closed("RDMA Read refused")
-            data += self.arena.read(segment.length)
-        return data
-
-    def _message(self):
-        zero = [s for s in self.head.reads if s.position == 0]
-        inside = [s for s in self.head.reads if s.position]
-        body = self.pull(zero) if zero else self.head.body
-        if inside:
-            at = inside[0].position
-            data = self.pull(inside)
-            body = body[:at] + data + bytes(-len(data) % 4) + body[at:]
-        return body
 
     def _results(self):
         ok = wire.u32(0)
@@ -115,16 +128,7 @@ class Call:
 
     def push(self, chunk, data):
         """RDMA Write into a chunk; returns it with the lengths used."""
-        used = []
-        for segment in chunk:
-            part, data = data[:segment.length], data[segment.length:]
-            if part:
-                self.arena.fill(part)
-                if not self.end.remote_write(segment.handle, segment.offset, self.arena,
-                                             len(part)):
-                    raise peer.Closed("RDMA Write refused")
-            used.append(Segment(segment.handle, len(part), segment.offset))
-        return used
+        return push(self.end, self.arena, chunk, data)
 
     def send(self, data, invalidate=None):
         """One message, as it is."""
@@ -291,11 +295,15 @@ class FakeServer(threading.Thread):
             self.hang_up()
         if message is None:
             return False
-        if wire.Header.decode(message[0]).proc == wire.ERROR:
+        self.take(message[0])
+        return True
+
+    def take(self, data):
+        """One message of the client's."""
+        if wire.Header.decode(data).proc == wire.ERROR:
             self.refusals += 1  # of what looked like a reverse-direction Call
         else:
-            self._serve(Call(self.end, message[0], self.arena))
-        return True
+            self._serve(Call(self.end, data, self.arena))
 
     def _serve(self, call):
         self.last[call.proc] = call

@@ -8,6 +8,7 @@ kind=$1
 here=$(dirname "$0")
 seed=${SEED:-8166}
 FAKE_PORT=20052
+RELAY_PORT=20054
 
 # report STATUS NAME: one line of KTAP for a step of this script.
 report() {
@@ -111,6 +112,11 @@ open('$EXPORT/sink', 'wb').close()"
 	report $? "all of the client's cases"
 	nothing_left
 	report $? "nothing is left after the last unmount"
+	server_start && timeout 200 python3 -B "$here/reverse_test.py" --kind "$kind" "$SERVER" $RELAY_PORT
+	report $? "all of the callback service's cases"
+	server_stop
+	nothing_left
+	report $? "nothing is left after that"
 	server_start && good_mount
 	report $? "a mount of a good server after all this"
 	server_stop
