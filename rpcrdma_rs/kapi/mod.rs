@@ -16,6 +16,9 @@ pub(crate) mod sunrpc;
 pub(crate) mod sysctl;
 pub(crate) mod trace;
 
+#[cfg(any(rpcrdma_kapi_test, rpcrdma_kunit))]
+#[path = "../../selftests/kapi/fixture.rs"]
+pub(crate) mod fixture;
 #[cfg(rpcrdma_kapi_test)]
 #[path = "../../selftests/kapi/loopback.rs"]
 pub(crate) mod loopback;

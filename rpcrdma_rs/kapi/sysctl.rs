@@ -238,3 +238,6 @@ impl Drop for Registration {
         unsafe { bindings::unregister_sysctl_table(self.header.as_ptr()) };
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

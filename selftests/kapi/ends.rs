@@ -13,7 +13,6 @@ use kernel::{
 };
 
 use crate::kapi::{
-    bindings,
     ext::{
         gfp::Gfp,
         pages::PageVec,
@@ -21,6 +20,10 @@ use crate::kapi::{
             new_waitqueue,
             WaitQueue, //
         }, //
+    },
+    fixture::{
+        addr,
+        net, //
     },
     rdma::{
         client::Removal,
@@ -56,10 +59,6 @@ use crate::kapi::{
         },
         rw::Transfer,
         Direction, //
-    },
-    sunrpc::{
-        addr::SockAddr,
-        net::Net, //
     },
 };
 
@@ -285,21 +284,9 @@ impl Side {
     }
 }
 
-/// The IPv4 address `address`, in the host's order.
-fn addr(address: u32, port: u16) -> Result<SockAddr> {
-    let mut raw = [0_u8; 16];
-    // CAST: A small number.
-    raw[..2].copy_from_slice(&(bindings::AF_INET as u16).to_ne_bytes());
-    raw[2..4].copy_from_slice(&port.to_be_bytes());
-    raw[4..8].copy_from_slice(&address.to_be_bytes());
-    // SAFETY: The bytes are valid.
-    unsafe { SockAddr::from_raw(raw.as_ptr().cast(), raw.len()) }
-}
-
 /// Connects two ends; the client comes first.
 pub(super) fn connect(address: u32) -> Result<(Side, Side)> {
-    // SAFETY: The initial namespace lives for ever.
-    let net = unsafe { Net::from_raw(&raw mut bindings::init_net) };
+    let net = net();
     let (client, server) = (End::new()?, End::new()?);
     let for_listener = server.clone();
     let listener = Arc::pin_init(

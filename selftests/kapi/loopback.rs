@@ -7,8 +7,6 @@
 
 mod ends;
 
-use core::ptr::NonNull;
-
 use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
@@ -22,6 +20,10 @@ use super::{
             PageVec,
             Piece, //
         }, //
+    },
+    fixture::{
+        pages,
+        pattern, //
     },
     rdma::{
         client::RemovalGuard,
@@ -60,31 +62,6 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
         rest = rest.get(seg.len()..)?;
         Some(seg)
     })
-}
-
-/// What byte number `i` is to be.
-fn pattern(i: usize, seed: usize) -> u8 {
-    (i / 7 + i / PAGE_SIZE + seed).to_le_bytes()[0]
-}
-
-/// Pages with `len` bytes of the pattern.
-fn pages(len: usize, seed: usize) -> Result<PageVec> {
-    let count = len.div_ceil(PAGE_SIZE);
-    let mut pages = PageVec::new();
-    pages.reserve(count, GFP_KERNEL)?;
-    let mut bytes = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
-    for index in 0..count {
-        // SAFETY: Asks for a new page.
-        let page = unsafe { bindings::alloc_pages(Gfp::KERNEL.as_raw(), 0) };
-        // SAFETY: The page is new, and its reference ours to give.
-        unsafe { pages.push(NonNull::new(page).ok_or(ENOMEM)?)? };
-        bytes.clear();
-        for i in 0..PAGE_SIZE {
-            bytes.push(pattern(index * PAGE_SIZE + i, seed), GFP_KERNEL)?;
-        }
-        pages.copy_in(index, 0, &bytes)?;
-    }
-    Ok(pages)
 }
 
 /// Copies the bytes of `piece` and returns how many these are.

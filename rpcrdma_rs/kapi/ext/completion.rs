@@ -57,3 +57,6 @@ impl Done {
         unsafe { bindings::wait_for_completion(self.inner.get()) };
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -143,3 +143,6 @@ impl Drop for PageVec {
         self.truncate(0);
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -65,3 +65,6 @@ macro_rules! limited {
     }};
 }
 pub(crate) use limited;
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -99,3 +99,6 @@ impl WaitQueue {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -45,3 +45,6 @@ where
     }
     pending
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -382,3 +382,6 @@ unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
     };
     T::done(owner, qp, result);
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

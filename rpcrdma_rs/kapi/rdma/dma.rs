@@ -352,3 +352,6 @@ pub(super) fn unmap_page(device: &Device, addr: u64, len: u32) {
         );
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

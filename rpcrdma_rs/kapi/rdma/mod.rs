@@ -34,6 +34,9 @@ pub(crate) mod recv;
 pub(crate) mod rw;
 pub(crate) mod wr;
 
+#[cfg(rpcrdma_kunit)]
+mod kunit;
+
 use core::{
     marker::PhantomData,
     ptr::NonNull, //

@@ -513,3 +513,6 @@ impl Drop for MrList {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -538,3 +538,6 @@ pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'
     // SAFETY: By this function's contract and the invariant of `Qp`.
     unsafe { &*(*cq.as_ptr()).cq_context.cast::<Qp<H>>() }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -426,3 +426,6 @@ impl<T> RecvBox<T> {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

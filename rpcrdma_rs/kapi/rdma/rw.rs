@@ -300,3 +300,6 @@ impl Segment {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -281,3 +281,6 @@ unsafe fn link(
     }
     (first, last, count)
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -206,3 +206,6 @@ impl kernel::fmt::Display for SockAddr {
         fmt::Display::fmt(self, f)
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

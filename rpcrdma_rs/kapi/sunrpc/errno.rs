@@ -40,3 +40,6 @@ errnos! {
     /// The peer could not do it.
     eremoteio = EREMOTEIO;
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

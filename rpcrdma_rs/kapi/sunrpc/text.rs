@@ -100,3 +100,6 @@ impl Strings {
         self.hex_port.set(format_args!("{port:4x}"));
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -352,3 +352,6 @@ impl<'a> Pieces<'a> {
         }))
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: messages of one place, counted by period.
+
+use super::*;
+use crate::kapi::fixture::contend;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// How many of `n` messages may go out.
+fn allowed(limit: &RateLimit, n: u32) -> u32 {
+    (0..n).filter(|_| limit.allow()).count() as u32
+}
+
+/// Has the present period begun so long ago.
+fn age(limit: &RateLimit, milliseconds: u32) {
+    // SAFETY: The clock is there to be read; a word is read in one piece.
+    let now = unsafe { (&raw const bindings::jiffies).read_volatile() };
+    limit
+        .began
+        .store(now.wrapping_sub(msecs_to_jiffies(milliseconds)), Relaxed);
+}
+
+#[kunit_tests(rpcrdma_ratelimit)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_has_its_burst() -> Result {
+        let limit = RateLimit::new();
+        assert_eq!(allowed(&limit, 3 * BURST), BURST);
+        assert_eq!(allowed(&limit, BURST), 0);
+        // Not yet over.
+        age(&limit, PERIOD_MS / 2);
+        assert_eq!(allowed(&limit, BURST), 0);
+        age(&limit, PERIOD_MS + 1);
+        assert_eq!(allowed(&limit, 2 * BURST), BURST);
+        Ok(())
+    }
+
+    #[test]
+    fn threads_share_a_burst() -> Result {
+        const THREADS: u32 = 6;
+        let shared = Arc::new((RateLimit::new(), Atomic::new(0_u32)), GFP_KERNEL)?;
+        // As if it had begun just now, lest the period ends meanwhile.
+        age(&shared.0, 0);
+        let theirs = shared.clone();
+        contend(THREADS as usize, move |_| {
+            theirs.1.add(allowed(&theirs.0, 2 * BURST), Relaxed);
+        })?;
+        let sum = shared.1.load(Relaxed);
+        // Each thread may be between looking and counting.
+        assert!((BURST..BURST + THREADS).contains(&sum));
+        Ok(())
+    }
+
+    #[test]
+    fn each_place_has_a_limit_of_its_own() -> Result {
+        let mut printed = [0_u32; 2];
+        for _ in 0..2 * BURST {
+            macro_rules! count {
+                ($place:literal) => {
+                    printed[$place] += 1
+                };
+            }
+            limited!(count!(0));
+            limited!(count!(1));
+        }
+        assert_eq!(printed, [BURST, BURST]);
+        Ok(())
+    }
+}

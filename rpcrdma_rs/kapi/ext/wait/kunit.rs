@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: waiting for a condition that another thread makes true, or nobody.
+
+use super::*;
+use crate::kapi::fixture::{
+    long_pause,
+    spawn, //
+};
+use kernel::{
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::msecs_to_jiffies,
+};
+
+/// Far longer than any test takes.
+const LONG_MS: u32 = 60_000;
+
+#[pin_data]
+struct Shared {
+    #[pin]
+    queue: WaitQueue,
+    value: Atomic<u32>,
+    past: Atomic<u32>,
+}
+
+impl Shared {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Shared {
+                queue <- new_waitqueue!("rpcrdma kunit"),
+                value: Atomic::new(0),
+                past: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+fn now() -> Jiffies {
+    // SAFETY: The clock is there to be read; a word is read in one piece.
+    unsafe { (&raw const bindings::jiffies).read_volatile() }
+}
+
+#[kunit_tests(rpcrdma_wait)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_not_waited_for() -> Result {
+        let shared = Shared::new()?;
+        let mut asked = 0;
+        let holds = shared.queue.wait_timeout(0, || {
+            asked += 1;
+            true
+        });
+        assert!(holds);
+        assert_eq!(asked, 1);
+        assert!(shared.queue.wait_timeout(Jiffies::MAX, || true));
+        Ok(())
+    }
+
+    #[test]
+    fn what_never_holds_is_waited_for_as_long_as_said() -> Result {
+        let shared = Shared::new()?;
+        assert!(!shared.queue.wait_timeout(0, || false));
+        let (limit, before) = (msecs_to_jiffies(60), now());
+        assert!(!shared.queue.wait_timeout(limit, || false));
+        assert!(now().wrapping_sub(before) >= limit);
+        // Both at the end of the time: the condition is looked at last.
+        let end = now().wrapping_add(limit);
+        let over = || now().wrapping_sub(end) < Jiffies::MAX / 2;
+        assert!(shared.queue.wait_timeout(limit, over));
+        Ok(())
+    }
+
+    #[test]
+    fn waking_makes_waiters_look_again() -> Result {
+        let shared = Shared::new()?;
+        for needed in [1, 2, 2] {
+            let shared = shared.clone();
+            spawn(move || {
+                let holds = || shared.value.load(Relaxed) >= needed;
+                let limit = msecs_to_jiffies(LONG_MS);
+                if shared.queue.wait_timeout(limit, holds) {
+                    shared.past.add(1, Relaxed);
+                }
+            })?;
+        }
+        long_pause();
+        // Of no use to anyone.
+        shared.queue.wake_all();
+        long_pause();
+        assert_eq!(shared.past.load(Relaxed), 0);
+        for (value, past) in [(1, 1), (2, 3)] {
+            shared.value.store(value, Relaxed);
+            shared.queue.wake_all();
+            let limit = msecs_to_jiffies(LONG_MS);
+            let (other, before) = (Shared::new()?, now());
+            while shared.past.load(Relaxed) < past && now().wrapping_sub(before) < limit {
+                other.queue.wait_timeout(1, || false);
+            }
+            long_pause();
+            assert_eq!(shared.past.load(Relaxed), past);
+        }
+        Ok(())
+    }
+}

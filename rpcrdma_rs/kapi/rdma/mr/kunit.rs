@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: memory regions of a device, and when they are fenced. Nothing is posted: that a
+//! chain registers or invalidates a region is noted as when one is.
+
+use super::*;
+use crate::kapi::fixture::{
+    page,
+    pd, //
+};
+
+/// Pages of a region.
+const MAX_PAGES: u32 = 4;
+
+/// A page that is freed in the end.
+struct Page(NonNull<bindings::page>);
+
+impl Page {
+    /// `len` bytes from `offset` on.
+    fn run(&self, offset: usize, len: usize) -> Option<MemSeg<'_>> {
+        // SAFETY: The page is borrowed.
+        unsafe { MemSeg::from_page(self.0, offset, len) }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours.
+        unsafe { bindings::rpcrdma_shim_put_page(self.0.as_ptr()) };
+    }
+}
+
+/// A region with one page mapped, for a peer that writes.
+fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
+    let mut mr = Mr::new(pd, MAX_PAGES, Gfp::KERNEL)?;
+    let mut runs = page.run(0, PAGE_SIZE).into_iter().peekable();
+    mr.map(&mut runs, Access::RemoteWrite, 0)?;
+    Ok(mr)
+}
+
+fn invalidated(mr: &mut Mr, handle: u32) -> bool {
+    mr.invalidated_by(Invalidated::of_handle(handle))
+}
+
+fn completed(mr: &mut Mr, ticket: u64) -> bool {
+    mr.completed_by(&Wc::with_ticket(ticket))
+}
+
+/// Offset and length.
+type Run = (usize, usize);
+
+/// How many runs of `shape` one registration takes, and of how many bytes it is then.
+fn taken(pd: &Arc<Pd>, page: &Page, shape: &[Run]) -> Result<(usize, usize)> {
+    let mut mr = Mr::new(pd, MAX_PAGES, Gfp::KERNEL)?;
+    let runs = shape.iter().map_while(|(at, len)| page.run(*at, *len));
+    let mut runs = runs.peekable();
+    let bytes = mr.map(&mut runs, Access::RemoteRead, 0)?;
+    let told = mr.length() as usize;
+    mr.unmap()?;
+    if told != bytes {
+        return Err(EIO);
+    }
+    Ok((shape.len() - runs.count(), bytes))
+}
+
+#[kunit_tests(rpcrdma_mr)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_has_no_gaps() -> Result {
+        const PAGE: usize = PAGE_SIZE;
+        let (pd, page) = (pd()?, Page(page()?));
+        // Neither rxe nor siw supports them; one that does takes all runs.
+        assert!(!pd.device().attrs().sg_gaps);
+        let shapes: [(&[Run], (usize, usize)); 10] = [
+            (&[(0, PAGE)], (1, PAGE)),
+            (&[(5, 1)], (1, 1)),
+            (&[(5, PAGE - 5), (0, PAGE), (0, 1)], (3, 2 * PAGE - 4)),
+            // Does not end its page: the next one is for another registration.
+            (&[(5, PAGE - 6), (0, PAGE)], (1, PAGE - 6)),
+            (&[(0, PAGE), (0, PAGE - 1), (0, 9)], (2, 2 * PAGE - 1)),
+            // Does not start its page: as well.
+            (&[(0, PAGE), (1, PAGE - 1)], (1, PAGE)),
+            (&[(0, PAGE), (0, PAGE), (8, 8)], (2, 2 * PAGE)),
+            // As many as the region has room for.
+            (&[(0, PAGE); 4], (4, 4 * PAGE)),
+            (&[(0, PAGE); 5], (4, 4 * PAGE)),
+            (&[(0, PAGE); 9], (4, 4 * PAGE)),
+        ];
+        for (shape, expected) in shapes {
+            assert_eq!(taken(&pd, &page, shape)?, expected);
+        }
+        assert!(taken(&pd, &page, &[]).is_err_and(|e| e == EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_mapped_is_not_mapped_again() -> Result {
+        let (pd, page) = (pd()?, Page(page()?));
+        let mut mr = mapped(&pd, &page)?;
+        let mut runs = page.run(0, 1).into_iter().peekable();
+        assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Err(EBUSY));
+        // What could not be used was not taken.
+        assert!(runs.next().is_some());
+        mr.unmap()?;
+        mr.unmap()?;
+        let mut runs = page.run(0, 1).into_iter().peekable();
+        assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Ok(1));
+        mr.unmap()
+    }
+
+    #[test]
+    fn each_mapping_has_a_handle_and_an_offset_of_its_own() -> Result {
+        let (pd, page) = (pd()?, Page(page()?));
+        let mut mr = Mr::new(&pd, MAX_PAGES, Gfp::KERNEL)?;
+        let mut last = mr.handle();
+        // More often than the low byte, which is all that changes, has values.
+        for tag in 0..300 {
+            let mut runs = page.run(16, 4).into_iter().peekable();
+            mr.map(&mut runs, Access::RemoteRead, tag)?;
+            assert!(mr.handle() != last);
+            assert_eq!(mr.handle() >> 8, last >> 8);
+            assert_eq!(mr.offset() >> 32, u64::from(tag));
+            assert_eq!(mr.offset() % PAGE_SIZE as u64, 16);
+            last = mr.handle();
+            mr.unmap()?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_peer_or_a_completion_fences() -> Result {
+        let (pd, page) = (pd()?, Page(page()?));
+        let mut mr = mapped(&pd, &page)?;
+        // Nothing to invalidate yet.
+        assert!(mr.is_fenced());
+        assert!(mr.start_invalidation(1).is_err_and(|e| e == EINVAL));
+        let handle = mr.handle();
+        assert!(!invalidated(&mut mr, handle));
+
+        let (key, flags) = mr.start_registration(7)?;
+        assert_eq!((key, flags), (handle, Access::RemoteWrite.flags()));
+        assert!(!mr.is_fenced() && mr.unmap() == Err(EBUSY));
+        assert!(mr.start_registration(8).is_err_and(|e| e == EINVAL));
+        // Another handle, and the chain that registers it.
+        assert!(!invalidated(&mut mr, handle ^ 1) && !completed(&mut mr, 7));
+        assert!(!mr.is_fenced());
+        assert!(invalidated(&mut mr, handle) && mr.is_fenced());
+        assert!(!invalidated(&mut mr, handle));
+        // Not to be registered without being mapped again.
+        assert!(mr.start_registration(9).is_err_and(|e| e == EINVAL));
+        mr.unmap()?;
+
+        let mut mr = mapped(&pd, &page)?;
+        mr.start_registration(10)?;
+        assert_eq!(mr.start_invalidation(11)?, mr.handle());
+        assert!(mr.start_invalidation(12).is_err_and(|e| e == EINVAL));
+        assert!(!completed(&mut mr, 10) && !completed(&mut mr, 12));
+        assert!(!mr.is_fenced() && mr.unmap() == Err(EBUSY));
+        assert!(completed(&mut mr, 11) && mr.is_fenced());
+        mr.unmap()
+    }
+
+    #[test]
+    fn a_chain_that_is_not_posted_leaves_no_trace() -> Result {
+        let (pd, page) = (pd()?, Page(page()?));
+        let mut mr = mapped(&pd, &page)?;
+        let not = Unposted::with_ticket;
+        mr.start_registration(1)?;
+        mr.retract(not(2));
+        assert!(!mr.is_fenced());
+        mr.retract(not(1));
+        assert!(mr.is_fenced() && mr.inner().state == State::Mapped);
+        // The invalidation alone: it is registered still.
+        mr.start_registration(3)?;
+        mr.start_invalidation(4)?;
+        mr.retract(not(3));
+        assert!(!mr.is_fenced());
+        mr.retract(not(4));
+        assert!(mr.inner().state == State::Registered { by: 3 });
+        mr.retract(not(3));
+        // Both by one chain.
+        mr.start_registration(5)?;
+        mr.start_invalidation(5)?;
+        mr.retract(not(5));
+        assert!(mr.inner().state == State::Mapped);
+        mr.unmap()
+    }
+
+    #[test]
+    fn lists_keep_the_order() -> Result {
+        let pd = pd()?;
+        let mut handles = KVec::new();
+        let mut lists = [MrList::new(), MrList::new()];
+        for i in 0..6 {
+            let mr = Mr::new(&pd, 1, Gfp::KERNEL)?;
+            handles.push(mr.handle(), GFP_KERNEL)?;
+            lists[i / 3].push(mr);
+        }
+        let [mut list, mut more] = lists;
+        list.append(&mut more);
+        assert!(more.is_empty() && list.len() == 6);
+        assert!(list
+            .iter()
+            .map(|mr| mr.handle())
+            .eq(handles.iter().copied()));
+        // The order stays, also if one fails, after which none is asked.
+        let mut asked = 0;
+        let result = list.try_for_each(|_| {
+            asked += 1;
+            if asked == 3 {
+                Err(EIO)
+            } else {
+                Ok(())
+            }
+        });
+        assert!(result == Err(EIO) && asked == 3);
+        assert!(list
+            .iter()
+            .map(|mr| mr.handle())
+            .eq(handles.iter().copied()));
+        for handle in &handles {
+            assert!(list.pop().is_some_and(|mr| mr.handle() == *handle));
+        }
+        assert!(list.pop().is_none() && list.is_empty());
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: Receive buffers of a device, and what is remembered of a message.
+
+use super::*;
+use crate::kapi::fixture::pd;
+
+impl Invalidated {
+    /// As if a message had said so.
+    pub(in crate::kapi::rdma) fn of_handle(handle: u32) -> Self {
+        Invalidated(handle)
+    }
+}
+
+/// The room of a buffer.
+const ROOM: usize = 100;
+
+/// The completion of a Receive of `len` bytes, by which `handle` was invalidated.
+fn wc(len: u32, handle: Option<u32>) -> bindings::ib_wc {
+    let mut wc = bindings::ib_wc {
+        byte_len: len,
+        ..Default::default()
+    };
+    // Left from before: it does not count without the flag.
+    wc.ex.invalidate_rkey = ManuallyDrop::new(handle.unwrap_or(0xdead));
+    if handle.is_some() {
+        wc.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
+    }
+    wc
+}
+
+/// A list of buffers with these numbers.
+fn list(pd: &Arc<Pd>, numbers: core::ops::Range<u32>) -> Result<RecvList<u32>> {
+    let mut list = RecvList::new();
+    for number in numbers {
+        list.push(RecvBox::new(pd, ROOM, number, Gfp::KERNEL)?);
+    }
+    Ok(list)
+}
+
+/// Whether these are the numbers of the list's buffers.
+fn holds(list: &mut RecvList<u32>, numbers: core::ops::Range<u32>) -> bool {
+    let mut same = list.len() == numbers.len();
+    for number in numbers {
+        same &= list.pop().is_some_and(|mut b| *b.data_mut() == number);
+    }
+    same && list.is_empty() && list.pop().is_none()
+}
+
+#[kunit_tests(rpcrdma_recv)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_described_as_it_is() -> Result {
+        let pd = pd()?;
+        let buffer = RecvBox::new(&pd, ROOM, 1_u32, Gfp::KERNEL)?;
+        assert_eq!(buffer.capacity(), ROOM);
+        assert!(buffer.bytes().is_empty() && buffer.invalidated().is_none());
+        assert!(core::ptr::eq(buffer.wr.sg_list, &raw const buffer.sge));
+        assert_eq!(buffer.wr.num_sge, 1);
+        // SAFETY: Receives name completions, not numbers.
+        let cqe = unsafe { *buffer.wr.__bindgen_anon_1.wr_cqe };
+        assert!(core::ptr::eq(cqe, &raw const buffer.cqe));
+        assert_eq!(buffer.sge.length as usize, ROOM);
+        let other = RecvBox::new(&pd, ROOM, 2_u32, Gfp::KERNEL)?;
+        assert!(buffer.cid().completion != other.cid().completion);
+        assert!(RecvBox::new(&pd, 0, 3_u32, Gfp::KERNEL).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn no_message_is_longer_than_its_buffer() -> Result {
+        let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32, Gfp::KERNEL)?;
+        for (told, len) in [
+            (5, 5),
+            (0, 0),
+            (ROOM as u32, ROOM),
+            (ROOM as u32 + 1, ROOM),
+            (u32::MAX, ROOM),
+            (1, 1),
+        ] {
+            assert_eq!(buffer.received(&wc(told, None)).byte_len, told);
+            assert_eq!(buffer.byte_len(), len);
+            assert_eq!(buffer.bytes().len(), len);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_handle_was_invalidated_by_the_last_message_only() -> Result {
+        let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32, Gfp::KERNEL)?;
+        for handle in [None, Some(0x1234), Some(0), None] {
+            buffer.received(&wc(1, handle));
+            assert_eq!(buffer.invalidated().map(|i| i.handle()), handle);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_list_is_first_in_first_out() -> Result {
+        let pd = pd()?;
+        assert!(holds(&mut RecvList::new(), 0..0));
+        assert!(holds(&mut list(&pd, 0..5)?, 0..5));
+        // Used again once it was empty.
+        let mut list = list(&pd, 0..1)?;
+        assert!(list.pop().is_some() && list.pop().is_none());
+        list.push(RecvBox::new(&pd, ROOM, 7, Gfp::KERNEL)?);
+        list.push(RecvBox::new(&pd, ROOM, 8, Gfp::KERNEL)?);
+        assert!(holds(&mut list, 7..9));
+        Ok(())
+    }
+
+    #[test]
+    fn lists_are_joined_in_order() -> Result {
+        let pd = pd()?;
+        for (ours, theirs) in [(0, 0), (0, 3), (3, 0), (1, 1), (3, 4)] {
+            let mut first = list(&pd, 0..ours)?;
+            let mut second = list(&pd, ours..ours + theirs)?;
+            first.append(&mut second);
+            assert!(holds(&mut second, 0..0));
+            // The end is where the next one goes.
+            let next = ours + theirs;
+            first.push(RecvBox::new(&pd, ROOM, next, Gfp::KERNEL)?);
+            assert!(holds(&mut first, 0..next + 1));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn buffers_are_freed_with_their_list() -> Result {
+        let pd = pd()?;
+        drop(list(&pd, 0..4)?);
+        let mut first = list(&pd, 0..2)?;
+        first.append(&mut list(&pd, 2..4)?);
+        drop(first);
+        // Each buffer had a reference.
+        assert!(Arc::into_unique_or_drop(pd).is_some());
+        Ok(())
+    }
+}

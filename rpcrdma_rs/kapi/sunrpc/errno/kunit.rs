@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: the numbers behind the names, as `errno.h` has them.
+
+use super::*;
+
+#[kunit_tests(rpcrdma_errno)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_their_numbers() -> Result {
+        for (error, number) in [
+            (eafnosupport(), 97),
+            (enobufs(), 105),
+            (enotconn(), 107),
+            (ebadslt(), 57),
+            (eproto(), 71),
+            (enetunreach(), 101),
+            (econnrefused(), 111),
+            (econnaborted(), 103),
+            (eprotonosupport(), 93),
+            (eremoteio(), 121),
+        ] {
+            assert_eq!(error.to_errno(), -number);
+        }
+        Ok(())
+    }
+}

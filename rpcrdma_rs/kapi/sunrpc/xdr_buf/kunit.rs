@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: `xdr_buf`s over real pages.
+
+use super::*;
+use crate::kapi::fixture::{
+    page,
+    pattern, //
+};
+
+/// What is around the bytes of a message.
+const FOREIGN: u8 = 0xee;
+
+/// The shapes of messages: head, offset of the page part, its length, tail.
+const SHAPES: [[usize; 4]; 10] = [
+    [0, 0, 0, 0],
+    [1, 0, 0, 0],
+    [0, 0, 0, 1],
+    [40, 0, 0, 12],
+    [100, 0, PAGE_SIZE, 4],
+    [100, 1, PAGE_SIZE, 4],
+    [0, PAGE_SIZE - 1, 2, 0],
+    [28, PAGE_SIZE + 17, 2 * PAGE_SIZE - 17, 3],
+    [PAGE_SIZE + 700, 5, 3 * PAGE_SIZE - 10, PAGE_SIZE + 1],
+    [7, 2 * PAGE_SIZE, 1, 9],
+];
+
+/// A message with its memory. Byte `i` of it is `pattern(i, 1)`.
+struct Message {
+    head: KVec<u8>,
+    tail: KVec<u8>,
+    pages: KVec<*mut bindings::page>,
+    raw: KBox<bindings::xdr_buf>,
+}
+
+impl Message {
+    fn new([head_len, base, page_len, tail_len]: [usize; 4]) -> Result<Self> {
+        let mut pages = KVec::new();
+        for _ in 0..(base + page_len).div_ceil(PAGE_SIZE) {
+            pages.push(page()?.as_ptr(), GFP_KERNEL)?;
+        }
+        let mut this = Message {
+            head: KVec::from_elem(0, head_len, GFP_KERNEL)?,
+            tail: KVec::from_elem(0, tail_len, GFP_KERNEL)?,
+            pages,
+            raw: KBox::new(bindings::xdr_buf::default(), GFP_KERNEL)?,
+        };
+        for (i, byte) in this.head.iter_mut().enumerate() {
+            *byte = pattern(i, 1);
+        }
+        for (i, byte) in this.tail.iter_mut().enumerate() {
+            *byte = pattern(head_len + page_len + i, 1);
+        }
+        for at in 0..this.pages.len() * PAGE_SIZE {
+            let inside = (base..base + page_len).contains(&at);
+            let byte = match inside {
+                true => pattern(head_len + at - base, 1),
+                false => FOREIGN,
+            };
+            this.set(at, byte);
+        }
+        this.raw.head[0].iov_base = this.head.as_mut_ptr().cast();
+        this.raw.head[0].iov_len = head_len;
+        this.raw.tail[0].iov_base = this.tail.as_mut_ptr().cast();
+        this.raw.tail[0].iov_len = tail_len;
+        this.raw.pages = this.pages.as_mut_ptr();
+        this.raw.page_base = base as u32;
+        this.raw.page_len = page_len as u32;
+        this.raw.len = (head_len + page_len + tail_len) as u32;
+        Ok(this)
+    }
+
+    /// Byte `at` of the pages.
+    fn address(&self, at: usize) -> *mut u8 {
+        // SAFETY: The page is ours.
+        let base = unsafe { bindings::rpcrdma_shim_page_address(self.pages[at / PAGE_SIZE]) };
+        base.cast::<u8>().wrapping_add(at % PAGE_SIZE)
+    }
+
+    fn set(&mut self, at: usize, byte: u8) {
+        // SAFETY: The byte is in a page of ours.
+        unsafe { self.address(at).write(byte) };
+    }
+
+    fn get(&self, at: usize) -> u8 {
+        // SAFETY: As above.
+        unsafe { self.address(at).read() }
+    }
+
+    fn buf(&mut self) -> &XdrBuf {
+        // SAFETY: Set up in `new`; the message is borrowed.
+        unsafe { XdrBuf::from_raw(&raw mut *self.raw) }
+    }
+
+    /// Takes a page out of the array, and frees it.
+    fn lose(&mut self, index: usize) {
+        let page = core::mem::replace(&mut self.pages[index], core::ptr::null_mut());
+        // SAFETY: The reference was the array's.
+        unsafe { bindings::rpcrdma_shim_put_page(page) };
+        self.raw.flags |= bindings::XDRBUF_SPARSE_PAGES;
+    }
+
+    /// Whether all that is around the page part is as it was.
+    fn surroundings_are_whole(&self) -> bool {
+        let base = self.raw.page_base as usize;
+        let part = base..base + self.raw.page_len as usize;
+        (0..self.pages.len() * PAGE_SIZE)
+            .filter(|at| !part.contains(at))
+            .all(|at| self.get(at) == FOREIGN)
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        for page in self.pages.iter().filter(|page| !page.is_null()) {
+            // SAFETY: The reference is the array's.
+            unsafe { bindings::rpcrdma_shim_put_page(*page) };
+        }
+    }
+}
+
+/// Offsets at and next to all borders of a message, and far beyond its end.
+fn offsets([head, base, pages, _]: [usize; 4], total: usize) -> [usize; 16] {
+    let next_page = head + (PAGE_SIZE - base % PAGE_SIZE);
+    [
+        0,
+        1,
+        head.saturating_sub(1),
+        head,
+        head + 1,
+        next_page - 1,
+        next_page,
+        next_page + 1,
+        head + pages,
+        (head + pages).saturating_sub(1),
+        head + pages + 1,
+        total.saturating_sub(1),
+        total,
+        total + 1,
+        isize::MAX as usize,
+        usize::MAX,
+    ]
+}
+
+/// Whether the bytes of a device's runs are those of the message from `at` on; their number.
+fn compare_runs<'a>(runs: impl Iterator<Item = MemSeg<'a>>, mut at: usize) -> (bool, usize) {
+    let (start, mut same) = (at, true);
+    for run in runs {
+        // SAFETY: The page is lent.
+        let page = unsafe { bindings::rpcrdma_shim_page_address(run.page().as_ptr()) };
+        same &= run.len() > 0 && run.offset() + run.len() <= PAGE_SIZE;
+        for i in 0..run.len() {
+            // SAFETY: Inside the page, as just seen or by the type's invariant.
+            same &= unsafe { page.cast::<u8>().add(run.offset() + i).read() } == pattern(at, 1);
+            at += 1;
+        }
+    }
+    (same, at - start)
+}
+
+#[kunit_tests(rpcrdma_xdr_buf)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_range_is_copied_as_far_as_it_exists() -> Result {
+        let mut to = KVec::from_elem(0_u8, 8 * PAGE_SIZE, GFP_KERNEL)?;
+        for shape in SHAPES {
+            let mut message = Message::new(shape)?;
+            let buf = message.buf();
+            let total = buf.total();
+            assert_eq!(total, buf.len());
+            for start in offsets(shape, total) {
+                for end in offsets(shape, total) {
+                    let expected = end.min(total).saturating_sub(start);
+                    to[..=expected].fill(FOREIGN);
+                    assert_eq!(buf.copy_to(start..end, &mut to), expected);
+                    assert!((0..expected).all(|i| to[i] == pattern(start + i, 1)));
+                    assert_eq!(to[expected], FOREIGN);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_more_is_copied_than_there_is_room() -> Result {
+        for shape in SHAPES {
+            let mut message = Message::new(shape)?;
+            let buf = message.buf();
+            let total = buf.total();
+            for room in offsets(shape, total).into_iter().filter(|n| *n <= total) {
+                let mut to = KVec::from_elem(FOREIGN, room, GFP_KERNEL)?;
+                assert_eq!(buf.copy_to(0..usize::MAX, &mut to), room);
+                assert!((0..room).all(|i| to[i] == pattern(i, 1)));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn pieces_are_whole_and_stay_in_their_page() -> Result {
+        for shape in SHAPES {
+            let mut message = Message::new(shape)?;
+            let buf = message.buf();
+            let (mut in_pages, mut bytes) = (0, 0);
+            for piece in buf.pieces(0..usize::MAX) {
+                assert!(piece.len() > 0);
+                bytes += piece.len();
+                if let Piece::Page(part) = piece {
+                    in_pages += 1;
+                    assert!(part.offset + part.len <= PAGE_SIZE);
+                }
+            }
+            assert_eq!(bytes, buf.total());
+            assert_eq!(in_pages, buf.page_count());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn runs_for_a_device_have_the_bytes() -> Result {
+        for shape in SHAPES {
+            let mut message = Message::new(shape)?;
+            let buf = message.buf();
+            let total = buf.total();
+            for start in offsets(shape, total) {
+                for end in offsets(shape, total) {
+                    let runs = compare_runs(buf.segs(start..end), start);
+                    assert_eq!(runs, (true, end.min(total).saturating_sub(start)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_page_part_is_filled() -> Result {
+        let source = KVec::from_elem(0xaa_u8, 8 * PAGE_SIZE, GFP_KERNEL)?;
+        for shape in SHAPES {
+            let [head, base, len, _] = shape;
+            for offset in [0, 1, PAGE_SIZE - 1, PAGE_SIZE, len, len + 1, usize::MAX] {
+                for count in [0, 1, PAGE_SIZE, source.len()] {
+                    let mut message = Message::new(shape)?;
+                    let filled = message.buf().fill_pages(offset, &source[..count]);
+                    assert_eq!(filled, len.saturating_sub(offset).min(count));
+                    for i in 0..len {
+                        let new = i >= offset && i - offset < filled;
+                        let byte = if new { 0xaa } else { pattern(head + i, 1) };
+                        assert_eq!(message.get(base + i), byte);
+                    }
+                    assert!(message.surroundings_are_whole());
+                    let (head, tail) = (message.head.iter(), message.tail.iter());
+                    assert!(head.enumerate().all(|(i, b)| *b == pattern(i, 1)));
+                    let start = message.head.len() + len;
+                    assert!(tail.enumerate().all(|(i, b)| *b == pattern(start + i, 1)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn pages_are_counted() -> Result {
+        let cases = [
+            (0, 0, 0),
+            (PAGE_SIZE - 1, 0, 0),
+            (0, 1, 1),
+            (0, PAGE_SIZE, 1),
+            (1, PAGE_SIZE, 2),
+            (PAGE_SIZE - 1, 2, 2),
+            (PAGE_SIZE, PAGE_SIZE, 1),
+            (3 * PAGE_SIZE + 1, 2 * PAGE_SIZE, 3),
+        ];
+        for (base, len, count) in cases {
+            let mut message = Message::new([8, base, len, 0])?;
+            assert_eq!(message.buf().page_count(), count);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_walk_ends_at_a_missing_page() -> Result {
+        let shape = [20, 100, 3 * PAGE_SIZE, 8];
+        let mut to = KVec::from_elem(0_u8, 8 * PAGE_SIZE, GFP_KERNEL)?;
+        for (lost, there) in [
+            (0, 20),
+            (1, 20 + PAGE_SIZE - 100),
+            (3, 20 + 3 * PAGE_SIZE - 100),
+        ] {
+            let mut message = Message::new(shape)?;
+            message.lose(lost);
+            let buf = message.buf();
+            assert!(buf.is_sparse());
+            assert_eq!(buf.copy_to(0..usize::MAX, &mut to), there);
+            assert_eq!(compare_runs(buf.segs(0..usize::MAX), 0), (true, there));
+            assert_eq!(buf.fill_pages(0, &to), there - 20);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn missing_pages_are_allocated_and_the_others_stay() -> Result {
+        let mut message = Message::new([20, PAGE_SIZE + 100, 3 * PAGE_SIZE, 8])?;
+        let before = [message.pages[1], message.pages[3]];
+        // The first is not in the page part, and not to be touched.
+        for index in [0, 2, 4] {
+            message.lose(index);
+        }
+        message.buf().fill_sparse()?;
+        assert!(message.pages[0].is_null());
+        assert!([message.pages[1], message.pages[3]] == before);
+        for index in [2, 4] {
+            assert!(!message.pages[index].is_null());
+        }
+        let buf = message.buf();
+        let mut to = KVec::from_elem(0_u8, 8 * PAGE_SIZE, GFP_KERNEL)?;
+        assert_eq!(buf.copy_to(0..usize::MAX, &mut to), buf.total());
+        Ok(())
+    }
+
+    #[test]
+    fn an_empty_message_needs_no_memory() -> Result {
+        let mut raw = KBox::new(bindings::xdr_buf::default(), GFP_KERNEL)?;
+        // SAFETY: All lengths are zero.
+        let buf = unsafe { XdrBuf::from_raw(&raw mut *raw) };
+        assert!(buf.head().is_empty() && buf.tail().is_empty());
+        assert!(buf.pieces(0..usize::MAX).next().is_none());
+        assert!(buf.segs(0..1).next().is_none());
+        assert_eq!(buf.page_count(), 0);
+        assert_eq!(buf.fill_pages(0, b"bytes"), 0);
+        assert_eq!(buf.page_range(), 0..0);
+        assert_eq!(buf.tail_range(), 0..0);
+        buf.fill_sparse()
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What tests in the kernel share: pages, addresses, a device, threads that contend.
+//!
+//! Part of `kapi` while it is tested: what makes pages and addresses out of pointers is
+//! private to it.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+    workqueue, //
+};
+
+use super::{
+    bindings,
+    ext::{
+        completion::Done,
+        gfp::Gfp,
+        pages::{
+            PageVec,
+            Piece, //
+        }, //
+    },
+    rdma::{
+        cm::{
+            Event,
+            Handler,
+            Id, //
+        },
+        pd::Pd,
+        MemSeg, //
+    },
+    sunrpc::{
+        addr::SockAddr,
+        net::Net, //
+    },
+};
+
+/// What byte number `i` is to be.
+pub(crate) fn pattern(i: usize, seed: usize) -> u8 {
+    (i / 7 + i / PAGE_SIZE + seed).to_le_bytes()[0]
+}
+
+/// A new page; the reference to it is the caller's.
+pub(in crate::kapi) fn page() -> Result<NonNull<bindings::page>> {
+    // SAFETY: Asks for a new page.
+    let page = unsafe { bindings::alloc_pages(Gfp::KERNEL.as_raw(), 0) };
+    NonNull::new(page).ok_or(ENOMEM)
+}
+
+/// How many references to a page there are.
+pub(in crate::kapi) fn references(page: NonNull<bindings::page>) -> i32 {
+    // SAFETY: The callers have a reference. The counter is read in one piece.
+    unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
+}
+
+/// Pages with `len` bytes of the pattern, and more of it up to the end of the last.
+pub(crate) fn pages(len: usize, seed: usize) -> Result<PageVec> {
+    let count = len.div_ceil(PAGE_SIZE);
+    let mut pages = PageVec::new();
+    pages.reserve(count, GFP_KERNEL)?;
+    let mut bytes = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
+    for index in 0..count {
+        // SAFETY: The page is new, and its reference ours to give.
+        unsafe { pages.push(page()?)? };
+        bytes.clear();
+        for i in 0..PAGE_SIZE {
+            bytes.push(pattern(index * PAGE_SIZE + i, seed), GFP_KERNEL)?;
+        }
+        pages.copy_in(index, 0, &bytes)?;
+    }
+    Ok(pages)
+}
+
+/// The IPv4 address `address`, in the host's order.
+pub(crate) fn addr(address: u32, port: u16) -> Result<SockAddr> {
+    let mut raw = [0_u8; 16];
+    // CAST: A small number.
+    raw[..2].copy_from_slice(&(bindings::AF_INET as u16).to_ne_bytes());
+    raw[2..4].copy_from_slice(&port.to_be_bytes());
+    raw[4..8].copy_from_slice(&address.to_be_bytes());
+    // SAFETY: The bytes are valid.
+    unsafe { SockAddr::from_raw(raw.as_ptr().cast(), raw.len()) }
+}
+
+/// The initial namespace.
+pub(crate) fn net() -> &'static Net {
+    // SAFETY: It lives for ever.
+    unsafe { Net::from_raw(&raw mut bindings::init_net) }
+}
+
+/// Handles nothing.
+struct Nobody;
+
+impl Handler for Nobody {
+    fn event(&self, _event: Event<'_>) {}
+}
+
+/// A Protection Domain of the device that has the address of the module's parameter.
+///
+/// # Errors
+///
+/// `ENODEV` or `EADDRNOTAVAIL` without such a device.
+pub(crate) fn pd() -> Result<Arc<Pd>> {
+    let id = Id::create(net(), Arc::new(Nobody, GFP_KERNEL)?)?;
+    id.bind(&addr(*crate::module_parameters::address.value(), 0)?)?;
+    Pd::new(&id)
+}
+
+/// A short pause, in which other threads run.
+pub(crate) fn pause() {
+    fsleep(Delta::from_micros(100));
+}
+
+/// A pause long enough for whoever can run to have run.
+pub(crate) fn long_pause() {
+    fsleep(Delta::from_millis(50));
+}
+
+/// Runs `f` in a thread of its own.
+pub(crate) fn spawn(f: impl FnOnce() + Send + 'static) -> Result {
+    Ok(workqueue::system_unbound().try_spawn(GFP_KERNEL, f)?)
+}
+
+/// Lets `count` threads run `f`, each with its number, all at once, and waits for them.
+pub(crate) fn contend(count: usize, f: impl Fn(usize) + Send + Sync + 'static) -> Result {
+    struct Shared<F> {
+        f: F,
+        ready: Atomic<usize>,
+        left: Atomic<usize>,
+        done: Pin<KBox<Done>>,
+    }
+    let shared = Arc::new(
+        Shared {
+            f,
+            ready: Atomic::new(0),
+            left: Atomic::new(count),
+            done: KBox::pin_init(Done::new(), GFP_KERNEL)?,
+        },
+        GFP_KERNEL,
+    )?;
+    for number in 0..count {
+        let shared = shared.clone();
+        spawn(move || {
+            shared.ready.fetch_add(1, Relaxed);
+            while shared.ready.load(Relaxed) < count {
+                pause();
+            }
+            (shared.f)(number);
+            if shared.left.fetch_sub(1, Full) == 1 {
+                shared.done.complete_all();
+            }
+        })?;
+    }
+    shared.done.wait();
+    Ok(())
+}
+
+/// Whole pages as runs.
+pub(crate) fn segs(pages: &PageVec) -> impl Iterator<Item = MemSeg<'_>> {
+    (0..pages.len()).filter_map(|index| {
+        let whole = Piece {
+            index,
+            offset: 0,
+            len: PAGE_SIZE,
+        };
+        let page = pages.piece_page(whole)?;
+        // SAFETY: The page is the array's, which is borrowed.
+        unsafe { MemSeg::from_page(page, 0, PAGE_SIZE) }
+    })
+}

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#include "../../rpcrdma_rs/c/shims.c"
+#include "../../rpcrdma_rs/c/shims_sunrpc.c"
