@@ -150,3 +150,6 @@ impl Completion<0> for SendCtx {
         qp.handler().send_done(this, result.is_ok());
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -186,3 +186,6 @@ mod tests {
         assert_eq!(fsm.begin(Step::Address), Err(Failure::DeviceGone));
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

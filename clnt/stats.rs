@@ -132,3 +132,6 @@ pub(super) fn print(xprt: &Xprt<ClntXprt>, seq: &SeqFile) {
         s.send_waits.get()
     );
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

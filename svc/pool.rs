@@ -117,3 +117,6 @@ impl Drop for Share {
         self.budget.used.fetch_sub(self.count, Relaxed);
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

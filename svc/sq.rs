@@ -143,3 +143,6 @@ impl Drop for SqReservation {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

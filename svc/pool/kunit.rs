@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: queues of a fixed size, and a limit that threads share.
+
+use super::*;
+use crate::kapi::fixture::{
+    contend,
+    pause, //
+};
+use kernel::sync::Arc;
+
+/// What the tests of the limit share.
+static BUDGET: Budget = Budget::new(100);
+
+/// What is taken of [`BUDGET`], as those say who have it.
+static TAKEN: Atomic<usize> = Atomic::new(0);
+
+/// Counts how many of it were dropped.
+struct Item(u32, Arc<Atomic<u32>>);
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        self.1.add(1, Relaxed);
+    }
+}
+
+#[kunit_tests(rpcrdma_pool)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_first_in_first_out() -> Result {
+        let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let item = |number| Item(number, dropped.clone());
+        let mut ring = Ring::new(3, GFP_KERNEL)?;
+        assert!(ring.pop().is_none());
+        // Around several times, with one to three in it.
+        let (mut pushed, mut popped) = (0, 0);
+        for fill in [1, 3, 2, 3, 3, 1, 2] {
+            while pushed - popped < fill {
+                assert!(ring.push(item(pushed)).is_ok());
+                pushed += 1;
+            }
+            if fill == 3 {
+                assert!(ring.push(item(99)).is_err_and(|back| back.0 == 99));
+            }
+            while pushed > popped {
+                assert!(ring.pop().is_some_and(|item| item.0 == popped));
+                popped += 1;
+            }
+            assert!(ring.pop().is_none());
+        }
+        assert_eq!(dropped.load(Relaxed), pushed + 3);
+        assert!(ring.push(item(1)).is_ok() && ring.push(item(2)).is_ok());
+        drop(ring);
+        assert_eq!(dropped.load(Relaxed), pushed + 5);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stack_is_last_in_first_out() -> Result {
+        let mut stack = Stack::new(2, GFP_KERNEL)?;
+        for _ in 0..2 {
+            assert!(stack.pop().is_none());
+            assert_eq!([1, 2, 3].map(|i| stack.push(i)), [Ok(()), Ok(()), Err(3)]);
+            assert_eq!([(); 3].map(|()| stack.pop()), [Some(2), Some(1), None]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn without_room_nothing_is_kept() -> Result {
+        let mut ring = Ring::new(0, GFP_KERNEL)?;
+        assert_eq!(ring.push(7), Err(7));
+        assert!(ring.pop().is_none());
+        let mut stack = Stack::new(0, GFP_KERNEL)?;
+        assert_eq!(stack.push(7), Err(7));
+        assert!(stack.pop().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is() {
+        {
+            let most = BUDGET.take(90);
+            let rest = BUDGET.take(30);
+            let none = BUDGET.take(1);
+            assert_eq!((most.count, rest.count, none.count), (90, 10, 0));
+            drop(most);
+            assert_eq!(BUDGET.take(91).count, 90);
+            assert_eq!(BUDGET.take(0).count, 0);
+        }
+        assert_eq!(BUDGET.used.load(Relaxed), 0);
+        assert_eq!(BUDGET.take(100).count, 100);
+    }
+
+    #[test]
+    fn threads_do_not_take_more_together() -> Result {
+        let bad = Arc::new(Atomic::new(0_u32), GFP_KERNEL)?;
+        let theirs = bad.clone();
+        contend(6, move |number| {
+            for i in 0..100 {
+                let want = (number * 13 + i * 7) % 60;
+                let share = BUDGET.take(want);
+                let sum = TAKEN.fetch_add(share.count, Relaxed) + share.count;
+                theirs.add(u32::from(sum > 100 || share.count > want), Relaxed);
+                if i % 3 == 0 {
+                    pause();
+                }
+                TAKEN.fetch_sub(share.count, Relaxed);
+            }
+        })?;
+        assert_eq!(bad.load(Relaxed), 0);
+        assert_eq!(BUDGET.used.load(Relaxed), 0);
+        Ok(())
+    }
+}
