@@ -10,6 +10,7 @@ the boot, that nothing of ours is left.
 """
 
 import argparse
+import glob
 import re
 import shutil
 import sys
@@ -23,6 +24,11 @@ from run import Pair, add_machine_options, default_module, host_name, host_path,
 PAIRINGS = ("rust/c", "c/rust", "rust/rust")
 MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
 LIB = ". /t/guest/lib.sh\n"
+# Modules of tests alone, as built for the debug kernel.
+TEST_MODULES = (
+    "/src/.debug/selftests/kunit/rpcrdma_kunit.ko",
+    "/src/.debug/selftests/kapi/rpcrdma_kapi_test.ko",
+)
 DEBUG_SLOWER = 6
 
 EPILOG = """
@@ -151,6 +157,9 @@ class Boot:
         folder = run_folder(re.sub(r"\W", "-", self.name), module)
         if module:
             shutil.copy("/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf", folder)
+        if self.debug:
+            for file in TEST_MODULES:
+                shutil.copy(file, folder)
         say(f"{self.name}: boot, run folder {host_name(folder)}")
         try:
             self.pair = Pair(folder, machine(args), self.alone, echo=lambda line: None)
@@ -242,6 +251,16 @@ class Boot:
 DEBUG_PAIR = ("matrix-3-ipv6", "matrix-4.2-ipv4", "load")
 
 
+def suites():
+    """The KUnit suites there are in the sources."""
+    names = []
+    for room in ("rpcrdma_rs", "clnt", "svc"):
+        for path in sorted(glob.glob(f"/src/{room}/**/kunit.rs", recursive=True)):
+            with open(path, encoding="utf-8") as file:
+                names += re.findall(r"^#\[kunit_tests\((\w+)\)\]", file.read(), re.MULTILINE)
+    return names
+
+
 def debug_boots(pairings):
     """What the debug kernel is for."""
     every = [Boot(f"pair {p}", *p.split("/"),
@@ -250,6 +269,8 @@ def debug_boots(pairings):
     client, server = pairings[-1].split("/")
     every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS))
     every.append(Boot("alone rust", "rust", "rust", [
+        Group("kunit", f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
+        Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
         Group("cycles", "python3 -B /t/guest/cycles.py 10", 500),
     ], alone=True))
     return every

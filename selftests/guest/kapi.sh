@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# Insert the test module, print what it reports, see that it leaves nothing.
+# Insert the test module ($MODULE, or what the run folder has as ours), print what it
+# reports, see that it leaves nothing.
 modprobe -a sunrpc rdma_cm ib_core
 before=$(rdma resource show)
 status=0
-insmod "$SHARE/rpcrdma_rs.ko" || status=1
+insmod "${MODULE:-$SHARE/rpcrdma_rs.ko}" || status=1
 dmesg | sed -n 's/^\[[^]]*\] rpcrdma_kapi_test: \(ok\|not ok\|#\|1\.\.\)/\1/p'
 after=$(rdma resource show)
 if [ "$before" = "$after" ]; then
