@@ -392,7 +392,7 @@ impl Engine {
 fn pool<T>(count: usize, mut make: impl FnMut() -> Result<Pin<KBox<T>>>) -> Result<Pool<T>> {
     let mut pool = KVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {
-        pool.push(make()?, GFP_KERNEL)?;
+        pool.push_within_capacity(make()?).map_err(|_| ENOMEM)?;
     }
     Ok(pool)
 }

@@ -203,7 +203,7 @@ impl Registration {
                 File::Uint(name, number) => number.ctl_table(name),
                 File::Counter(name, counter) => counter.ctl_table(name),
             };
-            table.push(entry, GFP_KERNEL)?;
+            table.push_within_capacity(entry).map_err(|_| ENOMEM)?;
         }
 
         // SAFETY:

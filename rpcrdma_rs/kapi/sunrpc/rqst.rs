@@ -430,7 +430,7 @@ impl<T: XprtOps> SlotPool<T> {
                 // SAFETY: Nobody else has the slot yet.
                 unsafe { *slot.next.get() = first };
                 first = Some(NonNull::from(&*slot));
-                all.push(slot, GFP_KERNEL)?;
+                all.push_within_capacity(slot).map_err(|_| ENOMEM)?;
             }
             Ok(try_pin_init!(Self {
                 all,
