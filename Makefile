@@ -107,7 +107,7 @@ debug-module: debug-kernel
 	@$(VM)/debug-module
 
 check-debug: debug-module
-	@selftests/check debug
+	@selftests/check $(or $(SUITES),debug)
 
 vmtest: all
 	@$(VM)/check $(VMTEST_ARGS)
