@@ -48,7 +48,7 @@ def check(name, size, turn, when):
 
 turn = 0
 while not select.select([0], [], [], 0)[0]:
-    name, size = f"churn-{turn % 12}", SIZES[turn % len(SIZES)]
+    name, size = f"churn-{turn % 7}", SIZES[turn % len(SIZES)]
     memory[:size] = data(size, turn)
     fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o644)
     part = memoryview(memory)[:size]

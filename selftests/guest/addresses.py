@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Addresses that move, under verified I/O.
+
+The server gets a bond of two network devices beside eth0, all on the same
+wire, with an RDMA device of its own. Its address moves to the bond and back;
+the bond fails over from one of its parts to the other, which changes its
+hardware address and has the CM tell all who use it (ADDR_CHANGE); and the
+client's address is replaced by another one. The mount goes on each time.
+"""
+
+import os
+import time
+
+from faultio import Churn
+from nfstest import case, counters, expect, expect_that, mount, shell, umount
+
+FOLDER = "/mnt/addresses"
+
+BOND = """
+modprobe -a macvlan bonding
+echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
+echo 1 >/proc/sys/net/ipv4/conf/all/arp_notify
+ip link add bond0 type bond mode active-backup fail_over_mac active miimon 100 &&
+for part in mv0 mv1; do
+    ip link add $part link eth0 type macvlan mode bridge &&
+    ip link set $part master bond0 || exit 1
+done
+ip link set bond0 mtu 4400 &&
+rdma link add rdma1 type rxe netdev bond0 &&
+ip link set mv0 up && ip link set mv1 up
+"""
+TO_BOND = """
+ip addr del 192.168.88.2/24 dev eth0 && ip addr add 192.168.88.2/24 dev bond0 &&
+ip link set bond0 up
+"""
+FROM_BOND = """
+ip addr del 192.168.88.2/24 dev bond0 && ip link set bond0 down &&
+ip addr add 192.168.88.2/24 dev eth0 && ip link set eth0 down && ip link set eth0 up &&
+ip addr replace fd88::2/64 dev eth0 nodad
+"""
+
+
+def in_server(script):
+    """Run shell text in the other guest."""
+    with open("/t/addresses.sh", "w", encoding="ascii") as file:
+        file.write(". /t/guest/lib.sh\n" + script)
+    return shell("peer 'bash /t/addresses.sh'")
+
+
+def connections(device):
+    """How many connections the server has on one of its devices."""
+    return int(in_server(f"rdma resource show qp link {device}/1 | grep -c 'type RC' || :"))
+
+
+def moved(change, device, reconnects=True):
+    """Verified I/O while addresses change; then the connection is on `device`. Unless
+    it `reconnects`, it may also have survived."""
+    before = counters(FOLDER)["connect_count"]
+    with Churn(f"{FOLDER}/moved", os.O_DIRECT) as one, Churn(f"{FOLDER}/buffered") as two:
+        time.sleep(1)
+        change()
+        started = time.monotonic()
+        while reconnects and counters(FOLDER)["connect_count"] == before:
+            expect_that("the mount does not connect again", time.monotonic() < started + 90)
+            time.sleep(0.2)
+        time.sleep(1)
+        turns = one.stop() + two.stop()
+    print(f"{counters(FOLDER)['connect_count'] - before} new connections; {turns} rounds of "
+          f"verified I/O, over {time.monotonic() - started:.1f} s after the change")
+    expect("connections of the server", {name: connections(name) for name in ("rdma0", "rdma1")},
+           {name: int(name == device) for name in ("rdma0", "rdma1")})
+
+
+def fail_over():
+    """The other part of the bond becomes the active one."""
+    in_server("""
+    bond=/sys/class/net/bond0/bonding
+    now=$(cat $bond/active_slave) mac=$(cat /sys/class/net/bond0/address)
+    for part in mv0 mv1; do [ $part = "$now" ] || echo $part >$bond/active_slave; done
+    [ "$(cat /sys/class/net/bond0/address)" != "$mac" ]
+    """)
+
+
+def main():
+    """The group."""
+    # Nobody tells a connection that its address has gone; the RPC timer finds out.
+    mount("4.1", "ipv4", FOLDER, "timeo=50")
+    in_server(BOND)
+    with case("the server's address moves to another RDMA device"):
+        moved(lambda: in_server(TO_BOND), "rdma1")
+    for turn in "there", "back":
+        with case(f"the server's bond fails over, {turn}"):
+            moved(fail_over, "rdma1", reconnects=False)
+    with case("the server's address moves back"):
+        moved(lambda: in_server(FROM_BOND), "rdma0")
+    with case("the client's address is replaced"):
+        moved(lambda: shell("echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries && "
+                            "ip addr add 192.168.88.11/24 dev eth0 && "
+                            "ip addr del 192.168.88.1/24 dev eth0"), "rdma0")
+    with case("the second RDMA device can go"):
+        in_server("timeout 30 rdma link del rdma1 && ip link del bond0 && "
+                  "ip link del mv0 && ip link del mv1")
+    umount(FOLDER)
+    shell("ip addr replace 192.168.88.1/24 dev eth0; ip addr del 192.168.88.11/24 dev eth0",
+          check=False)
+
+
+main()

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Connections are broken by force, again and again, under verified I/O.
+
+Client: whoever writes a transport's address in sysfs has sunrpc break the
+connection, whatever is under way. Server: nfsd closes the connections of an
+address that is taken away; it is given to the loopback device in addition for
+that, so that the network itself stays as it is. In the debug kernel, sunrpc's
+own fault injection breaks them in the middle of sending (client) and before a
+request is processed (server).
+"""
+
+import glob
+import os
+import random
+import signal
+import time
+
+from faultio import Churn
+from nfstest import LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
+
+FAIL = "/sys/kernel/debug/fail_sunrpc"
+CHANCE = random.Random(8166)
+MOUNTS = {"/mnt/dis-4": ("4.1", "ipv4"), "/mnt/dis-3": ("3", "ipv6")}
+
+
+def write_in_time(path, text):
+    """Write to a file of a transport, from a process that is killed and tried again
+    when it sleeps: sunrpc may leave it so, see Documentation/known-issues.rst."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        child = os.fork()
+        if child == 0:
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+            os._exit(0)
+        patience = time.monotonic() + 0.2
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > patience:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.002)
+        if time.monotonic() < patience:
+            return
+    raise AssertionError(f"{path} cannot be written")
+
+
+def from_client(address):
+    """Have sunrpc break the transports that lead to `address`."""
+    found = 0
+    for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
+        with open(path, encoding="ascii") as file:
+            if file.read().strip() != address:
+                continue
+        write_in_time(path, address)
+        found += 1
+    expect_that(f"no transport to {address} in sysfs", found > 0)
+
+
+# In the server's guest: takes an address from a file, until that is empty.
+BREAKER = """
+while :; do
+    until [ -e /t/break ]; do sleep 0.02; done
+    read -r address </t/break || break
+    ip addr add "$address" dev lo && ip addr del "$address" dev lo && rm /t/break || exit 1
+done
+rm /t/break
+"""
+
+
+def from_server(address):
+    """Have nfsd close the connections of `address`."""
+    with open("/t/break.new", "w", encoding="ascii") as file:
+        file.write(address and f"{address}/{128 if ':' in address else 32}\n")
+    os.rename("/t/break.new", "/t/break")
+    end = time.monotonic() + 30
+    while os.path.exists("/t/break"):
+        expect_that("the server's guest does not take the address away", time.monotonic() < end)
+        time.sleep(0.01)
+
+
+def connections(folder):
+    """How often the mount has connected."""
+    return counters(folder)["connect_count"]
+
+
+def forced(count, force):
+    """`count` disconnects of each mount, each seen to have led to a new connection."""
+    churns = [Churn(f"{folder}/forced-{version}-{i}", flags, meta=version != "3")
+              for folder, (version, _) in MOUNTS.items()
+              for i, flags in enumerate((0, os.O_DIRECT))]
+    started, slowest = time.monotonic(), 0
+    try:
+        for _ in range(count):
+            for folder, (_, family) in MOUNTS.items():
+                before, begun = connections(folder), time.monotonic()
+                force(SERVER[family])
+                while connections(folder) == before:
+                    expect_that(f"{folder} does not connect again",
+                                time.monotonic() < begun + 60)
+                    time.sleep(0.01)
+                slowest = max(slowest, time.monotonic() - begun)
+            for churn in churns:
+                churn.runs()
+            time.sleep(CHANCE.random() * 0.1)
+        seconds = time.monotonic() - started
+        turns = [churn.stop() for churn in churns]
+    finally:
+        for churn in churns:
+            churn.kill()
+    print(f"{count * len(MOUNTS)} disconnects in {seconds:.0f} s, the slowest took "
+          f"{slowest:.1f} s; {sum(turns)} rounds of verified I/O")
+
+
+def injected(count, side):
+    """`count` disconnects by sunrpc's fault injection, on one side."""
+    run = shell if side == "client" else lambda text: shell(f"peer '{text}'")
+    if not os.path.isdir(FAIL):
+        raise Skip("the kernel has no CONFIG_FAIL_SUNRPC")
+    other = {"client": "server", "server": "client"}[side]
+    churns = [Churn(f"{folder}/injected-{version}-{i}", flags)
+              for folder, (version, _) in MOUNTS.items() for i, flags in enumerate((0, os.O_DIRECT))]
+    begun, before = time.monotonic(), sum(map(connections, MOUNTS))
+    try:
+        run(f"cd {FAIL} && echo Y >ignore-cache-wait && echo Y >ignore-{other}-disconnect && "
+            f"echo N >ignore-{side}-disconnect && echo 0 >verbose && echo 23 >interval && "
+            f"echo 100 >probability && echo {count} >times")
+        while int(run(f"cat {FAIL}/times")) > 0:
+            expect_that("the injection does not come to its end",
+                        time.monotonic() < begun + 2 * count + 60)
+            for churn in churns:
+                churn.runs()
+            time.sleep(1)
+        turns = [churn.stop() for churn in churns]
+    finally:
+        run(f"echo 0 >{FAIL}/probability")
+        for churn in churns:
+            churn.kill()
+    grown = sum(map(connections, MOUNTS)) - before
+    print(f"{count} injected, {grown} new connections in {time.monotonic() - begun:.0f} s; "
+          f"{sum(turns)} rounds of verified I/O")
+    expect_that(f"only {grown} new connections", grown > count // 10)
+
+
+def main():
+    """The group."""
+    count = 1000 if LONG else 40
+    for folder, (version, family) in MOUNTS.items():
+        mount(version, family, folder)
+    each = count // len(MOUNTS)
+    with case(f"{count} forced disconnects on the client"):
+        forced(each, from_client)
+    with case(f"{count} forced disconnects on the server"):
+        with open("/t/breaker", "w", encoding="ascii") as file:
+            file.write(BREAKER)
+        shell("peer 'setsid bash /t/breaker >/dev/null 2>&1 </dev/null &'")
+        forced(each, from_server)
+        from_server("")
+    for side in "client", "server":
+        with case(f"{count} disconnects injected on the {side}"):
+            injected(count, side)
+    for folder in MOUNTS:
+        umount(folder)
+
+
+main()
