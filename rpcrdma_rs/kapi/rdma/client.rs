@@ -30,6 +30,10 @@ use kernel::{
         Completion,
         Mutex, //
     },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
     types::Opaque, //
 };
 
@@ -169,35 +173,39 @@ impl Drop for RemovalGuard {
 
 /// Called by ib_core for each device, those that there are and those that come.
 ///
+/// Waits for memory: ib_core ignores an error, and the device would be of no use until the
+/// module is loaded again.
+///
 /// # Safety
 ///
 /// `device` must be valid.
 unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
-    let data = Arc::pin_init(
-        pin_init!(DeviceData {
-            guards <- new_mutex!(
-                Guards {
-                    removing: false,
-                    next_key: 0,
-                    list: KVec::new(),
-                },
-                "Guards"
-            ),
-            empty <- Completion::new(),
-        }),
-        GFP_KERNEL,
-    );
-    match data {
-        Ok(data) => {
-            let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
-            // SAFETY: The device is valid and ours is the client being added.
-            unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), data) };
-            // SAFETY: As above.
-            trace_rpcrdma_client_add_one(unsafe { Device::from_raw(device) }.name());
-            0
+    let data = loop {
+        let data = Arc::pin_init(
+            pin_init!(DeviceData {
+                guards <- new_mutex!(
+                    Guards {
+                        removing: false,
+                        next_key: 0,
+                        list: KVec::new(),
+                    },
+                    "Guards"
+                ),
+                empty <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        );
+        match data {
+            Ok(data) => break data,
+            Err(_) => fsleep(Delta::from_millis(10)),
         }
-        Err(error) => error.to_errno(),
-    }
+    };
+    let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
+    // SAFETY: The device is valid and ours is the client being added.
+    unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), data) };
+    // SAFETY: As above.
+    trace_rpcrdma_client_add_one(unsafe { Device::from_raw(device) }.name());
+    0
 }
 
 /// Called by ib_core when a device goes away, or the client.
