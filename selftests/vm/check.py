@@ -69,14 +69,16 @@ def pair_groups():
 FAULTS = [
     Group("removal", "python3 -B /t/guest/removal.py", 400),
     Group("faults", "python3 -B /t/guest/faults.py", 400),
-    Group("disconnects", "python3 -B /t/guest/disconnects.py", 600),
 ]
-# In the mixed pairings with --long only.
+# For Rust on both sides; with --long in every pairing.
 MORE_FAULTS = [
-    Group("teardown", "python3 -B /t/guest/teardown.py", 300),
+    Group("disconnects", "python3 -B /t/guest/disconnects.py", 600),
     Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
+]
+LONG_FAULTS = [
+    Group("teardown", "python3 -B /t/guest/teardown.py", 300),
 ]
 ALONE = [
     Group("setup", "python3 -B /t/guest/setup.py", 200),
@@ -309,6 +311,7 @@ def boots(pairings, long):
     every = [Boot(f"pair {p}", *p.split("/"), pair_groups()) for p in pairings]
     for pairing in pairings:
         more = MORE_FAULTS if long or pairing not in MIXED else []
+        more = more + (LONG_FAULTS if long else [])
         every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
     every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
     return every
