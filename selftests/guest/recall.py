@@ -26,7 +26,7 @@ from nfstest import EXPORT, SERVER, Delta, case, expect, expect_that, mount, rea
     umount
 
 CLIENT = "192.168.88.1"
-MANY, BURST = 160, 64
+MANY, BURST = 170, 64
 # Sets of files: how many, mounted where. Of a set "w..." the first client has delegations to
 # write, of others to read.
 PLAIN, SEVERAL = "/mnt/recall", "/mnt/recall-4"
@@ -60,15 +60,20 @@ class Opened:
     """The files of all sets, open in the first client."""
 
     def __init__(self, sets):
-        self.sets, self.files = sets, {}
+        self.sets, self.files, self.held = sets, {}, {}
 
     def open_all(self):
-        """Open all files, and see that the server has delegated each of them."""
+        """Open all files, and see that the server has delegated them.
+
+        A few may be missing: nfsd remembers those recalled before by three bits of 256."""
         jobs = [(name, number) for name in self.sets for number in range(self.sets[name][0])]
         with ThreadPoolExecutor(8) as pool:
             self.files = dict(zip(jobs, pool.map(lambda job: self.open(*job), jobs)))
-        expect("delegations", delegated(),
-               {(name, name[0]): count for name, (count, _) in self.sets.items()})
+        self.held = delegated()
+        for name, (count, _) in self.sets.items():
+            held = self.held.get((name, name[0]), 0)
+            expect_that(f"{held} of {count} files of {name} are delegated", held >= 0.9 * count)
+        print(f"{sum(self.held.values())} of {len(jobs)} files are delegated")
 
     def path(self, name, number):
         """Of one file."""
@@ -199,7 +204,7 @@ def stop_capture(job):
     expect_that(f"tcpdump has lost packets: {text}", "\n0 packets dropped by kernel" in text)
 
 
-def callbacks(capture):
+def callbacks(capture, recalls):
     """Calls and Replies of the reverse direction, as RFC 8167 wants them."""
     calls = [m for m in capture if m.source == SERVER["ipv4"] and m.kind == roce.CALL]
     xids = {call.xid for call in calls}
@@ -214,8 +219,7 @@ def callbacks(capture):
     print(f"{len(calls)} callbacks: {rest[(roce.CB_RECALL,)]} CB_RECALL, "
           f"{rest[(roce.CB_GETATTR,)]} CB_GETATTR, each after CB_SEQUENCE; "
           f"on {len({call.queue_pair for call in calls})} connections")
-    expect_that("fewer recalls than delegations",
-                rest[(roce.CB_RECALL,)] >= 2 * MANY + BURST)
+    expect_that("fewer recalls than delegations", rest[(roce.CB_RECALL,)] >= recalls >= 300)
     for message in calls + replies:
         expect("version, message type", (message.version, message.proc), (1, roce.MSG))
         expect("XID of the RPC message", message.rpc_xid, message.xid)
@@ -276,11 +280,12 @@ def traced(counts):
 
 def views():
     """What sunrpc shows of the server's callback transports."""
-    found = shell("peer 'grep -h . /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr'").split()
-    expect("addresses in sysfs", set(found), {CLIENT})
-    found = shell("peer 'cat /sys/kernel/debug/sunrpc/rpc_xprt/*/info'")
-    found = re.findall(r"netid: (rdma\d?)\naddr:\s+(\S+)", found)
-    expect("transports in debugfs", set(found), {("rdma", CLIENT)})
+    sysfs = shell("peer 'grep -h . /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr'").split()
+    debugfs = shell("peer 'cat /sys/kernel/debug/sunrpc/rpc_xprt/*/info'")
+    debugfs = re.findall(r"netid: rdma\naddr:\s+(\S+)", debugfs)
+    for found in sysfs, debugfs:
+        # The C server may keep some of connections that are gone, to other addresses.
+        expect("addresses", set(found) if RUST_SERVER else set(found) & {CLIENT}, {CLIENT})
 
 
 def test_recalls(opened):
@@ -309,7 +314,8 @@ def test_recalls(opened):
         opened.see("rburst")
         print(counts)
         expect_that("not every callback has its trace events",
-                    counts["xprtrdma_cb_call"] == counts["xprtrdma_cb_reply"] >= BURST)
+                    counts["xprtrdma_cb_call"] == counts["xprtrdma_cb_reply"]
+                    >= opened.held[("rburst", "r")])
     with case("no credit of either direction is lost"):
         expect("windows of the client's transports", windows(), before)
         print(f"windows: client {before}, server's callback transports {windows('peer')}")
@@ -317,12 +323,12 @@ def test_recalls(opened):
         views()
 
 
-def test_capture(job):
+def test_capture(opened, job):
     """What was on the wire."""
     with case("capture: callbacks, their Replies, and their credits"):
         stop_capture(job)
         capture = list(roce.messages(CAPTURE))
-        calls, replies = callbacks(capture)
+        calls, replies = callbacks(capture, sum(opened.held.values()))
         within_credits(calls, replies)
         both_directions(capture)
 
@@ -336,7 +342,7 @@ def main():
         mount("4.1", "ipv4", PLAIN)
         mount("4.2", "ipv4", SEVERAL, "nconnect=4")
     test_recalls(opened)
-    test_capture(capture)
+    test_capture(opened, capture)
     with case("unmount"):
         opened.close(*SETS)
         umount(PLAIN)
