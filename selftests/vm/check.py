@@ -308,7 +308,11 @@ def debug_boots(pairings):
 
 def boots(pairings, long):
     """Everything there is to run with Debian's kernel."""
-    every = [Boot(f"pair {p}", *p.split("/"), pair_groups()) for p in pairings]
+    # With the C server, recalls were not seen to be done in time: with --long only.
+    every = [Boot(f"pair {p}", *p.split("/"),
+                  [group for group in pair_groups()
+                   if long or group.name != "recall" or p.endswith("/rust")])
+             for p in pairings]
     for pairing in pairings:
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
