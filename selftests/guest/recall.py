@@ -347,7 +347,7 @@ def main():
         opened.close(*SETS)
         umount(PLAIN)
         umount(SEVERAL)
-        shell(f"peer 'umount /mnt/second; rm -f {EXPORT}/*'")
+        shell(f"peer 'umount /mnt/second; find {EXPORT} -maxdepth 1 -type f -delete'")
 
 
 if __name__ == "__main__":
