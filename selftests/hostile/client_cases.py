@@ -8,10 +8,13 @@ works afterwards.
 """
 
 import concurrent.futures
+import ctypes
 import errno
+import mmap
 import os
 import subprocess
 import threading
+import time
 
 import peer
 import wire
@@ -392,6 +395,99 @@ def _late_killed(mount):
         return
     if allowed:
         raise Failed("RDMA Write after the process was killed was allowed")
+
+
+# What the process has in its buffer when its system call has failed, and what the
+# server writes.
+KEPT, LATE = b"\xc3" * 8192, b"\x5a" * 8192
+MNT_FORCE = 1
+
+
+def direct(mount, write):
+    """Start a READ or WRITE of 8 KiB by O_DIRECT. Returns the process' buffer, and a
+    task for the errno of the system call; as soon as that is there, the buffer is
+    something else's: it is filled anew."""
+    memory = mmap.mmap(-1, 8192)
+
+    def operation():
+        fd = os.open(mount.path("data"), os.O_RDWR | os.O_DIRECT)
+        try:
+            (os.pwritev if write else os.preadv)(fd, [memory], 4096)
+        except OSError as error:
+            memory[:] = KEPT
+            return error.errno
+        finally:
+            os.close(fd)
+        return 0
+    return memory, POOL.submit(operation)
+
+
+def ended_by_force(mount, write):
+    """umount -f ends the call while the connection stays; then the server answers."""
+    asked = threading.Event()
+    mount.fake.answer_next(WRITE if write else READ, lambda call: asked.set())
+    memory, task = direct(mount, write)
+    if not asked.wait(10):
+        raise Failed("the client never asked")
+    # It is busy, and stays.
+    ctypes.CDLL(None).umount2(mount.folder.encode(), MNT_FORCE)
+    error = task.result(PATIENCE)
+    # The NFS client lets the kernel's own ERESTARTSYS (512) through.
+    if error not in (errno.EIO, 512):
+        raise Failed(f"the system call gave {error}")
+    call = mount.fake.spoiled
+
+    def late():
+        segment = call.head.reads[0] if write else call.head.writes[0][0]
+        access = call.end.remote_read if write else call.end.remote_write
+        mount.fake.arena.fill(LATE)
+        allowed = access(segment.handle, segment.offset, mount.fake.arena, 8192)
+        return allowed, mount.fake.arena.read(8192)
+    allowed, seen = mount.fake.do(late)
+    if memory[:] != KEPT:
+        raise Failed("the server has written to memory that was given back")
+    if seen != LATE:
+        raise Failed("the server has read memory that was given back")
+    if allowed:
+        raise Failed("RDMA access after the call was ended was allowed")
+
+
+TABLE.case("READ ended by umount -f: its memory is out of the server's reach")(
+    lambda mount: ended_by_force(mount, False))
+TABLE.case("WRITE ended by umount -f: its memory is out of the server's reach")(
+    lambda mount: ended_by_force(mount, True))
+
+
+@TABLE.case("READ that timed out while the server writes: not after the system call")
+def _late_timeout(mount):
+    """The server writes to the chunk all the time, and never answers."""
+    over = threading.Event()
+    writes = []
+
+    def spoil(call):
+        mount.fake.plan = (READ, spoil)
+        segment = call.head.writes[0][0]
+        mount.fake.arena.fill(LATE)
+        while not over.is_set() and call.end.remote_write(
+                segment.handle, segment.offset, mount.fake.arena, 8192):
+            writes.append(segment)
+        hang_up(call)
+    mount.fake.answer_next(READ, spoil)
+    memory, task = direct(mount, False)
+    try:
+        error = task.result(PATIENCE)
+        before = len(writes)
+        time.sleep(1)
+    finally:
+        over.set()
+        mount.fake.plan = None
+    if error not in (errno.EIO, errno.ETIMEDOUT):
+        raise Failed(f"the system call gave {error}")
+    if not writes:
+        raise Failed("the server could not write at all")
+    if memory[:] != KEPT:
+        raise Failed("the server has written to memory that was given back")
+    mount.notes.append(f"{before} RDMA Writes to {len({s.handle for s in writes})} handles")
 
 
 @spoiled("RDMA Write beyond a Write chunk", READ, RETRIED)
