@@ -4,14 +4,22 @@
 Packets are dropped, sent twice and sent out of order by both guests, under
 verified I/O. The device recovers from that by itself, or gives the connection
 up, and the mount connects again; what is read is what was written.
+
+And answers that come late: when a process has been killed, or has been told that
+its READ timed out, its memory is somebody else's, and the server's RDMA Writes,
+which are on their way still, must not get there.
 """
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 
 from faultio import Churn
-from nfstest import LONG, case, counters, expect_that, mount, shell, umount
+from nfstest import LONG, case, counters, data, expect, expect_that, mount, read_file, shell, \
+    umount, write_file
 
 NETWORKS = {
     "loss": "loss 0.5%",
@@ -46,6 +54,89 @@ def bad_network(network, folders, seconds):
         expect_that("no packet was dropped", mine["drops"] > 0)
 
 
+# READs of 1 MiB by O_DIRECT until standard input closes. Memory of a READ that failed
+# is filled with something else, and has to stay as it is then.
+IMPATIENT = """
+import mmap, os, select, sys
+sys.path.insert(0, "/t/guest")
+from nfstest import data
+SIZE = 1 << 20
+kept, memory = b"\\xc3" * SIZE, mmap.mmap(-1, SIZE)
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+good = failed = 0
+while not select.select([0], [], [], 0)[0]:
+    memory[:] = b"\\xee" * SIZE
+    try:
+        os.preadv(fd, [memory], 0)
+    except OSError:
+        memory[:] = kept
+        for _ in range(30):
+            select.select([0], [], [], 0.05)
+            if memory[:] != kept:
+                sys.exit("memory of a READ that had failed was written to")
+        failed += 1
+        continue
+    if memory[:] != data(SIZE, 5):
+        sys.exit("a READ that succeeded has brought something else")
+    good += 1
+print(good, failed)
+"""
+# Takes the memory that others have just lost, and watches it for some seconds.
+HEIR = """
+import mmap, time
+size = 64 << 20
+memory = mmap.mmap(-1, size)
+page = b"\\x3c" * (1 << 20)
+for i in range(0, size, 1 << 20): memory[i:i + (1 << 20)] = page
+time.sleep(3)
+for i in range(0, size, 1 << 20): assert memory[i:i + (1 << 20)] == page, "it was written to"
+"""
+
+
+def start(script, *args):
+    """A process that runs Python text."""
+    return subprocess.Popen([sys.executable, "-B", "-c", script, *args], text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
+
+
+def late_answers(hard):
+    """Processes are killed, and READs time out, while what the server sends is late."""
+    soft = "/mnt/net-soft"
+    mount("3", "ipv4", soft, "soft,timeo=10,retrans=1,nosharecache")
+    write_file(f"{hard}/late", data(1 << 20, 5))
+    jobs = [start(IMPATIENT, f"{folder}/late") for folder in (soft, soft, hard, hard)]
+    shell("peer 'tc qdisc add dev eth0 root netem limit 10000 delay 900ms'")
+    try:
+        time.sleep(5)
+        for job in jobs[2:]:
+            job.send_signal(signal.SIGKILL)
+        heir = start(HEIR)
+        for job in jobs[2:]:
+            expect("how the process ended", job.wait(60), -signal.SIGKILL)
+        output = heir.communicate(timeout=120)[0]
+        expect(f"exit status of the heir ({output[-200:]})", heir.returncode, 0)
+        time.sleep(5)
+    finally:
+        shell("peer 'tc qdisc del dev eth0 root'")
+    failed = 0
+    for job in jobs[:2]:
+        output = job.communicate(timeout=60)[0]
+        expect(f"exit status of the reader ({output[-200:]})", job.returncode, 0)
+        failed += int(output.split()[1])
+    print(f"{failed} READs timed out")
+    expect_that("no READ timed out", failed > 0)
+    expect_that("content in the end", read_file(f"{hard}/late", os.O_DIRECT) == data(1 << 20, 5))
+    for _ in range(30):
+        try:
+            expect_that("content in the end, soft mount",
+                        read_file(f"{soft}/late", os.O_DIRECT) == data(1 << 20, 5))
+            break
+        except OSError:
+            time.sleep(1)
+    umount(soft)
+
+
 def main():
     """The group."""
     seconds = 60 if LONG else 5
@@ -59,6 +150,9 @@ def main():
     for name, network in list(NETWORKS.items())[:None if LONG else 1]:
         with case(f"packets suffer from {name}"):
             bad_network(network, folders, seconds)
+    if LONG:
+        with case("READs time out, and readers are killed, while answers are late"):
+            late_answers(folders[0])
     for folder in folders:
         umount(folder)
 

@@ -77,7 +77,10 @@ MORE_FAULTS = [
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
 ]
+# Those that have not been seen to pass in every pairing are with --long alone.
 LONG_FAULTS = [
+    Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
+    Group("swap", "python3 -B /t/guest/swap.py", 600),
     Group("teardown", "python3 -B /t/guest/teardown.py", 300),
 ]
 ALONE = [
@@ -297,14 +300,15 @@ def debug_boots(pairings, device):
                   [group for group in pair_groups() if group.name in DEBUG_PAIR])
              for p in pairings]
     client, server = pairings[-1].split("/")
-    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS))
+    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS + MORE_FAULTS[:1]))
     alone = [Group("cycles", "python3 -B /t/guest/cycles.py 10", 500)]
-    # Not seen to pass over siw so far.
+    # Not seen to pass over siw so far, the allocations not at all.
     if device == "rxe":
         alone[:0] = [
             Group("kunit",
                   f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
             Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
+            Group("allocations", "python3 -B /t/guest/allocations.py", 900),
         ]
     every.append(Boot("alone rust", "rust", "rust", alone, alone=True))
     return every

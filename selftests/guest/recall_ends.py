@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Connections that end while callbacks are under way: see recall.py."""
+
+import glob
+import time
+
+from nfstest import EXPORT, SERVER, case, expect_that, mount, shell, umount
+from recall import PLAIN, SEVERAL, Opened, create_files, finish_second, start_second
+
+FEW = 16
+SETS = {"wcut": (FEW, PLAIN), "rlost": (FEW, PLAIN), "rforced": (FEW, SEVERAL),
+        "rstopped": (FEW, PLAIN), "wstopped": (FEW, PLAIN)}
+
+
+def force_disconnect():
+    """Have sunrpc close all connections: who writes the address of a transport does so, even if
+    it is the same."""
+    for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
+        with open(path, "w", encoding="ascii") as file:
+            file.write(SERVER["ipv4"])
+
+
+def under_way(opened, name, work=lambda: None):
+    """Have a set recalled while the link is down, so that all callbacks are under way; then
+    `work`, and the link is up again.
+
+    nfsd forgets a recall that it has to make while a client has no connection."""
+    shell("qemu_monitor set_link nic off")
+    try:
+        start_second(opened, name, FEW)
+        time.sleep(3)
+        work()
+    finally:
+        shell("qemu_monitor set_link nic on")
+    finish_second(name)
+    opened.see(name)
+
+
+def mounted(folder):
+    """Whether there is a mount, perhaps detached."""
+    with open("/proc/fs/nfsfs/volumes", encoding="ascii") as file:
+        volumes = len(file.readlines()) - 1
+    return volumes > (folder == SEVERAL)
+
+
+def main():
+    """The group."""
+    opened = Opened(SETS)
+    # Tasks may rightly wait while nfsd is away.
+    shell("echo 300 >/proc/sys/kernel/hung_task_timeout_secs")
+    with case("mount; delegations are handed out"):
+        create_files(SETS)
+        mount("4.1", "ipv4", PLAIN)
+        mount("4.2", "ipv4", SEVERAL, "nconnect=4")
+        opened.open_all()
+    with case("umount -f with callbacks under way"):
+        start_second(opened, "rforced", FEW)
+        time.sleep(0.1)
+        shell(f"umount -f -l {SEVERAL}")
+        opened.close("rforced")
+        finish_second("rforced")
+        for _ in range(100):
+            if not mounted(SEVERAL):
+                break
+            time.sleep(0.1)
+        expect_that("the mount is still there", not mounted(SEVERAL))
+    with case("link down with callbacks under way"):
+        under_way(opened, "wcut")
+    with case("connection closed with callbacks under way"):
+        under_way(opened, "rlost", force_disconnect)
+    with case("nfsd stopped with callbacks under way"):
+        start_second(opened, "rstopped", FEW)
+        start_second(opened, "wstopped", FEW)
+        started = time.monotonic()
+        shell("peer -t 60 server_stop")
+        print(f"nfsd stopped after {time.monotonic() - started:.1f} s")
+        shell("peer server_start")
+        for name in ("rstopped", "wstopped"):
+            finish_second(name, 90)
+            opened.see(name)
+    with case("unmount"):
+        opened.close(*SETS)
+        umount(PLAIN)
+        shell(f"peer 'umount /mnt/second; rm -f {EXPORT}/*'")
+
+
+main()
