@@ -137,3 +137,6 @@ impl<T: XprtOps> Drop for XprtGuard<'_, T> {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
