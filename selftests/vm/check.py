@@ -73,12 +73,12 @@ FAULTS = [
 # For Rust on both sides; with --long in every pairing.
 MORE_FAULTS = [
     Group("disconnects", "python3 -B /t/guest/disconnects.py", 600),
-    Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
 ]
 # Those that have not been seen to pass in every pairing are with --long alone.
 LONG_FAULTS = [
+    Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
     Group("swap", "python3 -B /t/guest/swap.py", 600),
     Group("teardown", "python3 -B /t/guest/teardown.py", 300),
