@@ -55,6 +55,3 @@ impl Drop for NoIo {
         unsafe { bindings::rpcrdma_shim_memalloc_noio_restore(self.before) };
     }
 }
-
-#[cfg(rpcrdma_kunit)]
-mod kunit;

@@ -137,6 +137,3 @@ impl<T: XprtOps> Drop for XprtGuard<'_, T> {
         }
     }
 }
-
-#[cfg(rpcrdma_kunit)]
-mod kunit;
