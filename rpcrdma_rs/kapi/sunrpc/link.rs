@@ -5,10 +5,10 @@
 //! sunrpc destroys a transport when the last RPC client lets go of it. What the transport
 //! owns (a connection and its completions, a work item) needs to reach it nevertheless, and
 //! must not count. It holds an [`XprtLink`] and borrows the transport for as long as it has
-//! work to do; `->destroy` first makes new borrows fail and then waits for the last one.
+//! work to do; `->destroy` first makes new borrows fail and then waits for those there are.
 //!
 //! ```text
-//!   users:  0 ──set up──▶ 1 ◀──get/drop──▶ 1 + n ──destroy──▶ n ──last drop──▶ 0: idle
+//!   users:  CLOSED ──set up──▶ 0 ◀──get/drop──▶ n ──destroy──▶ CLOSED + n ──drops──▶ CLOSED: idle
 //! ```
 
 use core::ops::Deref;
@@ -20,7 +20,8 @@ use kernel::{
             ordering::{
                 Acquire,
                 Full,
-                Relaxed, //
+                Relaxed,
+                Release, //
             },
             Atomic, //
         },
@@ -34,11 +35,15 @@ use super::{
 };
 use crate::kapi::ext::completion::Done;
 
+/// Added to the count of borrows when there are to be no more: less than zero, however many
+/// there are.
+const CLOSED: i32 = i32::MIN / 2;
+
 /// What all links of one transport share.
 ///
 /// # Invariants
 ///
-/// While `users` is not zero, `xprt` is a transport whose set-up is complete.
+/// While `users` is not [`CLOSED`], `xprt` is a transport whose set-up is complete.
 #[pin_data]
 pub(super) struct Shared<T: XprtOps> {
     xprt: *mut Xprt<T>,
@@ -55,10 +60,10 @@ unsafe impl<T: XprtOps> Sync for Shared<T> {}
 impl<T: XprtOps> Shared<T> {
     /// A link target for `xprt`, closed for now.
     pub(super) fn new(xprt: *mut Xprt<T>) -> impl PinInit<Self> {
-        // INVARIANT: There are no users.
+        // INVARIANT: It is closed.
         pin_init!(Self {
             xprt,
-            users: Atomic::new(0),
+            users: Atomic::new(CLOSED),
             idle <- Done::new(),
         })
     }
@@ -71,12 +76,12 @@ impl<T: XprtOps> Shared<T> {
     /// is torn down.
     pub(super) unsafe fn open(&self) {
         // INVARIANT: By the safety requirement.
-        self.users.store(1, kernel::sync::atomic::ordering::Release);
+        self.users.store(0, Release);
     }
 
     /// Ends all that; on return nobody has the transport borrowed through a link. Sleeps.
     pub(super) fn close(&self) {
-        if self.users.fetch_sub(1, Full) != 1 {
+        if self.users.fetch_add(CLOSED, Full) != 0 {
             self.idle.wait();
         }
     }
@@ -100,7 +105,7 @@ impl<T: XprtOps> XprtLink<T> {
         let users = &self.0.users;
         let mut seen = users.load(Relaxed);
         loop {
-            if seen <= 0 {
+            if seen < 0 {
                 return None;
             }
             match users.cmpxchg(seen, seen + 1, Acquire) {
@@ -132,8 +137,11 @@ impl<T: XprtOps> Deref for XprtGuard<'_, T> {
 impl<T: XprtOps> Drop for XprtGuard<'_, T> {
     fn drop(&mut self) {
         // INVARIANT: This was our count.
-        if self.0.users.fetch_sub(1, Full) == 1 {
+        if self.0.users.fetch_sub(1, Full) == CLOSED + 1 {
             self.0.idle.complete();
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

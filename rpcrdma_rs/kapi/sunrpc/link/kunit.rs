@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: borrows of a transport that is being destroyed. There is none: nothing borrowed is
+//! looked at.
+
+use kernel::{
+    prelude::*,
+    seq_file::SeqFile,
+    sync::atomic::Relaxed, //
+};
+
+use super::*;
+use crate::kapi::{
+    fixture::{
+        long_pause,
+        pause,
+        spawn, //
+    },
+    sunrpc::{
+        addr::SockAddr,
+        backchannel::BcRqst,
+        class::XprtClass,
+        rqst::Slot, //
+    },
+};
+
+/// A kind of transport of which none is ever made.
+#[pin_data]
+struct Nothing {}
+
+static CLASS: XprtClass<Nothing> = XprtClass::new(c"rpcrdma-kunit", 9999, [c"none", c"none6"]);
+
+impl XprtOps for Nothing {
+    type Slot = Nothing;
+    type Reply = KVec<u8>;
+
+    fn class() -> &'static XprtClass<Self> {
+        &CLASS
+    }
+
+    fn new(_link: XprtLink<Self>) -> Result<impl PinInit<Self, Error>> {
+        Ok(pin_init!(Nothing {}? Error))
+    }
+
+    fn new_slot() -> impl PinInit<Nothing, Error> {
+        pin_init!(Nothing {}? Error)
+    }
+
+    fn slots() -> u32 {
+        0
+    }
+
+    fn max_payload() -> usize {
+        0
+    }
+
+    fn connect(_: &Xprt<Self>) {}
+
+    fn close(_: &Xprt<Self>) {}
+
+    fn destroy(_: &Xprt<Self>) {}
+
+    fn send_request(_: &Xprt<Self>, _: &Slot<Self>) -> Result {
+        Err(EINVAL)
+    }
+
+    fn release_buffers(_: &Xprt<Self>, _: &Slot<Self>) {}
+
+    fn release_reply(_: &Xprt<Self>, _: KVec<u8>) {}
+
+    fn note_grown(_: &Xprt<Self>, _: usize) {}
+
+    fn local_addr(_: &Xprt<Self>) -> Option<SockAddr> {
+        None
+    }
+
+    fn print_stats(_: &Xprt<Self>, _: &SeqFile) {}
+
+    fn inject_disconnect(_: &Xprt<Self>) {}
+
+    fn bc_setup(_: &Xprt<Self>, _: u32) -> Result {
+        Err(EINVAL)
+    }
+
+    fn bc_max_payload(_: &Xprt<Self>) -> usize {
+        0
+    }
+
+    fn bc_slots(_: &Xprt<Self>) -> u32 {
+        0
+    }
+
+    fn bc_send_reply(_: &Xprt<Self>, _: &BcRqst<Self>) -> Result {
+        Err(EINVAL)
+    }
+}
+
+/// A link to no transport, closed for now.
+fn link() -> Result<XprtLink<Nothing>> {
+    let shared = Arc::pin_init(Shared::new(core::ptr::dangling_mut()), GFP_KERNEL)?;
+    Ok(XprtLink(shared))
+}
+
+/// Lets it be borrowed.
+fn open(link: &XprtLink<Nothing>) {
+    // SAFETY: Nobody looks at what is borrowed, and the callers close it.
+    unsafe { link.0.open() };
+}
+
+/// What threads tell.
+struct Told {
+    closed: Atomic<u32>,
+    borrows: Atomic<u32>,
+    bad: Atomic<u32>,
+    ended: Atomic<u32>,
+}
+
+fn told() -> Result<Arc<Told>> {
+    Ok(Arc::new(
+        Told {
+            closed: Atomic::new(0),
+            borrows: Atomic::new(0),
+            bad: Atomic::new(0),
+            ended: Atomic::new(0),
+        },
+        GFP_KERNEL,
+    )?)
+}
+
+#[kunit_tests(rpcrdma_link)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn borrows_are_had_while_it_is_open() -> Result {
+        let link = link()?;
+        assert!(link.get().is_none());
+        open(&link);
+        let other = link.clone();
+        let borrows = [link.get(), other.get(), link.get()];
+        assert!(borrows.iter().all(|borrow| borrow.is_some()));
+        drop(borrows);
+        link.0.close();
+        assert!(link.get().is_none() && other.get().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn closing_waits_for_a_borrow() -> Result {
+        let (link, told) = (link()?, told()?);
+        open(&link);
+        let (theirs, says) = (link.clone(), told.clone());
+        spawn(move || {
+            let borrow = theirs.get();
+            says.borrows.add(1, Relaxed);
+            long_pause();
+            // Closing has begun, and no new borrow is had.
+            says.bad.add(u32::from(theirs.get().is_some()), Relaxed);
+            says.ended.add(1, Relaxed);
+            drop(borrow);
+        })?;
+        while told.borrows.load(Relaxed) == 0 {
+            pause();
+        }
+        link.0.close();
+        assert_eq!(told.ended.load(Relaxed), 1);
+        assert_eq!(told.bad.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_borrowed_once_it_is_closed() -> Result {
+        for round in 0..10 {
+            let (link, told) = (link()?, told()?);
+            open(&link);
+            for _ in 0..4 {
+                let (theirs, says) = (link.clone(), told.clone());
+                spawn(move || {
+                    while let Some(borrow) = theirs.get() {
+                        says.borrows.add(1, Relaxed);
+                        pause();
+                        says.bad.add(says.closed.load(Relaxed), Relaxed);
+                        drop(borrow);
+                    }
+                    says.ended.add(1, Relaxed);
+                })?;
+            }
+            while told.borrows.load(Relaxed) < 8 + round {
+                pause();
+            }
+            link.0.close();
+            told.closed.store(1, Relaxed);
+            while told.ended.load(Relaxed) < 4 {
+                pause();
+            }
+            assert_eq!(told.bad.load(Relaxed), 0);
+        }
+        Ok(())
+    }
+}
