@@ -46,10 +46,7 @@ use crate::{
     kapi::{
         ext::{
             completion::Done,
-            gfp::{
-                Gfp,
-                NoIo, //
-            },
+            noio::NoIo,
             work::{
                 cancel_delayed_sync,
                 xprtiod, //
@@ -348,7 +345,7 @@ impl Engine {
     pub(super) fn first_receives(&self, qp: &Qp<Engine>, slots: u32) -> Result {
         for _ in 0..self.limits.recv_wr + slots + REVERSE_REQUESTS {
             let len = self.ours.receive.0 as usize;
-            let buffer = RecvBox::new(&self.pd, len, (), Gfp::KERNEL)?;
+            let buffer = RecvBox::new(&self.pd, len, ())?;
             self.receives.lock().free.push(buffer);
         }
         self.post_receives(qp)

@@ -30,10 +30,7 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::{
-            completion::Done,
-            gfp::Gfp, //
-        },
+        ext::completion::Done,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -222,7 +219,7 @@ impl Engine {
                     return Ok(made);
                 }
             }
-            let mr = Mr::new(self.pd(), self.limits().pages_per_segment, Gfp::KERNEL)?;
+            let mr = Mr::new(self.pd(), self.limits().pages_per_segment)?;
             trace_xprtrdma_frwr_alloc(&mr);
             let mut pool = self.mrs().lock();
             pool.idle.push(mr);

@@ -24,7 +24,6 @@ use kernel::{
 
 use super::engine::Engine;
 use crate::kapi::{
-    ext::gfp::Gfp,
     rdma::{
         cq::{
             impl_has_cqe,
@@ -70,9 +69,9 @@ impl SendCtx {
         sges: usize,
         reverse: bool,
     ) -> Result<Pin<KBox<Self>>> {
-        let body = DmaBuf::new(pd, len, Direction::ToDevice, Gfp::KERNEL)?;
+        let body = DmaBuf::new(pd, len, Direction::ToDevice)?;
         // One each for lead and trail.
-        let pages = SendMap::new(pd, sges.saturating_sub(2), Gfp::KERNEL)?;
+        let pages = SendMap::new(pd, sges.saturating_sub(2))?;
         KBox::pin_init(
             pin_init!(Self {
                 cqe <- Cqe::new(),

@@ -50,7 +50,7 @@ use super::{
 use crate::{
     kapi::{
         ext::{
-            gfp::NoIo,
+            noio::NoIo,
             work::{
                 cancel_delayed_sync,
                 xprtiod, //

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::gfp::NoIo,
+        ext::noio::NoIo,
         sunrpc::{
             errno::{
                 enobufs,

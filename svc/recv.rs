@@ -24,7 +24,6 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::gfp::Gfp,
         rdma::{
             pd::Pd,
             qp::Qp,
@@ -100,7 +99,7 @@ impl Chan {
     pub(super) fn post_first_receives(&self, qp: &Qp<Chan>, pd: &Arc<Pd>) -> Result {
         for _ in 0..self.params.sizes.contexts {
             let state = CallState::default();
-            let buf = RecvBox::new(pd, self.params.receive_size, state, Gfp::KERNEL)?;
+            let buf = RecvBox::new(pd, self.params.receive_size, state)?;
             self.recvs.lock().free.push(buf);
         }
         self.refill(qp)

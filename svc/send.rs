@@ -29,7 +29,6 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::gfp::Gfp,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -123,7 +122,7 @@ impl_has_cqe! {
 
 impl SendCtx {
     fn new(qp: &Qp<Chan>, len: usize) -> Result<Pin<KBox<Self>>> {
-        let header = DmaBuf::new(qp.pd(), len, Direction::ToDevice, Gfp::KERNEL)?;
+        let header = DmaBuf::new(qp.pd(), len, Direction::ToDevice)?;
         KBox::pin_init(
             pin_init!(SendCtx {
                 cqe <- Cqe::new(),

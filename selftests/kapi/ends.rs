@@ -14,7 +14,6 @@ use kernel::{
 
 use crate::kapi::{
     ext::{
-        gfp::Gfp,
         pages::PageVec,
         wait::{
             new_waitqueue,
@@ -189,7 +188,7 @@ impl Completion for Message {
 
 impl Message {
     pub(super) fn new(pd: &Arc<Pd>, text: &[u8], transfer: Transfer) -> Result<Pin<KBox<Self>>> {
-        let mut buf = DmaBuf::new(pd, text.len(), Direction::ToDevice, Gfp::KERNEL)?;
+        let mut buf = DmaBuf::new(pd, text.len(), Direction::ToDevice)?;
         buf.as_mut_slice().copy_from_slice(text);
         KBox::pin_init(
             pin_init!(Message { cqe <- Cqe::new(), text: buf, transfer }),
@@ -248,7 +247,7 @@ impl Side {
         )?;
         let mut list = RecvList::new();
         for number in 0..16 {
-            list.push(RecvBox::new(&pd, 1024, number, Gfp::KERNEL)?);
+            list.push(RecvBox::new(&pd, 1024, number)?);
         }
         qp.post_recvs(list).map_err(|(e, _)| e)?;
         Ok(Side { qp, pd, id, end })

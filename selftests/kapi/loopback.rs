@@ -15,7 +15,6 @@ use kernel::{
 use super::{
     bindings,
     ext::{
-        gfp::Gfp,
         pages::{
             PageVec,
             Piece, //
@@ -228,7 +227,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
 /// Chains that are not posted leave no trace.
 fn unposted(client: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
-    let mut mr = Mr::new(&client.pd, 1, Gfp::KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1)?;
     mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
     let message = Message::new(&client.pd, b"-", Transfer::new())?;
     let result = client.qp.post::<Message, 0>(message, |_, chain| {
@@ -251,7 +250,7 @@ fn unposted(client: &Side) -> Result {
 /// Memory is out of reach after its invalidation: a Write to it breaks the connection.
 fn late_write(client: &Side, server: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
-    let mut mr = Mr::new(&client.pd, 1, Gfp::KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1)?;
     remote_write(client, server, &mut mr, &memory)?;
     let mut transfer = Transfer::new();
     check(
@@ -281,7 +280,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
 /// A QP that is closed is a fence, and takes nothing any more.
 fn closed(client: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
-    let mut mr = Mr::new(&client.pd, 1, Gfp::KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1)?;
     mr.map(&mut runs(&memory).peekable(), Access::RemoteWrite, 0)?;
     let message = Message::new(&client.pd, b"bye", Transfer::new())?;
     posted(client.qp.post::<Message, 0>(message, |m, chain| {
@@ -304,8 +303,8 @@ fn closed(client: &Side) -> Result {
         "a late Send is refused",
     )?;
     let mut list = RecvList::new();
-    list.push(RecvBox::new(&client.pd, 64, 0, Gfp::KERNEL)?);
-    list.push(RecvBox::new(&client.pd, 64, 1, Gfp::KERNEL)?);
+    list.push(RecvBox::new(&client.pd, 64, 0)?);
+    list.push(RecvBox::new(&client.pd, 64, 1)?);
     let late = client.qp.post_recvs(list);
     check(
         late.is_err_and(|(e, list)| e == enotconn() && list.len() == 2),
@@ -343,7 +342,7 @@ pub(crate) fn run(address: u32) -> Result {
             .and_then(|()| server.send(b"world", None))
             .and_then(|()| client.expect(b"world")),
     )?;
-    let mut mr = Mr::new(&client.pd, 257, Gfp::KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 257)?;
     for len in LENGTHS {
         let memory = KVec::from_elem(0_u8, len, GFP_KERNEL)?;
         let written = remote_write(&client, &server, &mut mr, &memory);

@@ -3,7 +3,7 @@
 //! What `kernel` lacks and is neither RDMA nor sunrpc.
 
 pub(crate) mod completion;
-pub(crate) mod gfp;
+pub(crate) mod noio;
 pub(crate) mod pages;
 pub(crate) mod ratelimit;
 pub(crate) mod wait;

@@ -22,10 +22,7 @@ use super::{
     Direction,
     MemSeg, //
 };
-use crate::kapi::{
-    bindings,
-    ext::gfp::Gfp, //
-};
+use crate::kapi::bindings;
 
 fn mapping_failed(device: &Device, addr: u64) -> bool {
     // SAFETY: The device is valid.
@@ -58,7 +55,7 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `EINVAL` if `len` is zero; `ENOMEM`, also if there is no room in the IOMMU.
-    pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: Direction, gfp: Gfp) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: Direction) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
         }
@@ -69,7 +66,7 @@ impl DmaBuf {
                 core::ptr::null(),
                 len,
                 1,
-                gfp.as_raw() | bindings::__GFP_ZERO,
+                bindings::RPCRDMA_GFP_KERNEL | bindings::__GFP_ZERO,
                 device.numa_node(),
             )
         };
@@ -252,9 +249,9 @@ impl SendMap {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(pd: &Arc<Pd>, capacity: usize, gfp: Gfp) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, capacity: usize) -> Result<Self> {
         Ok(SendMap {
-            mapped: KVec::with_capacity(capacity, gfp.flags())?,
+            mapped: KVec::with_capacity(capacity, GFP_KERNEL)?,
             pd: pd.clone(),
         })
     }

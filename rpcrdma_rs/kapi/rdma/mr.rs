@@ -36,10 +36,7 @@ use super::{
     Direction,
     MemSeg, //
 };
-use crate::kapi::{
-    bindings,
-    ext::gfp::Gfp, //
-};
+use crate::kapi::bindings;
 
 /// Low two bits of a scatterlist's `page_link`: end and chain marks.
 const SG_MARKS: usize = 3;
@@ -87,7 +84,7 @@ impl Mr {
     /// # Errors
     ///
     /// `ENOMEM`, and what the device says.
-    pub(crate) fn new(pd: &Arc<Pd>, max_pages: u32, gfp: Gfp) -> Result<Mr> {
+    pub(crate) fn new(pd: &Arc<Pd>, max_pages: u32) -> Result<Mr> {
         let gaps = pd.device().attrs().sg_gaps;
         let kind = if gaps {
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS
@@ -97,7 +94,7 @@ impl Mr {
         let mut list = KVec::from_elem(
             bindings::scatterlist::default(),
             max_pages as usize,
-            gfp.flags(),
+            GFP_KERNEL,
         )?;
         // SAFETY: The list has that many entries.
         unsafe { bindings::sg_init_table(list.as_mut_ptr(), max_pages) };
@@ -114,7 +111,7 @@ impl Mr {
             pd: pd.clone(),
             next: core::ptr::null_mut(),
         };
-        let inner = KBox::into_raw(KBox::new(inner, gfp.flags())?);
+        let inner = KBox::into_raw(KBox::new(inner, GFP_KERNEL)?);
         // INVARIANT: The box is given up to us.
         // SAFETY: A box is not null.
         Ok(Mr(unsafe { NonNull::new_unchecked(inner) }))

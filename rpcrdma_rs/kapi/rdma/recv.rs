@@ -40,7 +40,6 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::gfp::Gfp,
     trace::Cid, //
 };
 
@@ -134,8 +133,8 @@ impl<T> RecvBox<T> {
     /// # Errors
     ///
     /// `ENOMEM`; `data` is dropped.
-    pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T, gfp: Gfp) -> Result<Self> {
-        let buffer = DmaBuf::new(pd, len, Direction::FromDevice, gfp)?;
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T) -> Result<Self> {
+        let buffer = DmaBuf::new(pd, len, Direction::FromDevice)?;
         let sge = buffer.sge(0..len)?.raw();
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         let this = KBox::new(
@@ -156,7 +155,7 @@ impl<T> RecvBox<T> {
                 },
                 data,
             },
-            gfp.flags(),
+            GFP_KERNEL,
         )?;
         // SAFETY: A box is not null.
         let this = unsafe { NonNull::new_unchecked(KBox::into_raw(this)) };

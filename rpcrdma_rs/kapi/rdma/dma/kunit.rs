@@ -29,14 +29,14 @@ mod tests {
     fn a_buffer_is_zero_and_has_its_length() -> Result {
         let pd = pd()?;
         for len in [1, 63, PAGE_SIZE, PAGE_SIZE + 1, 4 * PAGE_SIZE] {
-            let mut buf = DmaBuf::new(&pd, len, Direction::ToDevice, Gfp::KERNEL)?;
+            let mut buf = DmaBuf::new(&pd, len, Direction::ToDevice)?;
             assert_eq!(buf.len(), len);
             assert_eq!(buf.as_slice().len(), len);
             assert!(buf.as_slice().iter().all(|b| *b == 0));
             buf.as_mut_slice().fill(0x5a);
             assert!(buf.as_slice().iter().all(|b| *b == 0x5a));
         }
-        let none = DmaBuf::new(&pd, 0, Direction::ToDevice, Gfp::KERNEL);
+        let none = DmaBuf::new(&pd, 0, Direction::ToDevice);
         assert!(none.is_err_and(|e| e == EINVAL));
         Ok(())
     }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn only_what_is_inside_is_described() -> Result {
         let pd = pd()?;
-        let buf = DmaBuf::new(&pd, 100, Direction::FromDevice, Gfp::KERNEL)?;
+        let buf = DmaBuf::new(&pd, 100, Direction::FromDevice)?;
         for (start, end) in [(0, 0), (0, 1), (0, 100), (99, 100), (100, 100), (30, 31)] {
             let sge = buf.sge(start..end)?.raw();
             assert_eq!(sge.addr, buf.addr + start as u64);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_run_keeps_its_page_while_it_is_mapped() -> Result {
         let pages = [page()?, page()?];
-        let mut map = SendMap::new(&pd()?, 3, Gfp::KERNEL)?;
+        let mut map = SendMap::new(&pd()?, 3)?;
         for _ in 0..2 {
             map.push(run(pages[0], 0, PAGE_SIZE)?)?;
             map.push(run(pages[1], 7, 100)?)?;
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn there_is_no_more_room_than_was_asked_for() -> Result {
         let page = page()?;
-        let mut map = SendMap::new(&pd()?, 2, Gfp::KERNEL)?;
+        let mut map = SendMap::new(&pd()?, 2)?;
         // The allocator may give more than that.
         let room = map.mapped.capacity();
         for _ in 0..room {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(map.sges().count(), room);
         drop(map);
         assert_eq!(references(page), 1);
-        let mut none = SendMap::new(&pd()?, 0, Gfp::KERNEL)?;
+        let mut none = SendMap::new(&pd()?, 0)?;
         assert!(none.push(run(page, 0, 1)?) == Err(ENOSPC));
         put(page);
         Ok(())
@@ -122,7 +122,7 @@ mod tests {
         let memory = KVec::from_elem(0x33_u8, 64, GFP_KERNEL)?;
         // SAFETY: The memory outlives the run, and is of the heap.
         let seg = unsafe { MemSeg::from_virt(memory.as_ptr(), memory.len()) }.ok_or(EINVAL)?;
-        let mut map = SendMap::new(&pd()?, 1, Gfp::KERNEL)?;
+        let mut map = SendMap::new(&pd()?, 1)?;
         let before = references(seg.page);
         map.push(seg)?;
         assert_eq!(references(seg.page), before);

@@ -32,7 +32,7 @@ impl Drop for Page {
 
 /// A region with one page mapped, for a peer that writes.
 fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
-    let mut mr = Mr::new(pd, MAX_PAGES, Gfp::KERNEL)?;
+    let mut mr = Mr::new(pd, MAX_PAGES)?;
     let mut runs = page.run(0, PAGE_SIZE).into_iter().peekable();
     mr.map(&mut runs, Access::RemoteWrite, 0)?;
     Ok(mr)
@@ -51,7 +51,7 @@ type Run = (usize, usize);
 
 /// How many runs of `shape` one registration takes, and of how many bytes it is then.
 fn taken(pd: &Arc<Pd>, page: &Page, shape: &[Run]) -> Result<(usize, usize)> {
-    let mut mr = Mr::new(pd, MAX_PAGES, Gfp::KERNEL)?;
+    let mut mr = Mr::new(pd, MAX_PAGES)?;
     let runs = shape.iter().map_while(|(at, len)| page.run(*at, *len));
     let mut runs = runs.peekable();
     let bytes = mr.map(&mut runs, Access::RemoteRead, 0)?;
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn each_mapping_has_a_handle_and_an_offset_of_its_own() -> Result {
         let (pd, page) = (pd()?, Page(page()?));
-        let mut mr = Mr::new(&pd, MAX_PAGES, Gfp::KERNEL)?;
+        let mut mr = Mr::new(&pd, MAX_PAGES)?;
         let mut last = mr.handle();
         // More often than the low byte, which is all that changes, has values.
         for tag in 0..300 {
@@ -194,7 +194,7 @@ mod tests {
         let mut handles = KVec::new();
         let mut lists = [MrList::new(), MrList::new()];
         for i in 0..6 {
-            let mr = Mr::new(&pd, 1, Gfp::KERNEL)?;
+            let mr = Mr::new(&pd, 1)?;
             handles.push(mr.handle(), GFP_KERNEL)?;
             lists[i / 3].push(mr);
         }

@@ -33,7 +33,7 @@ fn wc(len: u32, handle: Option<u32>) -> bindings::ib_wc {
 fn list(pd: &Arc<Pd>, numbers: core::ops::Range<u32>) -> Result<RecvList<u32>> {
     let mut list = RecvList::new();
     for number in numbers {
-        list.push(RecvBox::new(pd, ROOM, number, Gfp::KERNEL)?);
+        list.push(RecvBox::new(pd, ROOM, number)?);
     }
     Ok(list)
 }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_buffer_is_described_as_it_is() -> Result {
         let pd = pd()?;
-        let buffer = RecvBox::new(&pd, ROOM, 1_u32, Gfp::KERNEL)?;
+        let buffer = RecvBox::new(&pd, ROOM, 1_u32)?;
         assert_eq!(buffer.capacity(), ROOM);
         assert!(buffer.bytes().is_empty() && buffer.invalidated().is_none());
         assert!(core::ptr::eq(buffer.wr.sg_list, &raw const buffer.sge));
@@ -63,15 +63,15 @@ mod tests {
         let cqe = unsafe { *buffer.wr.__bindgen_anon_1.wr_cqe };
         assert!(core::ptr::eq(cqe, &raw const buffer.cqe));
         assert_eq!(buffer.sge.length as usize, ROOM);
-        let other = RecvBox::new(&pd, ROOM, 2_u32, Gfp::KERNEL)?;
+        let other = RecvBox::new(&pd, ROOM, 2_u32)?;
         assert!(buffer.cid().completion != other.cid().completion);
-        assert!(RecvBox::new(&pd, 0, 3_u32, Gfp::KERNEL).is_err());
+        assert!(RecvBox::new(&pd, 0, 3_u32).is_err());
         Ok(())
     }
 
     #[test]
     fn no_message_is_longer_than_its_buffer() -> Result {
-        let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32, Gfp::KERNEL)?;
+        let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32)?;
         for (told, len) in [
             (5, 5),
             (0, 0),
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_handle_was_invalidated_by_the_last_message_only() -> Result {
-        let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32, Gfp::KERNEL)?;
+        let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32)?;
         for handle in [None, Some(0x1234), Some(0), None] {
             buffer.received(&wc(1, handle));
             assert_eq!(buffer.invalidated().map(|i| i.handle()), handle);
@@ -105,8 +105,8 @@ mod tests {
         // Used again once it was empty.
         let mut list = list(&pd, 0..1)?;
         assert!(list.pop().is_some() && list.pop().is_none());
-        list.push(RecvBox::new(&pd, ROOM, 7, Gfp::KERNEL)?);
-        list.push(RecvBox::new(&pd, ROOM, 8, Gfp::KERNEL)?);
+        list.push(RecvBox::new(&pd, ROOM, 7)?);
+        list.push(RecvBox::new(&pd, ROOM, 8)?);
         assert!(holds(&mut list, 7..9));
         Ok(())
     }
@@ -121,7 +121,7 @@ mod tests {
             assert!(holds(&mut second, 0..0));
             // The end is where the next one goes.
             let next = ours + theirs;
-            first.push(RecvBox::new(&pd, ROOM, next, Gfp::KERNEL)?);
+            first.push(RecvBox::new(&pd, ROOM, next)?);
             assert!(holds(&mut first, 0..next + 1));
         }
         Ok(())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Allocation contexts that `kernel::alloc::Flags` cannot name.
+//! Scopes in which allocations start no I/O.
 
 use kernel::{
     ffi::c_uint,
@@ -8,25 +8,6 @@ use kernel::{
 };
 
 use crate::kapi::bindings;
-
-/// How an allocation may get its memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Gfp(bindings::gfp_t);
-
-impl Gfp {
-    /// May sleep and reclaim in every way.
-    pub(crate) const KERNEL: Gfp = Gfp(bindings::RPCRDMA_GFP_KERNEL);
-
-    /// The flags as C takes them.
-    pub(in crate::kapi) const fn as_raw(self) -> bindings::gfp_t {
-        self.0
-    }
-
-    /// The nearest flags that the kernel crate's own containers take.
-    pub(crate) fn flags(self) -> kernel::alloc::Flags {
-        kernel::alloc::flags::GFP_KERNEL
-    }
-}
 
 /// While it exists, no allocation of this thread starts I/O, not even inside of functions that
 /// take no flags: for work that reclaim may be waiting for, such as connecting.
@@ -55,3 +36,6 @@ impl Drop for NoIo {
         unsafe { bindings::rpcrdma_shim_memalloc_noio_restore(self.before) };
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
