@@ -38,7 +38,10 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::ratelimit::limited,
+        ext::{
+            patience::patiently,
+            ratelimit::limited, //
+        },
         rdma::{
             client::{
                 Removal,
@@ -216,6 +219,11 @@ impl Chan {
     /// Whether the connection is being closed.
     pub(super) fn is_closing(&self) -> bool {
         self.handle.is_closing()
+    }
+
+    /// Tries again as long as memory is short, which is no reason to lose the connection. Sleeps.
+    pub(super) fn patiently<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
+        patiently(|| self.is_closing(), f)
     }
 
     /// Closes the connection because of a completion, and says so unless it is an aftermath.

@@ -17,6 +17,7 @@ use super::{
     conn::Conn, //
 };
 use crate::kapi::{
+    ext::patience::patiently,
     rdma::cm::{
         ConnectRequest,
         Event,
@@ -42,10 +43,6 @@ use kernel::{
         aref::ARef,
         Arc,
         Mutex, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
     }, //
 };
 
@@ -175,20 +172,17 @@ impl Listen {
         let addr = old.local_addr();
         // The address is free only when the old id is gone.
         drop(old);
-        loop {
-            match listening_id(xprt.net(), &addr, &self.events) {
-                Ok(new) => *id = Some(new),
-                Err(ENOMEM) if !xprt.is_closing() => {
-                    fsleep(Delta::from_millis(10));
-                    continue;
-                }
-                Err(e) => pr_err!(
-                    "server: cannot listen at {addr} again after the address moved (error {}); \
-                     write the port to /proc/fs/nfsd/portlist again\n",
-                    e.to_errno()
-                ),
-            }
-            return;
+        let new = patiently(
+            || xprt.is_closing(),
+            || listening_id(xprt.net(), &addr, &self.events),
+        );
+        match new {
+            Ok(new) => *id = Some(new),
+            Err(e) => pr_err!(
+                "server: cannot listen at {addr} again after the address moved (error {}); \
+                 write the port to /proc/fs/nfsd/portlist again\n",
+                e.to_errno()
+            ),
         }
     }
 }

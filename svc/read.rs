@@ -33,18 +33,17 @@ use super::{
         Budget,
         Share, //
     },
-    send::{
-        patiently,
-        pause, //
-    },
     sq::SqReservation,
     tunables::STAT_READ, //
 };
 use crate::{
     kapi::{
-        ext::pages::{
-            PageVec,
-            Piece, //
+        ext::{
+            pages::{
+                PageVec,
+                Piece, //
+            },
+            patience::pause, //
         },
         rdma::{
             cq::{
@@ -361,11 +360,11 @@ impl Conn {
         let chan = self.chan();
         let limits = chan.params.list_limits();
         let message = message::decode(buf.bytes(), &limits).map_err(|_| EINVAL)?;
-        let mut ctx = patiently(chan, || chan.read_ctx())?;
+        let mut ctx = chan.patiently(|| chan.read_ctx())?;
         let transfer = ctx.as_mut().project().transfer;
         let mut pages = transfer.finish().unwrap_or_default();
         let count = layout.page_count();
-        patiently(chan, || pages.reserve(count, GFP_KERNEL))?;
+        chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
         receiver.take_pages(&mut pages, count)?;
         loop {
             if transfer.set_pages(pages).is_err() {
@@ -374,7 +373,9 @@ impl Conn {
             match layout.map(self.qp(), &message.lists(), transfer, buf.cid()) {
                 Ok(()) if transfer.sqes() > chan.sq.depth() => return Err(E2BIG),
                 Ok(()) => return Ok(ctx),
-                Err(e) if pause(chan, e) => pages = transfer.finish().unwrap_or_default(),
+                Err(e) if pause(e, || chan.is_closing()) => {
+                    pages = transfer.finish().unwrap_or_default();
+                }
                 Err(e) => return Err(e),
             }
         }

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     kapi::{
+        ext::patience::pause,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -95,13 +96,7 @@ use crate::{
     },
 };
 use core::ops::Range;
-use kernel::{
-    prelude::*,
-    time::{
-        delay::fsleep,
-        Delta, //
-    }, //
-};
+use kernel::prelude::*;
 
 /// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
 #[pin_data]
@@ -187,26 +182,6 @@ impl Chan {
         drop(kept);
         let full = self.sends.lock().push(ctx);
         drop(full);
-    }
-}
-
-/// Whether `error` is a shortage of memory, or of what a device keeps for us, which is no reason
-/// to lose the connection. If so, waits a little before the next try.
-pub(super) fn pause(chan: &Chan, error: Error) -> bool {
-    if chan.is_closing() || (error != ENOMEM && error != EAGAIN) {
-        return false;
-    }
-    fsleep(Delta::from_millis(10));
-    true
-}
-
-/// Tries again as long as memory is short.
-pub(super) fn patiently<T>(chan: &Chan, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        match f() {
-            Err(e) if pause(chan, e) => {}
-            other => return other,
-        }
     }
 }
 
@@ -331,7 +306,7 @@ impl Conn {
         out: &Outgoing<'_>,
         reply_chunk: Option<WriteChunk<'_>>,
     ) -> Result {
-        let mut ctx = patiently(self.chan(), || self.chan().send_ctx(self.qp()))?;
+        let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
         match self.fill_out(ctx.as_mut(), reply, out, reply_chunk) {
             Ok(len) => self.post_send(ctx, len, out.state.invalidate),
             Err(e) => {
@@ -378,13 +353,13 @@ impl Conn {
         *fields.reply_chunk = reply_chunk.is_some();
         let transfer = fields.transfer;
         let mut pages = transfer.finish().unwrap_or_default();
-        let map = patiently(self.chan(), || reply.take_pages(&mut pages))?;
+        let map = self.chan().patiently(|| reply.take_pages(&mut pages))?;
         loop {
             if transfer.set_pages(pages).is_err() {
                 return Err(EINVAL);
             }
             match out.map(self.qp(), transfer, &map, reply_chunk) {
-                Err(e) if pause(self.chan(), e) => {
+                Err(e) if pause(e, || self.chan().is_closing()) => {
                     pages = transfer.finish().unwrap_or_default();
                 }
                 // More RDMA Writes than the Send Queue has entries.
@@ -462,7 +437,7 @@ impl Conn {
 
     /// Sends an error report about the message that had `header`. Invalidates nothing.
     fn send_error(&self, header: &Header, body: ErrorBody) -> Result {
-        let mut ctx = patiently(self.chan(), || self.chan().send_ctx(self.qp()))?;
+        let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
         let credits = self.credits();
         match body {
             ErrorBody::Version { .. } => trace_svcrdma_err_vers(header.xid.0),

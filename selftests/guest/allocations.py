@@ -40,7 +40,7 @@ NOT_READY = (errno.ENOMEM, errno.ENOTCONN, errno.ECONNREFUSED, errno.EIO, errno.
 # What phases a site belongs to, by its function or by what it calls.
 PHASES = (
     ("teardown", r"\((rdma_destroy_id|rdma_disconnect)\)"),
-    ("load", r"^RpcRdma::|sysctl::Registration|add_device"),
+    ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
     ("listen", r"^svc::Rdma|listening_id|IdInner"),
     ("connect", r"^clnt::(conn|engine|sendctx|frwr)|Connector|XprtOps::(new|bc_setup)\+|"
                 r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"

@@ -5,6 +5,7 @@
 pub(crate) mod completion;
 pub(crate) mod noio;
 pub(crate) mod pages;
+pub(crate) mod patience;
 pub(crate) mod ratelimit;
 pub(crate) mod wait;
 pub(crate) mod work;

@@ -30,10 +30,6 @@ use kernel::{
         Completion,
         Mutex, //
     },
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
     types::Opaque, //
 };
 
@@ -43,6 +39,7 @@ use super::{
 };
 use crate::kapi::{
     bindings,
+    ext::patience::patiently,
     trace::{
         trace_rpcrdma_client_add_one,
         trace_rpcrdma_client_remove_one,
@@ -74,6 +71,23 @@ struct DeviceData {
     /// Done when the device is going away and the last guard is gone.
     #[pin]
     empty: Completion,
+}
+
+impl DeviceData {
+    fn new() -> Result<Arc<Self>> {
+        let data = pin_init!(DeviceData {
+            guards <- new_mutex!(
+                Guards {
+                    removing: false,
+                    next_key: 0,
+                    list: KVec::new(),
+                },
+                "Guards"
+            ),
+            empty <- Completion::new(),
+        });
+        Arc::pin_init(data, GFP_KERNEL)
+    }
 }
 
 /// Our `struct ib_client`.
@@ -180,25 +194,9 @@ impl Drop for RemovalGuard {
 ///
 /// `device` must be valid.
 unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
-    let data = loop {
-        let data = Arc::pin_init(
-            pin_init!(DeviceData {
-                guards <- new_mutex!(
-                    Guards {
-                        removing: false,
-                        next_key: 0,
-                        list: KVec::new(),
-                    },
-                    "Guards"
-                ),
-                empty <- Completion::new(),
-            }),
-            GFP_KERNEL,
-        );
-        match data {
-            Ok(data) => break data,
-            Err(_) => fsleep(Delta::from_millis(10)),
-        }
+    let data = match patiently(|| false, DeviceData::new) {
+        Ok(data) => data,
+        Err(e) => return e.to_errno(),
     };
     let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
     // SAFETY: The device is valid and ours is the client being added.
