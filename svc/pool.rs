@@ -101,13 +101,19 @@ impl Budget {
 
     /// Takes `want`, or what is left if that is less.
     pub(super) fn take(&'static self, want: usize) -> Share {
-        // Others may count at the same time, which makes this too careful, never too generous.
-        let before = self.used.fetch_add(want, Relaxed);
-        let count = self.limit.saturating_sub(before).min(want);
-        self.used.fetch_sub(want - count, Relaxed);
-        Share {
-            budget: self,
-            count,
+        let mut used = self.used.load(Relaxed);
+        loop {
+            let count = self.limit.saturating_sub(used).min(want);
+            // At most the limit.
+            match self.used.cmpxchg(used, used.saturating_add(count), Relaxed) {
+                Ok(_) => {
+                    return Share {
+                        budget: self,
+                        count,
+                    }
+                }
+                Err(now) => used = now,
+            }
         }
     }
 }
