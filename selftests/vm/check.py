@@ -89,6 +89,12 @@ ALONE = [
 ]
 
 
+# A peer that breaks the rules, in one guest with nfsd.
+HOSTILE = Group(
+    "hostile",
+    "module_load rust && server_start && client_start && bash /t/hostile/run.sh rust", 540)
+
+
 @dataclass
 class Results:
     """Counts, and KTAP lines as they come."""
@@ -137,11 +143,11 @@ class Results:
 
     def line(self, text):
         """A line that a group printed."""
-        kind = re.match(r"(ok|not ok|skip) (.*)", text)
+        kind = re.match(r"(ok|not ok|skip) (?:\d+ )?(?:- )?(.*)", text)
         if not kind:
             print(f"    # {text}", flush=True)
-        elif kind[1] == "skip":
-            self.skip(kind[2])
+        elif kind[1] == "skip" or "# SKIP" in kind[2]:
+            self.skip(kind[2].replace("# SKIP", "#"))
         else:
             self.case(kind[1] == "ok", kind[2])
 
@@ -311,6 +317,7 @@ def debug_boots(pairings, device):
             Group("allocations", "python3 -B /t/guest/allocations.py", 900),
         ]
     every.append(Boot("alone rust", "rust", "rust", alone, alone=True))
+    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
 
 
@@ -326,6 +333,7 @@ def boots(pairings, long):
         more = more + (LONG_FAULTS if long else [])
         every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
     every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
+    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
 
 
@@ -337,7 +345,7 @@ def arguments():
     parser.add_argument("--pairing", action="append", metavar="CLIENT/SERVER",
                         choices=PAIRINGS + ("c/c",),
                         help="modules of client and server, each rust or c (default: all but c/c)")
-    parser.add_argument("--boot", action="append", choices=("pair", "faults", "alone"),
+    parser.add_argument("--boot", action="append", choices=("pair", "faults", "alone", "hostile"),
                         help="only boots of this kind")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
