@@ -8,6 +8,7 @@ SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
 ROOT=$CACHE/root            # Debian: toolchain, QEMU, and the guests' root
 KDIR=$CACHE/kdir            # prepared kernel tree the module is built against
+KERNEL_SERIES=7.2
 DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
 DEBUG_LLVM=-19
 DEBUG_LOCALVERSION=-rpcrdma-debug
