@@ -9,50 +9,16 @@ own fault injection breaks them in the middle of sending (client) and before a
 request is processed (server).
 """
 
-import glob
 import os
 import random
-import signal
 import time
 
-from faultio import Churn
+from faultio import Churn, force_disconnect
 from nfstest import LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
 CHANCE = random.Random(8166)
 MOUNTS = {"/mnt/dis-4": ("4.1", "ipv4"), "/mnt/dis-3": ("3", "ipv6")}
-
-
-def write_in_time(path, text):
-    """Write to a file of a transport, from a process that is killed and tried again
-    when it sleeps: sunrpc may leave it so, see Documentation/known-issues.rst."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        child = os.fork()
-        if child == 0:
-            with open(path, "w", encoding="ascii") as file:
-                file.write(text)
-            os._exit(0)
-        patience = time.monotonic() + 0.2
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > patience:
-                os.kill(child, signal.SIGKILL)
-            time.sleep(0.002)
-        if time.monotonic() < patience:
-            return
-    raise AssertionError(f"{path} cannot be written")
-
-
-def from_client(address):
-    """Have sunrpc break the transports that lead to `address`."""
-    found = 0
-    for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
-        with open(path, encoding="ascii") as file:
-            if file.read().strip() != address:
-                continue
-        write_in_time(path, address)
-        found += 1
-    expect_that(f"no transport to {address} in sysfs", found > 0)
 
 
 # In the server's guest: takes an address from a file, until that is empty.
@@ -147,7 +113,7 @@ def main():
         mount(version, family, folder)
     each = count // len(MOUNTS)
     with case(f"{count} forced disconnects on the client"):
-        forced(each, from_client)
+        forced(each, force_disconnect)
     with case(f"{count} forced disconnects on the server"):
         with open("/t/breaker", "w", encoding="ascii") as file:
             file.write(BREAKER)

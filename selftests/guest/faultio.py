@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Verified I/O that goes on while something breaks, and a server whose files are on a disk."""
 
+import glob
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import time
 
 from nfstest import EXPORT, data, expect, expect_that, shell
 
@@ -23,6 +26,39 @@ def serve_from_disk():
     shell(f"""peer 'server_stop; killall nfsdcld; exportfs -ua; umount {EXPORT}
         truncate -s 400M /t/server.img && mkfs.ext4 -q -F /t/server.img && {DISK.strip()} &&
         chmod 1777 {EXPORT} && server_start'""")
+
+
+def write_in_time(path, text):
+    """Write to a file of a transport, from a process that is killed and tried again
+    when it sleeps: sunrpc may leave it so, see Documentation/known-issues.rst."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        child = os.fork()
+        if child == 0:
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+            os._exit(0)
+        patience = time.monotonic() + 0.2
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > patience:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.002)
+        if time.monotonic() < patience:
+            return
+    raise AssertionError(f"{path} cannot be written")
+
+
+def force_disconnect(address):
+    """Have sunrpc break the transports that lead to `address`: whoever writes the address of one
+    does so, even if it is the same."""
+    found = 0
+    for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
+        with open(path, encoding="ascii") as file:
+            if file.read().strip() != address:
+                continue
+        write_in_time(path, address)
+        found += 1
+    expect_that(f"no transport to {address} in sysfs", found > 0)
 
 
 # Writes files of several sizes, syncs them, reads them back past all caches and

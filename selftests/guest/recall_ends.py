@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Connections that end while callbacks are under way: see recall.py."""
 
-import glob
 import time
 
+from faultio import force_disconnect
 from nfstest import EXPORT, SERVER, case, expect_that, mount, shell, umount
 from recall import PLAIN, SEVERAL, Opened, create_files, finish_second, start_second
 
 FEW = 16
 SETS = {"wcut": (FEW, PLAIN), "rlost": (FEW, PLAIN), "rforced": (FEW, SEVERAL),
         "rstopped": (FEW, PLAIN), "wstopped": (FEW, PLAIN)}
-
-
-def force_disconnect():
-    """Have sunrpc close all connections: who writes the address of a transport does so, even if
-    it is the same."""
-    for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
-        with open(path, "w", encoding="ascii") as file:
-            file.write(SERVER["ipv4"])
 
 
 def under_way(opened, name, work=lambda: None):
@@ -67,7 +59,7 @@ def main():
     with case("link down with callbacks under way"):
         under_way(opened, "wcut")
     with case("connection closed with callbacks under way"):
-        under_way(opened, "rlost", force_disconnect)
+        under_way(opened, "rlost", lambda: force_disconnect(SERVER["ipv4"]))
     with case("nfsd stopped with callbacks under way"):
         start_second(opened, "rstopped", FEW)
         start_second(opened, "wstopped", FEW)
