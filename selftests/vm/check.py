@@ -72,7 +72,7 @@ FAULTS = [
 ]
 # For Rust on both sides; with --long in every pairing.
 MORE_FAULTS = [
-    Group("disconnects", "python3 -B /t/guest/disconnects.py", 600),
+    Group("disconnects", "python3 -B /t/guest/disconnects.py", 200),
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
 ]

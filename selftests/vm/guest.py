@@ -10,6 +10,7 @@ command in the other guest ("peer"), or a QEMU monitor command ("host").
 """
 
 import ctypes
+import glob
 import mmap
 import os
 import re
@@ -116,7 +117,7 @@ class Guest:
         accel = accelerator()
         clock = "" if accel == "kvm" else f"tsc=reliable tsc_early_khz={tsc_khz()} "
         command = [
-            QEMU, "-name", name, "-nodefaults", "-no-user-config", "-display", "none",
+            QEMU, "-name", f"{name},debug-threads=on", "-nodefaults", "-no-user-config", "-display", "none",
             "-machine", "q35,usb=off,smm=off,hpet=off", "-accel", accel,
             "-cpu", "max", "-smp", str(machine.cpus), "-m", str(machine.memory), "-no-reboot",
             "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
@@ -249,7 +250,19 @@ class Guest:
                 raise GuestError(f"{self.name}: job {job} not done after {seconds} s")
 
     def _what_hangs(self):
-        """Ask the guest's kernel for its blocked tasks, into the console log."""
+        """Ask the guest's kernel for its blocked tasks, into the console log; and, for one that
+        does not answer, note what QEMU's threads and the processor do."""
+        with open(os.path.join(self.folder, f"hangs.{self.name}"), "w") as file:
+            for _ in range(2):
+                for path in glob.glob(f"/proc/{self.qemu.pid}/task/*/stat"):
+                    with open(path) as stat:
+                        file.write(stat.read())
+                time.sleep(1)
+            for command in ["info registers"] * 5 + ["x /256gx $rsp"]:
+                self.qemu_command(command)
+                time.sleep(0.5)
+                if select.select([self.monitor], [], [], 5)[0]:
+                    file.write(self.monitor.recv(65536).decode(errors="replace"))
         for key in b"9", b"w", b"l":
             self.qemu_command("chardev-send-break con")
             time.sleep(0.3)
