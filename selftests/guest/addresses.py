@@ -4,8 +4,9 @@
 The server gets a bond of two network devices beside eth0, all on the same
 wire, with an RDMA device of its own. Its address moves to the bond and back;
 the bond fails over from one of its parts to the other, which changes its
-hardware address and has the CM tell all who use it (ADDR_CHANGE); and the
-client's address is replaced by another one. The mount goes on each time.
+hardware address and has the CM tell all who use it (ADDR_CHANGE), a listener
+of that address included; and the client's address is replaced by another one.
+The mount goes on each time.
 """
 
 import os
@@ -15,6 +16,7 @@ from faultio import Churn
 from nfstest import case, counters, expect, expect_that, mount, shell, umount
 
 FOLDER = "/mnt/addresses"
+BOND_ADDRESS = "192.168.88.22"
 
 BOND = """
 modprobe -a macvlan bonding
@@ -93,11 +95,30 @@ def fail_over():
     """)
 
 
+def listener_of_one_address():
+    """nfsd listens at the bond's address alone. The CM tells such a listener of a fail over,
+    and forgets it; clients that come later are served all the same."""
+    in_server(f"""
+    ip addr add {BOND_ADDRESS}/24 dev bond0 && ip link set bond0 up && server_stop &&
+    nfsdctl listener +tcp::2049 +rdma:{BOND_ADDRESS}:20049 && nfsdctl threads 8
+    """)
+    try:
+        for _ in range(3):
+            shell(f"client_mount 4.1 {BOND_ADDRESS} {FOLDER} timeo=50")
+            moved(fail_over, "rdma1", reconnects=False)
+            umount(FOLDER)
+    finally:
+        in_server(f"server_stop; server_start && ip addr del {BOND_ADDRESS}/24 dev bond0 && "
+                  "ip link set bond0 down")
+
+
 def cases():
     """The tests."""
+    in_server(BOND)
+    with case("a listener of one address, while the bond below fails over"):
+        listener_of_one_address()
     # Nobody tells a connection that its address has gone; the RPC timer finds out.
     mount("4.1", "ipv4", FOLDER, "timeo=50")
-    in_server(BOND)
     with case("the server's address moves to another RDMA device"):
         moved(lambda: in_server(TO_BOND), "rdma1")
     for turn in "there", "back":
