@@ -32,14 +32,17 @@ def killed_processes(folder):
 import mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT)
 memory = mmap.mmap(-1, 1 << 20)
+print("busy", flush=True)
 while True:
     for i in range(4): os.pwrite(fd, memory, i << 20)
     for i in range(4): os.preadv(fd, [memory], i << 20)
 """
     for turn in range(8):
-        jobs = [subprocess.Popen([sys.executable, "-c", busy, f"{folder}/busy-{i}"])
-                for i in range(3)]
-        time.sleep(0.7 + 0.09 * turn)
+        jobs = [subprocess.Popen([sys.executable, "-c", busy, f"{folder}/busy-{i}"],
+                                 stdout=subprocess.PIPE, text=True) for i in range(3)]
+        for job in jobs:
+            expect("first line of the process", job.stdout.readline(), "busy\n")
+        time.sleep(0.2 + 0.09 * turn)
         for job in jobs:
             job.send_signal(signal.SIGKILL)
         for job in jobs:
