@@ -32,7 +32,10 @@ def create(run):
             os.setxattr(run.path("acl"), "system.posix_acl_default", posix_acl())
         with Delta(run.mount) as delta:
             set_acl(run)
-        expect("Calls as RDMA_NOMSG", delta.nomsg_call_count, 1)
+        # The C client counts a Call again that had to wait for memory regions.
+        counted = delta.nomsg_call_count
+        expect_that(f"{counted} Calls as RDMA_NOMSG",
+                    counted == 1 or counted > 1 and os.environ["CLIENT_MODULE"] == "c")
     with case("extended attributes are set; the big one by Position-Zero Read chunk"):
         set_xattrs(run)
     with case("a lock taken by a process on the server excludes ours"):
