@@ -21,7 +21,7 @@ ON_BEHALF = re.compile(
     r"__?ib_alloc_(cq|cq_any|pd)|ib_alloc_mr|ib_create_qp\w*|ib_register_client|"
     r"__rdma_create_kernel_id|rdma_(accept|bind_addr|connect|create_qp|destroy_id|disconnect|"
     r"listen|resolve_addr|resolve_route)|rdma_rw_ctx_init_bvec|register_sysctl_sz|"
-    r"svc_xprt_init|xprt_alloc|xprt_alloc_slot")
+    r"xprt_alloc|xprt_alloc_slot")
 # Functions of the module that pass an allocation on: generic code of the kernel crate, and
 # wrappers of inline functions of C.
 PASS_ON = re.compile(r"rpcrdma_shim_|kernel::alloc|::allocator|::kbox|::kvec|krealloc")

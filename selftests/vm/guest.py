@@ -271,7 +271,7 @@ class Guest:
             self.console.sendall(key)
             time.sleep(2)
 
-    def wait_ready(self, seconds=120):
+    def wait_ready(self, seconds=300):
         """Until the guest takes jobs; returns its uptime in seconds."""
         return float(self._read_until_end("ready", seconds, self.echo)[2])
 

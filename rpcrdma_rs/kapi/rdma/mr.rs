@@ -91,9 +91,10 @@ impl Mr {
         } else {
             bindings::ib_mr_type_IB_MR_TYPE_MEM_REG
         };
-        let mut list = KVec::from_elem(
-            bindings::scatterlist::default(),
+        let mut list = KVec::new();
+        list.extend_with(
             max_pages as usize,
+            bindings::scatterlist::default(),
             GFP_KERNEL,
         )?;
         // SAFETY: The list has that many entries.
