@@ -85,7 +85,7 @@ def several_clients():
         os.makedirs(f"{folder}/{name}", exist_ok=True)
         jobs.append((fio(name, f"{folder}/{name}", 8, MIXED, "--direct=1",
                          "--ioengine=libaio", "--iodepth=16"), name))
-    shell("peer 'client_start; client_mount 4.0 $SERVER /mnt/own || exit 1; "
+    shell("peer -t 400 'client_start; client_mount 4.0 $SERVER /mnt/own || exit 1; "
           "head -c 20000000 /dev/urandom >/tmp/own; cp /tmp/own /mnt/own/own && "
           f"cmp /tmp/own {EXPORT}/own && dd if=/mnt/own/own bs=300000 iflag=direct "
           "of=/tmp/back status=none && cmp /tmp/own /tmp/back; status=$?; rm -f /mnt/own/own; "
