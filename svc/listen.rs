@@ -26,7 +26,10 @@ use crate::kapi::{
     },
     sunrpc::{
         addr::SockAddr,
-        errno::eafnosupport,
+        errno::{
+            eaddrnotavail,
+            eafnosupport, //
+        },
         net::Net,
         svc::{
             Handle,
@@ -51,6 +54,9 @@ const BACKLOG: i32 = 10;
 
 /// Requests that may wait for a service thread; more are refused and come again.
 const MAX_WAITING: usize = 256;
+
+/// How often to try to listen again at an address that no device has, some 10 ms apart.
+const ADDRESS_TRIES: u32 = 1000;
 
 /// A listening endpoint.
 pub(super) struct Listen {
@@ -163,7 +169,8 @@ impl Handler for ListenEvents {
 }
 
 impl Listen {
-    /// Replaces an id that does not hear of requests any more; waits for memory.
+    /// Replaces an id that does not hear of requests any more; waits for memory and, for some
+    /// time, for the address: its device has it a moment after the move was told.
     fn renew(&self, xprt: &SvcXprt<Self>) {
         let mut id = self.id.id.lock();
         let Some(old) = id.take() else {
@@ -172,12 +179,20 @@ impl Listen {
         let addr = old.local_addr();
         // The address is free only when the old id is gone.
         drop(old);
+        let mut tries = ADDRESS_TRIES;
         let new = patiently(
             || xprt.is_closing(),
-            || listening_id(xprt.net(), &addr, &self.events),
+            || match listening_id(xprt.net(), &addr, &self.events) {
+                Err(e) if tries > 0 && (e == ENODEV || e == eaddrnotavail()) => {
+                    tries -= 1;
+                    Err(EAGAIN)
+                }
+                other => other,
+            },
         );
         match new {
             Ok(new) => *id = Some(new),
+            Err(_) if xprt.is_closing() => (),
             Err(e) => pr_err!(
                 "server: cannot listen at {addr} again after the address moved (error {}); \
                  write the port to /proc/fs/nfsd/portlist again\n",
