@@ -186,15 +186,16 @@ class Guest:
             pass
 
     def qemu_command(self, line):
-        """Give QEMU's monitor one command; what it answers is not awaited."""
-        self.monitor.setblocking(False)
-        try:
-            while self.monitor.recv(65536):
-                pass
-        except BlockingIOError:
+        """Give QEMU's monitor one command; returns what it says until it takes the next."""
+        while select.select([self.monitor], [], [], 0)[0] and self.monitor.recv(65536):
             pass
-        self.monitor.setblocking(True)
         self.monitor.sendall(line.encode() + b"\n")
+        said = b""
+        while not (b"\n" in said and said.endswith(b"(qemu) ")):
+            if not select.select([self.monitor], [], [], 20)[0]:
+                raise GuestError(f"{self.name}: QEMU's monitor does not answer '{line}': {said}")
+            said += self.monitor.recv(65536)
+        return said.decode(errors="replace")
 
     def _answer(self):
         """Serve the requests of jobs: lines "peer SECONDS TEXT" and "host TEXT"."""
@@ -261,10 +262,7 @@ class Guest:
                         file.write(stat.read())
                 time.sleep(1)
             for command in ["info registers"] * 5 + ["x /256gx $rsp"]:
-                self.qemu_command(command)
-                time.sleep(0.5)
-                if select.select([self.monitor], [], [], 5)[0]:
-                    file.write(self.monitor.recv(65536).decode(errors="replace"))
+                file.write(self.qemu_command(command))
         for key in b"9", b"w", b"l":
             self.qemu_command("chardev-send-break con")
             time.sleep(0.3)
