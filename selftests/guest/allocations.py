@@ -14,13 +14,11 @@ there. Client and server are this guest.
 Sites that no phase reached are listed.
 """
 
+import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import re
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -239,22 +237,18 @@ class Sweep:
 
     def io(self, site, times, interval):
         """All transfer modes on a new connection."""
-        mount("3", "ipv4", FOLDER, "noac,lookupcache=none")
-        with self.fault(site, times, interval) as fault:
-            all_modes(self.turn)
-        all_modes(self.turn + 1)
-        expect("connections", counters(FOLDER)["connect_count"], 1)
-        umount(FOLDER)
+        with one_connection("3", "noac,lookupcache=none"):
+            with self.fault(site, times, interval) as fault:
+                all_modes(self.turn)
+            all_modes(self.turn + 1)
         return fault.hits
 
     def callback(self, site, times, interval):
         """A delegation is recalled."""
-        mount("4.1", "ipv4", FOLDER)
-        recall(self.turn)
-        with self.fault(site, times, interval) as fault:
-            recall(self.turn + 1000)
-        expect("connections", counters(FOLDER)["connect_count"], 1)
-        umount(FOLDER)
+        with one_connection("4.1"):
+            recall(self.turn)
+            with self.fault(site, times, interval) as fault:
+                recall(self.turn + 1000)
         return fault.hits
 
     def teardown(self, site, times, interval):
@@ -267,6 +261,15 @@ class Sweep:
         shell("settle")
         start()
         return fault.hits
+
+
+@contextlib.contextmanager
+def one_connection(version, options=""):
+    """A mount whose connection is the same at the end of the block."""
+    mount(version, "ipv4", FOLDER, options)
+    yield
+    expect("connections", counters(FOLDER)["connect_count"], 1)
+    umount(FOLDER)
 
 
 def works():
