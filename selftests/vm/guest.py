@@ -194,7 +194,10 @@ class Guest:
         while not (b"\n" in said and said.endswith(b"(qemu) ")):
             if not select.select([self.monitor], [], [], 20)[0]:
                 raise GuestError(f"{self.name}: QEMU's monitor does not answer '{line}': {said}")
-            said += self.monitor.recv(65536)
+            data = self.monitor.recv(65536)
+            if not data:
+                raise GuestError(f"{self.name}: QEMU is gone")
+            said += data
         return said.decode(errors="replace")
 
     def _answer(self):
