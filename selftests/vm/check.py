@@ -308,7 +308,7 @@ def debug_boots(pairings, device):
     client, server = pairings[-1].split("/")
     every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS + MORE_FAULTS[:1]))
     alone = [Group("cycles", "python3 -B /t/guest/cycles.py 10", 500)]
-    # Not seen to pass over siw so far, the allocations not at all.
+    # Not seen to pass over siw so far.
     if device == "rxe":
         alone[:0] = [
             Group("kunit",
