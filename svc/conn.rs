@@ -39,7 +39,7 @@ use super::{
 use crate::{
     kapi::{
         ext::{
-            patience::patiently,
+            patience,
             ratelimit::limited, //
         },
         rdma::{
@@ -223,7 +223,13 @@ impl Chan {
 
     /// Tries again as long as memory is short, which is no reason to lose the connection. Sleeps.
     pub(super) fn patiently<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
-        patiently(|| self.is_closing(), f)
+        patience::patiently(|| self.is_closing(), f)
+    }
+
+    /// Whether to try again after `error`, as above: it was a shortage, and a moment has passed.
+    /// Sleeps.
+    pub(super) fn pause(&self, error: Error) -> bool {
+        patience::pause(error, || self.is_closing())
     }
 
     /// Closes the connection because of a completion, and says so unless it is an aftermath.

@@ -38,12 +38,9 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::{
-            pages::{
-                PageVec,
-                Piece, //
-            },
-            patience::pause, //
+        ext::pages::{
+            PageVec,
+            Piece, //
         },
         rdma::{
             cq::{
@@ -373,7 +370,7 @@ impl Conn {
             match layout.map(self.qp(), &message.lists(), transfer, buf.cid()) {
                 Ok(()) if transfer.sqes() > chan.sq.depth() => return Err(E2BIG),
                 Ok(()) => return Ok(ctx),
-                Err(e) if pause(e, || chan.is_closing()) => {
+                Err(e) if chan.pause(e) => {
                     pages = transfer.finish().unwrap_or_default();
                 }
                 Err(e) => return Err(e),

@@ -29,7 +29,6 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::patience::pause,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -359,7 +358,7 @@ impl Conn {
                 return Err(EINVAL);
             }
             match out.map(self.qp(), transfer, &map, reply_chunk) {
-                Err(e) if pause(e, || self.chan().is_closing()) => {
+                Err(e) if self.chan().pause(e) => {
                     pages = transfer.finish().unwrap_or_default();
                 }
                 // More RDMA Writes than the Send Queue has entries.
