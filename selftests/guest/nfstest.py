@@ -12,6 +12,8 @@ SERVER = {"ipv4": "192.168.88.2", "ipv6": "fd88::2"}
 EXPORT = "/srv/export"
 # Whether what takes long is wanted.
 LONG = bool(os.environ.get("LONG"))
+# In the debug kernel everything takes several times as long.
+DEBUG = bool(os.environ.get("DEBUG"))
 COUNTERS = (
     "srcport bind_count connect_count connect_time idle_time sends recvs bad_xids req_u bklog_u "
     "read_chunks write_chunks reply_chunks total_rdma_request total_rdma_reply "

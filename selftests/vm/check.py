@@ -225,11 +225,15 @@ class Boot:
         results.begin(f"{self.name} {group.name}")
         pair = self.pair
         variables = (f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server} "
-                     f"LONG={self.long}\n")
+                     f"LONG={self.long} DEBUG={'yes' if self.debug else ''}\n")
         seconds = group.seconds * (DEBUG_SLOWER if self.debug else 1)
         status = pair.client.run(LIB + variables + group.script, seconds, self.on_line)
         results.case(status == 0, "group runs to its end",
                      "" if status == 0 else f"exit status {status}")
+        if not results.clean:
+            for guest in pair.guests:
+                guest.run(LIB + "rdma resource show qp", 60,
+                          lambda line, name=guest.name: print(f"    # {name}: {line}", flush=True))
         if status != 0:
             # The next group shall not find its mounts.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
@@ -287,7 +291,7 @@ class Boot:
 
 # What the debug kernel runs, where everything takes several times as long: one version
 # of NFS over each address family, then all that is about connections and memory.
-DEBUG_PAIR = ("matrix-3-ipv6", "matrix-4.2-ipv4", "load")
+DEBUG_PAIR = ("matrix-3-ipv6", "matrix-4.2-ipv4", "load", "recall")
 
 
 def suites():
@@ -303,7 +307,8 @@ def suites():
 def debug_boots(pairings, device):
     """What the debug kernel is for, over a device of this kind."""
     every = [Boot(f"pair {p}", *p.split("/"),
-                  [group for group in pair_groups() if group.name in DEBUG_PAIR])
+                  [group for group in pair_groups() if group.name in DEBUG_PAIR
+                   and (group.name != "recall" or device == "rxe" and p.endswith("/rust"))])
              for p in pairings]
     client, server = pairings[-1].split("/")
     every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS + MORE_FAULTS[:1]))
