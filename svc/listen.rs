@@ -5,6 +5,8 @@
 //! ```text
 //!   connection request --(CM, adopts the new id)--> waiting --(service thread)--> accept
 //!   address moved      --(CM, marks)--> stale      --(service thread)--> a new listening id
+//!                                         ^                                 |
+//!                                         +-------(timer)---- later <-------+ no such address
 //! ```
 //!
 //! What may sleep long, or destroys a connection id, is not done where the CM calls.
@@ -17,7 +19,10 @@ use super::{
     conn::Conn, //
 };
 use crate::kapi::{
-    ext::patience::patiently,
+    ext::work::{
+        cancel_delayed_sync,
+        xprtiod, //
+    },
     rdma::cm::{
         ConnectRequest,
         Event,
@@ -26,10 +31,7 @@ use crate::kapi::{
     },
     sunrpc::{
         addr::SockAddr,
-        errno::{
-            eaddrnotavail,
-            eafnosupport, //
-        },
+        errno::eafnosupport,
         net::Net,
         svc::{
             Handle,
@@ -40,12 +42,19 @@ use crate::kapi::{
     }, //
 };
 use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
     new_mutex,
     prelude::*,
     sync::{
         aref::ARef,
         Arc,
         Mutex, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
     }, //
 };
 
@@ -55,29 +64,46 @@ const BACKLOG: i32 = 10;
 /// Requests that may wait for a service thread; more are refused and come again.
 const MAX_WAITING: usize = 256;
 
-/// How often to try to listen again at an address that no device has, some 10 ms apart.
-const ADDRESS_TRIES: u32 = 1000;
+/// After how many ms to try again to listen at an address that no device has. Each further pause
+/// is twice as long, but for the last, which is repeated.
+const FIRST_PAUSE_MS: u32 = 10;
+const PAUSES: u32 = 8;
 
 /// A listening endpoint.
 pub(super) struct Listen {
     events: Arc<ListenEvents>,
-    id: Pin<KBox<ListenId>>,
+    addr: SockAddr,
+    /// The lock is held while ids are made and destroyed; the CM's callbacks do not take it.
+    current: Pin<KBox<Mutex<Current>>>,
 }
 
-/// The id, `None` once detached. The lock is held while ids are made and destroyed; the CM's
-/// callbacks do not take it.
-#[pin_data]
-struct ListenId {
-    #[pin]
-    id: Mutex<Option<Id<ListenEvents>>>,
+struct Current {
+    /// `None` while no device has the address, and once detached.
+    id: Option<Id<ListenEvents>>,
+    /// How often the address was not to be had since there was an id.
+    tries: u32,
 }
 
-/// What the CM calls.
+/// What the CM calls, and the timer.
 #[pin_data]
 pub(super) struct ListenEvents {
     handle: Handle<Listen>,
     #[pin]
     state: Mutex<Waiting>,
+    #[pin]
+    later: DelayedWork<ListenEvents>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for ListenEvents { self.later }
+}
+
+impl WorkItem for ListenEvents {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.stale();
+    }
 }
 
 #[derive(Default)]
@@ -107,17 +133,23 @@ pub(super) fn create(
             pin_init!(ListenEvents {
                 handle: handle.clone(),
                 state <- new_mutex!(Waiting::default()),
+                later <- new_delayed_work!("rpcrdma_rs: listen"),
             }),
             GFP_KERNEL,
         )?;
         let id = listening_id(net, addr, &events)?;
         // The service may have asked for any port.
         bound = id.local_addr();
-        let id = KBox::pin_init(
-            pin_init!(ListenId { id <- new_mutex!(Some(id)) }),
-            GFP_KERNEL,
-        )?;
-        Ok(Listen { events, id })
+        let current = Current {
+            id: Some(id),
+            tries: 0,
+        };
+        let current = KBox::pin_init(new_mutex!(current), GFP_KERNEL)?;
+        Ok(Listen {
+            events,
+            addr: bound,
+            current,
+        })
     })?;
     xprt.set_local_addr(&bound);
     xprt.set_remote_name(c"listener");
@@ -138,12 +170,19 @@ fn listening_id(
     Ok(id)
 }
 
+impl ListenEvents {
+    /// Has a service thread make a new id.
+    fn stale(&self) {
+        self.state.lock().stale = true;
+        self.handle.set_conn();
+        self.handle.enqueue();
+    }
+}
+
 impl Handler for ListenEvents {
     fn event(&self, event: Event<'_>) {
         if let Event::AddrChange | Event::DeviceRemoval = event {
-            self.state.lock().stale = true;
-            self.handle.set_conn();
-            self.handle.enqueue();
+            self.stale();
         }
     }
 
@@ -169,36 +208,37 @@ impl Handler for ListenEvents {
 }
 
 impl Listen {
-    /// Replaces an id that does not hear of requests any more; waits for memory and, for some
-    /// time, for the address: its device has it a moment after the move was told.
-    fn renew(&self, xprt: &SvcXprt<Self>) {
-        let mut id = self.id.id.lock();
-        let Some(old) = id.take() else {
-            return;
-        };
-        let addr = old.local_addr();
+    /// Replaces an id that does not hear of requests any more. The address may be gone for a moment,
+    /// its device having it only after the move was told, or until a device is there again: without
+    /// success this comes again later.
+    fn renew(&self, net: &Net) {
+        let mut current = self.current.lock();
         // The address is free only when the old id is gone.
-        drop(old);
-        let mut tries = ADDRESS_TRIES;
-        let new = patiently(
-            || xprt.is_closing(),
-            || match listening_id(xprt.net(), &addr, &self.events) {
-                Err(e) if tries > 0 && (e == ENODEV || e == eaddrnotavail()) => {
-                    tries -= 1;
-                    Err(EAGAIN)
+        drop(current.id.take());
+        let error = match listening_id(net, &self.addr, &self.events) {
+            Ok(new) => {
+                if current.tries > PAUSES {
+                    pr_info!("server: listening at {} again\n", self.addr);
                 }
-                other => other,
-            },
-        );
-        match new {
-            Ok(new) => *id = Some(new),
-            Err(_) if xprt.is_closing() => (),
-            Err(e) => pr_err!(
-                "server: cannot listen at {addr} again after the address moved (error {}); \
-                 write the port to /proc/fs/nfsd/portlist again\n",
-                e.to_errno()
-            ),
+                current.tries = 0;
+                current.id = Some(new);
+                return;
+            }
+            Err(e) => e,
+        };
+        let tries = current.tries.saturating_add(1);
+        current.tries = tries;
+        if tries == PAUSES.saturating_add(1) {
+            pr_warn!(
+                "server: cannot listen at {} since the address moved (error {}); trying again \
+                 until a device has it\n",
+                self.addr,
+                error.to_errno()
+            );
         }
+        let pause = FIRST_PAUSE_MS << tries.min(PAUSES).saturating_sub(1);
+        // It cannot be queued already: it came to this, or the id had gone stale.
+        let _ = xprtiod().enqueue_delayed(self.events.clone(), msecs_to_jiffies(pause));
     }
 }
 
@@ -216,14 +256,15 @@ impl Listener for Listen {
             (pending, core::mem::take(&mut state.stale))
         };
         if stale {
-            this.renew(this);
+            this.renew(this.net());
         }
         accept::accept(this.origin(), pending?)
     }
 
     fn detach(this: &SvcXprt<Self>) {
+        cancel_delayed_sync(&this.events);
         // No callback runs once the id is gone.
-        drop(this.id.id.lock().take());
+        drop(this.current.lock().id.take());
         let waiting = core::mem::take(&mut this.events.state.lock().requests);
         drop(waiting);
     }

@@ -36,6 +36,12 @@ pub(crate) struct SockAddr {
     len: usize,
 }
 
+// SAFETY: A value of its own; the pointer that `storage` has for its alignment is never followed.
+unsafe impl Send for SockAddr {}
+
+// SAFETY: As above, and there is no interior mutability.
+unsafe impl Sync for SockAddr {}
+
 impl SockAddr {
     /// The size of the largest address there can be.
     pub(crate) const MAX_LEN: usize = size_of::<Storage>();

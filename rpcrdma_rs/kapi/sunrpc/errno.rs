@@ -21,8 +21,6 @@ macro_rules! errnos {
 errnos! {
     /// Neither IPv4 nor IPv6.
     eafnosupport = EAFNOSUPPORT;
-    /// No device has the address.
-    eaddrnotavail = EADDRNOTAVAIL;
     /// No buffer space: call again after a delay.
     enobufs = ENOBUFS;
     /// Not connected: connect, then call again.
