@@ -108,9 +108,14 @@ def fail_over():
     """)
 
 
+def device_away():
+    """The bond's RDMA device is removed, and added again after a while."""
+    in_server("rdma link del rdma1 && sleep 5 && rdma link add rdma1 type rxe netdev bond0")
+
+
 def listener_of_one_address():
-    """nfsd listens at the bond's address alone. The CM tells such a listener of a fail over,
-    and forgets it; clients that come later are served all the same."""
+    """nfsd listens at the bond's address alone. The CM tells such a listener of a fail over, or
+    that the device goes, and forgets it; clients that come later are served all the same."""
     if not RUST_SERVER:
         raise Skip("the C server's listener dies, see Documentation/known-issues.rst")
     in_server(f"""
@@ -122,7 +127,11 @@ def listener_of_one_address():
             shell(f"client_mount 4.1 {BOND_ADDRESS} {FOLDER} timeo=50")
             moved(fail_over, "rdma1", reconnects=False)
             umount(FOLDER)
+        shell(f"client_mount 4.1 {BOND_ADDRESS} {FOLDER} timeo=50")
+        moved(device_away, "rdma1")
+        umount(FOLDER)
     finally:
+        shell(f"umount -f -l {FOLDER}", check=False)
         in_server(f"server_stop; server_start && ip addr del {BOND_ADDRESS}/24 dev bond0 && "
                   "ip link set bond0 down")
 
@@ -130,7 +139,7 @@ def listener_of_one_address():
 def cases():
     """The tests."""
     in_server(BOND)
-    with case("a listener of one address, while the bond below fails over"):
+    with case("a listener of one address: the bond below fails over, its RDMA device goes"):
         listener_of_one_address()
     # Nobody tells a connection that its address has gone; the RPC timer finds out.
     mount("4.1", "ipv4", FOLDER, "timeo=50")

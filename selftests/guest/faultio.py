@@ -31,7 +31,7 @@ def serve_from_disk():
 def write_in_time(path, text):
     """Write to a file of a transport, from a process that is killed and tried again
     when it sleeps: sunrpc may leave it so, see Documentation/known-issues.rst."""
-    end, patience = time.monotonic() + 90, 0.2
+    end, patience, states = time.monotonic() + 90, 0.2, []
     while time.monotonic() < end:
         child = os.fork()
         if child == 0:
@@ -45,9 +45,11 @@ def write_in_time(path, text):
             time.sleep(0.002)
         if time.monotonic() < killed:
             return
+        with open(f"{os.path.dirname(path)}/xprt_state", encoding="ascii") as file:
+            states.append(file.read().strip())
         # A slow guest may not have come to the write.
         patience = min(2 * patience, 3)
-    raise AssertionError(f"{path} cannot be written")
+    raise AssertionError(f"{path} cannot be written; the transport was {states}")
 
 
 def force_disconnect(address):
@@ -100,6 +102,8 @@ while not select.select([0], [], [], 0)[0]:
         os.mkdir(f"{folder}/d{turn}")
         os.rename(f"{folder}/d{turn}", f"{folder}/e{turn}")
         os.rmdir(f"{folder}/e{turn}")
+    if turn == 0:
+        print("at work", flush=True)
     turn += 1
 for name, (size, at) in wrote.items():
     check(name, size, at, "in the end")
@@ -108,7 +112,8 @@ print(turn, *(f"{name}:{size}:{at}" for name, (size, at) in wrote.items()))
 
 
 class Churn:
-    """Verified reads and writes in a folder of a mount, by a process of its own."""
+    """Verified reads and writes in a folder of a mount, by a process of its own, which is at
+    work when this is made."""
 
     def __init__(self, folder, flags=0, meta=False):
         self.folder = folder
@@ -116,6 +121,7 @@ class Churn:
         self.job = subprocess.Popen(
             [sys.executable, "-B", "-c", CHURN, folder, str(flags), "meta" if meta else ""],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        expect("first line of the verified I/O", self.job.stdout.readline(), "at work\n")
 
     def __enter__(self):
         return self
