@@ -102,7 +102,7 @@ impl WorkItem for ListenEvents {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.stale();
+        this.mark_stale();
     }
 }
 
@@ -172,7 +172,7 @@ fn listening_id(
 
 impl ListenEvents {
     /// Has a service thread make a new id.
-    fn stale(&self) {
+    fn mark_stale(&self) {
         self.state.lock().stale = true;
         self.handle.set_conn();
         self.handle.enqueue();
@@ -182,7 +182,7 @@ impl ListenEvents {
 impl Handler for ListenEvents {
     fn event(&self, event: Event<'_>) {
         if let Event::AddrChange | Event::DeviceRemoval = event {
-            self.stale();
+            self.mark_stale();
         }
     }
 
