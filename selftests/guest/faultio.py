@@ -31,25 +31,32 @@ def serve_from_disk():
 def write_in_time(path, text):
     """Write to a file of a transport, from a process that is killed and tried again
     when it sleeps: sunrpc may leave it so, see Documentation/known-issues.rst."""
-    end, patience, states = time.monotonic() + 90, 0.2, []
+    end, patience, states = time.monotonic() + 90, 0.1, []
     while time.monotonic() < end:
+        reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            with open(path, "w", encoding="ascii") as file:
-                file.write(text)
-            os._exit(0)
+            try:
+                with open(path, "w", encoding="ascii") as file:
+                    os.write(writing, b"!")
+                    file.write(text)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        os.read(reading, 1)
+        os.close(reading)
         killed = time.monotonic() + patience
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
             if time.monotonic() > killed:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.002)
-        if time.monotonic() < killed:
+        if ended[1] == 0:
             return
+        patience += 0.02
         with open(f"{os.path.dirname(path)}/xprt_state", encoding="ascii") as file:
             states.append(file.read().strip())
-        # A slow guest may not have come to the write.
-        patience = min(2 * patience, 3)
-    raise AssertionError(f"{path} cannot be written; the transport was {states}")
+    raise AssertionError(f"{path} cannot be written; the transport was {states[-5:]}")
 
 
 def force_disconnect(address):
