@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from guest import GuestError, log_faults
@@ -30,7 +31,8 @@ TEST_MODULES = (
     "/src/.debug/selftests/kunit/rpcrdma_kunit.ko",
     "/src/.debug/selftests/kapi/rpcrdma_kapi_test.ko",
 )
-DEBUG_SLOWER = 6
+# How much more time a group gets in the debug kernel, and with --long.
+DEBUG_SLOWER, LONG_SLOWER = 6, 10
 
 EPILOG = """
 Examples:
@@ -72,7 +74,7 @@ FAULTS = [
 ]
 # For Rust on both sides; with --long in every pairing.
 MORE_FAULTS = [
-    Group("disconnects", "python3 -B /t/guest/disconnects.py", 200),
+    Group("disconnects", "python3 -B /t/guest/disconnects.py", 300),
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
 ]
@@ -226,7 +228,8 @@ class Boot:
         pair = self.pair
         variables = (f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server} "
                      f"LONG={self.long} DEBUG={'yes' if self.debug else ''}\n")
-        seconds = group.seconds * (DEBUG_SLOWER if self.debug else 1)
+        seconds = (group.seconds * (DEBUG_SLOWER if self.debug else 1)
+                   * (LONG_SLOWER if self.long else 1))
         status = pair.client.run(LIB + variables + group.script, seconds, self.on_line)
         results.case(status == 0, "group runs to its end",
                      "" if status == 0 else f"exit status {status}")
@@ -237,22 +240,27 @@ class Boot:
         if status != 0:
             # The next group shall not find its mounts.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
-        for guest in pair.guests:
-            self.guest_is_well(guest, group.known)
+        self.guests_are_well(group.known)
         if self.lost_faults:
             results.case(False, "kernel log of the killed guest is clean",
                          "; ".join(self.lost_faults[:5]))
         results.end(time.time() - started)
 
-    def guest_is_well(self, guest, known=()):
-        """No complaint in its log and, where the kernel can tell, no leak."""
-        faults = unknown(guest.new_log_faults(), known)
-        self.results.case(not faults, f"kernel log of {guest.name} is clean",
-                          "; ".join(faults[:5]))
+    def guests_are_well(self, known=()):
+        """No complaint in their logs and, where the kernel can tell, no leak."""
+        guests, leaks = self.pair.guests, {}
         if self.debug:
-            leaks = guest.output(LIB + "memory_leaks", 300)
-            self.results.case(not leaks, f"no memory of {guest.name} has leaked",
-                              leaks.replace("\n", "\n    # "))
+            # It takes a guest half a minute.
+            with ThreadPoolExecutor() as pool:
+                leaks = dict(zip(guests, pool.map(
+                    lambda guest: guest.output(LIB + "memory_leaks", 300), guests)))
+        for guest in guests:
+            faults = unknown(guest.new_log_faults(), known)
+            self.results.case(not faults, f"kernel log of {guest.name} is clean",
+                              "; ".join(faults[:5]))
+            if guest in leaks:
+                self.results.case(not leaks[guest], f"no memory of {guest.name} has leaked",
+                                  leaks[guest].replace("\n", "\n    # "))
 
     def on_line(self, text):
         """A line of a group; "@restart-server" is a wish, the rest results."""
@@ -285,7 +293,7 @@ class Boot:
             status = guest.run(f"rmmod {MODULE[kind]}", 60, lines.append)
             results.case(status == 0, f"{guest.name}: {MODULE[kind]} can be removed",
                          "; ".join(lines))
-            self.guest_is_well(guest)
+        self.guests_are_well()
         results.end(time.time() - started)
 
 
@@ -312,15 +320,14 @@ def debug_boots(pairings, device):
              for p in pairings]
     client, server = pairings[-1].split("/")
     every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS + MORE_FAULTS[:1]))
-    alone = [Group("cycles", "python3 -B /t/guest/cycles.py 10", 500)]
-    # Not seen to pass over siw so far.
+    alone = [
+        Group("kunit", f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
+        Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
+        Group("cycles", "python3 -B /t/guest/cycles.py 10", 500),
+    ]
+    # Which allocations there are does not depend on the device.
     if device == "rxe":
-        alone[:0] = [
-            Group("kunit",
-                  f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
-            Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
-            Group("allocations", "python3 -B /t/guest/allocations.py", 900),
-        ]
+        alone.append(Group("allocations", "python3 -B /t/guest/allocations.py", 900))
     every.append(Boot("alone rust", "rust", "rust", alone, alone=True))
     every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
