@@ -56,7 +56,7 @@ def cycle(number):
     # Nobody is there to reclaim anything; else each start has 10 s of grace.
     # nfsdcld ends with nfsd. Without it the grace period of 10 s cannot be ended.
     shell(f"module_load {KIND} && {{ pidof nfsdcld >/dev/null || nfsdcld; }} && "
-          "rpc.nfsd --rdma=$PORT 4")
+          "nfsd_start 4")
     # Refused if there is no grace period, as after the first start.
     shell("echo Y >/proc/fs/nfsd/v4_end_grace", check=False)
     mount(version, family, FOLDER)
