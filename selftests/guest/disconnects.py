@@ -91,7 +91,7 @@ def injected(count, side):
             f"echo 100 >probability && echo {count} >times")
         while int(run(f"cat {FAIL}/times")) > 0:
             expect_that("the injection does not come to its end",
-                        time.monotonic() < begun + 2 * count + 60)
+                        time.monotonic() < begun + 6 * count + 60)
             for churn in churns:
                 churn.runs()
             time.sleep(1)
