@@ -12,7 +12,7 @@ The mount goes on each time.
 import os
 import time
 
-from faultio import Churn
+from faultio import Churn, revive
 from nfstest import Skip, case, counters, expect, expect_that, mount, shell, umount
 
 RUST_SERVER = os.environ["SERVER_MODULE"] == "rust"
@@ -48,17 +48,6 @@ ip addr replace 192.168.88.2/24 dev eth0
 for device in bond0 mv0 mv1; do ip link del $device; done 2>/dev/null || :
 """
 
-# An rxe device whose CM had something to send when there was no route is deaf to the CM from
-# then on, see Documentation/known-issues.rst.
-REVIVE = r"""
-rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR .*|\1|p' |
-while read -r device; do
-    netdev=$(rdma link show $device/1 | sed 's/.* netdev \([^ ]*\).*/\1/')
-    rdma link del $device && rdma link add $device type rxe netdev $netdev &&
-    echo "known issue: the CM of $device ($netdev) was deaf; made the device again"
-done
-"""
-
 
 def in_server(script):
     """Run shell text in the other guest."""
@@ -83,7 +72,7 @@ def moved(change, device, reconnects=True):
         while reconnects and counters(FOLDER)["connect_count"] == before:
             expect_that("the mount does not connect again", time.monotonic() < started + 90)
             time.sleep(1)
-            print(shell(REVIVE) + in_server(REVIVE), end="", flush=True)
+            revive()
         time.sleep(1)
         turns = one.stop() + two.stop()
     print(f"{counters(FOLDER)['connect_count'] - before} new connections; {turns} rounds of "

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from faultio import DISK, Churn, serve_from_disk
+from faultio import DISK, Churn, revive, serve_from_disk
 from nfstest import LONG, case, data, expect, expect_that, mount, read_file, shell, umount, \
     write_file
 
@@ -71,6 +71,7 @@ def link_down(seconds):
     shell("qemu_monitor set_link nic off")
     time.sleep(seconds)
     shell("qemu_monitor set_link nic on")
+    revive()
 
 
 def nfsd_restarted():
@@ -94,6 +95,7 @@ def soft_mount():
     finally:
         seconds = time.monotonic() - started
         shell("qemu_monitor set_link nic on")
+        revive()
     expect_that(f"READ ended with {errno.errorcode.get(error, error)}",
                 error in (errno.ETIMEDOUT, errno.EIO))
     expect_that(f"it took {seconds:.0f} s", seconds < 60)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from faultio import Churn
+from faultio import Churn, revive
 from nfstest import LONG, case, counters, data, expect, expect_that, mount, read_file, shell, \
     umount, write_file
 
@@ -44,6 +44,7 @@ def bad_network(network, folders, seconds):
         finally:
             shell("tc qdisc del dev eth0 root")
             shell("peer 'tc qdisc del dev eth0 root'")
+        revive()
         turns = one.stop() + two.stop()
     mine = json.loads(statistics)[0]
     connected = sum(counters(folder)["connect_count"] - before[folder] for folder in folders)
