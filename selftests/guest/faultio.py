@@ -20,9 +20,8 @@ mount --bind /srv/disk/export {EXPORT} &&
 mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
 """
 
-
-# An rxe device whose CM could not send something, for want of a route or a queue, is deaf to the CM from
-# then on, see Documentation/known-issues.rst.
+# An rxe device whose CM could not send something, for want of a route or a queue, is deaf to
+# the CM from then on, see Documentation/known-issues.rst.
 REVIVE = r"""
 rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR .*|\1|p' |
 while read -r device; do
