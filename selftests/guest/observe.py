@@ -240,6 +240,16 @@ def test_views(client):
                     found["srcaddr"].startswith("192.168.88."))
 
 
+def test_callback_views():
+    """What sunrpc shows of the server's transport for callbacks."""
+    with case("server: debugfs shows where callbacks go"):
+        found = []
+        mounted(lambda: found.append(shell("peer 'cat /sys/kernel/debug/sunrpc/rpc_xprt/*/info'")))
+        info = dict(re.findall(r"^(\w+):\s*(\S*)", found[0], re.MULTILINE))
+        expect("address", info.get("addr"), "192.168.88.1")
+        expect_that(f"the port is a number: {info.get('port')}", info.get("port", "").isdigit())
+
+
 def main():
     """All of it."""
     client = Side("client", os.environ["CLIENT_MODULE"])
@@ -252,6 +262,7 @@ def main():
     if client.module == "rust":
         test_client_events(client)
         test_views(client)
+    test_callback_views()
     if server.module == "rust":
         test_server_events(server)
 

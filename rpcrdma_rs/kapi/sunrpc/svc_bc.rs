@@ -18,7 +18,10 @@ use super::{
     },
     svc::SvcXprt,
     svc_ops::Connection,
-    text::Text,
+    text::{
+        Strings,
+        Text, //
+    },
     xdr_buf::XdrBuf, //
 };
 use core::{
@@ -68,6 +71,7 @@ struct CallbackXprt {
     base: bindings::rpc_xprt,
     timeout: bindings::rpc_timeout,
     addr: Text<64>,
+    strings: Strings,
 }
 
 /// The static memory of the class of `T`.
@@ -267,6 +271,7 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
         });
         addr_of_mut!((*this).addr).write(Text::new());
         (*this).addr.set(format_args!("{}", addr.display_ip()));
+        addr_of_mut!((*this).strings).write(Strings::new(&addr));
         (*xprt).timeout = addr_of_mut!((*this).timeout);
         bindings::rpcrdma_shim_xprt_set_bound(xprt);
         bindings::rpcrdma_shim_xprt_set_connected(xprt);
@@ -279,11 +284,7 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
         (*xprt).max_payload = T::max_call(server);
         let text = &mut (*xprt).address_strings;
         text[bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize] = (*this).addr.as_ptr();
-        text[bindings::rpc_display_format_t_RPC_DISPLAY_PROTO as usize] = c"rdma".as_char_ptr();
-        text[bindings::rpc_display_format_t_RPC_DISPLAY_NETID as usize] = match addr.is_ipv6() {
-            true => c"rdma6".as_char_ptr(),
-            false => c"rdma".as_char_ptr(),
-        };
+        (*this).strings.publish(text, addr.is_ipv6());
         // Given up in `destroy`.
         bindings::__module_get(module);
         // This reference is the server transport's, which gives it up when it is freed. The one

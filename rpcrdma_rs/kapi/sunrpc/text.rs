@@ -7,9 +7,15 @@ use core::fmt::{
     Write as _, //
 };
 
-use kernel::ffi::c_char;
+use kernel::{
+    ffi::c_char,
+    str::CStrExt, //
+};
 
-use super::addr::SockAddr;
+use super::{
+    super::bindings,
+    addr::SockAddr, //
+};
 
 /// A C string of less than `N` bytes; what does not fit is cut off.
 ///
@@ -59,6 +65,9 @@ impl<const N: usize> fmt::Write for Text<N> {
     }
 }
 
+/// As `struct rpc_xprt` has them.
+type AddressStrings = [*const c_char; bindings::rpc_display_format_t_RPC_DISPLAY_MAX as usize];
+
 /// Strings that `address_strings` of the `rpc_xprt` point to.
 pub(super) struct Strings {
     /// The address in hexadecimal.
@@ -92,6 +101,17 @@ impl Strings {
         }
         this.set_port(server.port());
         this
+    }
+
+    /// Has `to`, the `address_strings` of the transport that these strings are part of, point to
+    /// them and to what is the same for all, that is to all but the address itself.
+    pub(super) fn publish(&self, to: &mut AddressStrings, v6: bool) {
+        to[bindings::rpc_display_format_t_RPC_DISPLAY_PORT as usize] = self.port.as_ptr();
+        to[bindings::rpc_display_format_t_RPC_DISPLAY_PROTO as usize] = c"rdma".as_char_ptr();
+        to[bindings::rpc_display_format_t_RPC_DISPLAY_HEX_ADDR as usize] = self.hex_addr.as_ptr();
+        to[bindings::rpc_display_format_t_RPC_DISPLAY_HEX_PORT as usize] = self.hex_port.as_ptr();
+        to[bindings::rpc_display_format_t_RPC_DISPLAY_NETID as usize] =
+            if v6 { c"rdma6" } else { c"rdma" }.as_char_ptr();
     }
 
     /// Replaces the port.

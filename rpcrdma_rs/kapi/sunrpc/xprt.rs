@@ -500,17 +500,10 @@ impl<T: XprtOps> Xprt<T> {
         // SAFETY: By the safety requirement; the strings live as long as the allocation that
         // has both, and constants for ever.
         unsafe {
-            let strings = &*self.strings.get();
-            let to = &mut (*self.as_ptr()).address_strings;
-            let v6 = self.server().is_ipv6();
-            to[bindings::rpc_display_format_t_RPC_DISPLAY_PORT as usize] = strings.port.as_ptr();
-            to[bindings::rpc_display_format_t_RPC_DISPLAY_PROTO as usize] = c"rdma".as_char_ptr();
-            to[bindings::rpc_display_format_t_RPC_DISPLAY_HEX_ADDR as usize] =
-                strings.hex_addr.as_ptr();
-            to[bindings::rpc_display_format_t_RPC_DISPLAY_HEX_PORT as usize] =
-                strings.hex_port.as_ptr();
-            to[bindings::rpc_display_format_t_RPC_DISPLAY_NETID as usize] =
-                if v6 { c"rdma6" } else { c"rdma" }.as_char_ptr();
+            (*self.strings.get()).publish(
+                &mut (*self.as_ptr()).address_strings,
+                self.server().is_ipv6(),
+            );
         }
     }
 
