@@ -205,6 +205,25 @@ rdma_leftovers() {
 	rdma resource show cq | grep -v 'comm \[ib_core\]'
 }
 
+# what_waits: for a job whose time is over: who is in an RPC, what RPCs wait for, and whether
+# their connections carry anything.
+what_waits() {
+	local process
+	for process in /proc/[0-9]*; do
+		grep -q -e rpc_ -e nfs -e svc_ -e rdma "$process/stack" || continue
+		# One that waits for work.
+		! grep -q svc_recv "$process/stack" || continue
+		echo "$process $(cat "$process/comm")"
+		cat "$process/stack"
+	done
+	tail -n +1 /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/{dstaddr,xprt_info,xprt_state} \
+		/sys/kernel/debug/sunrpc/rpc_clnt/*/tasks /proc/fs/nfsd/clients/*/info
+	rdma resource show qp
+	sleep 3
+	echo "3 s later:"
+	rdma resource show qp
+} 2>/dev/null
+
 # memory_leaks: what kmemleak finds unreferenced and has not told before. An object
 # is reported when it was so at two scans, and 5 s old.
 memory_leaks() {

@@ -235,7 +235,7 @@ class Boot:
                      "" if status == 0 else f"exit status {status}")
         if not results.clean:
             for guest in pair.guests:
-                guest.run(LIB + "rdma resource show qp", 60,
+                guest.run(LIB + "what_waits", 60,
                           lambda line, name=guest.name: print(f"    # {name}: {line}", flush=True))
         if status != 0:
             # The next group shall not find its mounts.

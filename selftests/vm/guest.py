@@ -285,7 +285,7 @@ class Guest:
                 file.write(script)
             self.port.sendall(f"run {job} {seconds}\n".encode())
             # The guest ends the job itself; the host waits a little longer.
-            return int(self._read_until_end(job, seconds + 30, on_line or self.echo)[1])
+            return int(self._read_until_end(job, seconds + 60, on_line or self.echo)[1])
 
     def output(self, command, seconds=60):
         """What a command prints; raises GuestError if it fails."""
