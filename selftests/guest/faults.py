@@ -17,10 +17,10 @@ import sys
 import time
 
 from faultio import DISK, Churn, revive, serve_from_disk
-from nfstest import LONG, case, data, expect, expect_that, mount, read_file, shell, umount, \
-    write_file
+from nfstest import LONG, Skip, case, counters, data, expect, expect_that, mount, read_file, \
+    shell, umount, write_file
 
-MODULE = os.environ["SERVER_MODULE"]
+CLIENT, MODULE = os.environ["CLIENT_MODULE"], os.environ["SERVER_MODULE"]
 MIB = 1 << 20
 
 
@@ -72,6 +72,17 @@ def link_down(seconds):
     time.sleep(seconds)
     shell("qemu_monitor set_link nic on")
     revive()
+
+
+def neighbour_changed(folder):
+    """The server's hardware address changes, as with a fail over there, and is what it was."""
+    if CLIENT == "c":
+        raise Skip("the C client may hang then, see Documentation/known-issues.rst")
+    connections = counters(folder)["connect_count"]
+    under_io(folder, lambda: shell("""
+        ip neigh replace $SERVER lladdr 52:54:00:88:00:77 dev eth0
+        ip neigh replace $SERVER lladdr $SERVER_MAC dev eth0"""))
+    expect_that("no new connection was made", counters(folder)["connect_count"] > connections)
 
 
 def nfsd_restarted():
@@ -150,6 +161,8 @@ def main():
     for seconds in (1, 10, 70) if LONG else (1, 10):
         with case(f"link down for {seconds} s under I/O"):
             under_io(folder, lambda: link_down(seconds))
+    with case("the server's hardware address changes under I/O"):
+        neighbour_changed(folder)
     with case("nfsd stopped and started under I/O"):
         under_io(folder, nfsd_restarted)
     with case("soft mount: an error in time, and recovery"):
