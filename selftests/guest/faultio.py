@@ -20,23 +20,10 @@ mount --bind /srv/disk/export {EXPORT} &&
 mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
 """
 
-# An rxe device whose CM could not send something, for want of a route or a queue, is deaf to
-# the CM from then on, see Documentation/known-issues.rst.
-REVIVE = r"""
-rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR .*|\1|p' |
-while read -r device; do
-    netdev=$(rdma link show $device/1 | sed 's/.* netdev \([^ ]*\).*/\1/')
-    rdma link del $device && rdma link add $device type rxe netdev $netdev &&
-    echo "known issue: the CM of $device ($netdev) was deaf; made the device again"
-done
-"""
-
 
 def revive():
     """Make devices of both guests again that are deaf."""
-    with open("/t/revive.sh", "w", encoding="ascii") as file:
-        file.write(REVIVE)
-    print(shell("bash /t/revive.sh; peer 'bash /t/revive.sh'"), end="", flush=True)
+    print(shell("devices_revive; peer devices_revive"), end="", flush=True)
 
 
 def serve_from_disk():

@@ -54,11 +54,23 @@ qemu_monitor() {
 
 # --- the RDMA device ---------------------------------------------------------
 
-# device_add: rdma0 is there again after "rdma link del rdma0".
+# device_add [NAME NETDEV]: the device is there again after "rdma link del".
 device_add() {
 	local type
 	type=$(sed 's/.*guest.device=\([a-z]*\).*/\1/' /proc/cmdline)
-	rdma link add rdma0 type "$type" netdev eth0
+	rdma link add "${1-rdma0}" type "$type" netdev "${2-eth0}"
+}
+
+# devices_revive: an rxe device whose CM could not send something, for want of a route or a
+# queue, is deaf to the CM from then on, see Documentation/known-issues.rst. Makes it again.
+devices_revive() {
+	local device netdev
+	rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR .*|\1|p' |
+		while read -r device; do
+			netdev=$(rdma link show "$device/1" | sed 's/.* netdev \([^ ]*\).*/\1/')
+			rdma link del "$device" && device_add "$device" "$netdev" &&
+				echo "known issue: the CM of $device ($netdev) was deaf; made the device again"
+		done
 }
 
 # --- modules ------------------------------------------------------------------
