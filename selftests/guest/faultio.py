@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Verified I/O that goes on while something breaks, and a server whose files are on a disk."""
 
+import contextlib
 import glob
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
-from nfstest import EXPORT, data, expect, expect_that, shell
+from nfstest import EXPORT, SERVER, data, expect, expect_that, shell
 
 DISK = f"""
 modprobe -a loop ext4
@@ -24,6 +26,19 @@ mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
 def revive():
     """Make devices of both guests again that are deaf."""
     print(shell("devices_revive; peer devices_revive"), end="", flush=True)
+
+
+@contextlib.contextmanager
+def no_link():
+    """The client's link is down, and then up again."""
+    shell("qemu_monitor set_link nic off")
+    try:
+        yield
+    finally:
+        shell("qemu_monitor set_link nic on")
+        revive()
+        if os.environ["CLIENT_MODULE"] == "c":
+            connect_anew()
 
 
 def serve_from_disk():
@@ -64,9 +79,9 @@ def write_in_time(path, text):
     raise AssertionError(f"{path} cannot be written; the transport was {states[-5:]}")
 
 
-def force_disconnect(address):
+def break_transports(address):
     """Have sunrpc break the transports that lead to `address`: whoever writes the address of one
-    does so, even if it is the same."""
+    does so, even if it is the same. Returns how many there are."""
     found = 0
     for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
         with open(path, encoding="ascii") as file:
@@ -74,7 +89,20 @@ def force_disconnect(address):
                 continue
         write_in_time(path, address)
         found += 1
-    expect_that(f"no transport to {address} in sysfs", found > 0)
+    return found
+
+
+def force_disconnect(address):
+    """Break the transports that lead to `address`, of which there must be one."""
+    expect_that(f"no transport to {address} in sysfs", break_transports(address) > 0)
+
+
+def connect_anew():
+    """What the C client needs once the CM has called the server unreachable, which is when the
+    neighbour is resolved again after the link was down: see Documentation/known-issues.rst."""
+    for address in SERVER.values():
+        socket.create_connection((address, 2049), 60).close()
+        break_transports(address)
 
 
 # Writes files of several sizes, syncs them, reads them back past all caches and

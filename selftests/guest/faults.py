@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from faultio import DISK, Churn, revive, serve_from_disk
+from faultio import DISK, Churn, no_link, serve_from_disk
 from nfstest import LONG, Skip, case, counters, data, expect, expect_that, mount, read_file, \
     shell, umount, write_file
 
@@ -68,10 +68,8 @@ def under_io(folder, fault, seconds=120):
 
 def link_down(seconds):
     """The link is down for some time."""
-    shell("qemu_monitor set_link nic off")
-    time.sleep(seconds)
-    shell("qemu_monitor set_link nic on")
-    revive()
+    with no_link():
+        time.sleep(seconds)
 
 
 def neighbour_changed(folder):
@@ -97,16 +95,13 @@ def soft_mount():
     write_file(f"{folder}/soft", data(MIB, 3))
     fd = os.open(f"{folder}/soft", os.O_RDONLY | os.O_DIRECT)
     memory = mmap.mmap(-1, MIB)
-    shell("qemu_monitor set_link nic off")
-    started, error = time.monotonic(), 0
-    try:
-        os.preadv(fd, [memory], 0)
-    except OSError as failure:
-        error = failure.errno
-    finally:
+    with no_link():
+        started, error = time.monotonic(), 0
+        try:
+            os.preadv(fd, [memory], 0)
+        except OSError as failure:
+            error = failure.errno
         seconds = time.monotonic() - started
-        shell("qemu_monitor set_link nic on")
-        revive()
     expect_that(f"READ ended with {errno.errorcode.get(error, error)}",
                 error in (errno.ETIMEDOUT, errno.EIO))
     expect_that(f"it took {seconds:.0f} s", seconds < 60)

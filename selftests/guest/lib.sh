@@ -172,16 +172,6 @@ client_start() {
 	modprobe nfsv3
 	rpc_pipefs_mount
 	rpc_services_start
-	[ ! -e /sys/module/rpcrdma ] || one_guest || neighbours_keep
-}
-
-# neighbours_keep: the C client is not told that the server's hardware address has changed, as
-# it is when the link was down; it may hang from then on, see Documentation/known-issues.rst.
-neighbours_keep() {
-	local address
-	for address in "$SERVER" "$SERVER6"; do
-		ip neigh replace "$address" lladdr "$SERVER_MAC" dev eth0 nud permanent
-	done
 }
 
 # client_mount VERSION ADDRESS FOLDER [OPTIONS]: mount the export over RDMA.

@@ -3,7 +3,7 @@
 
 import time
 
-from faultio import force_disconnect
+from faultio import force_disconnect, no_link
 from nfstest import EXPORT, SERVER, case, expect_that, mount, shell, umount
 from recall import PLAIN, SEVERAL, Opened, create_files, finish_second, start_second
 
@@ -17,13 +17,10 @@ def under_way(opened, name, work=lambda: None):
     `work`, and the link is up again.
 
     nfsd forgets a recall that it has to make while a client has no connection."""
-    shell("qemu_monitor set_link nic off")
-    try:
+    with no_link():
         start_second(opened, name, FEW)
         time.sleep(3)
         work()
-    finally:
-        shell("qemu_monitor set_link nic on")
     finish_second(name)
     opened.see(name)
 

@@ -10,7 +10,9 @@ memory waits for it.
 import os
 import subprocess
 import sys
+import time
 
+from faultio import no_link
 from nfstest import EXPORT, Delta, Skip, case, expect, expect_that, mount, shell, umount
 
 FOLDER = "/mnt/swap"
@@ -82,7 +84,9 @@ def use(link):
         user.stdin.write("\n")
         user.stdin.flush()
         if link:
-            shell("sleep 1; qemu_monitor set_link nic off; sleep 8; qemu_monitor set_link nic on")
+            time.sleep(1)
+            with no_link():
+                time.sleep(8)
         output = user.communicate(timeout=200)[0]
         expect("last line", output, "verified\n")
         expect("exit status", user.returncode, 0)

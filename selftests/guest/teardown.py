@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+from faultio import no_link
 from nfstest import EXPORT, case, data, expect, expect_that, mount, shell, umount
 
 MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
@@ -58,22 +59,21 @@ def forced(folder):
     mount("3", "ipv4", folder, "nolock")
     jobs = [busy(f"{folder}/forced-{what}", what) for what in ("read", "write")]
     time.sleep(0.5)
-    shell("qemu_monitor set_link nic off")
-    started = time.monotonic()
     try:
-        time.sleep(1)
-        # Without the helper, which would ask the server's mountd.
-        while shell(f"umount -i -f {folder} 2>&1 && echo gone || :").strip() != "gone":
-            expect_that("umount -f does not succeed", time.monotonic() < started + 60)
-            time.sleep(0.5)
-        seconds = time.monotonic() - started
-        seen = [int(job.communicate(timeout=30)[0]) for job in jobs]
-        expect_that(f"the processes saw errno {seen}", set(seen) <= ENDED)
-        expect_that("it is mounted still", not os.path.ismount(folder))
+        with no_link():
+            started = time.monotonic()
+            time.sleep(1)
+            # Without the helper, which would ask the server's mountd.
+            while shell(f"umount -i -f {folder} 2>&1 && echo gone || :").strip() != "gone":
+                expect_that("umount -f does not succeed", time.monotonic() < started + 60)
+                time.sleep(0.5)
+            seconds = time.monotonic() - started
+            seen = [int(job.communicate(timeout=30)[0]) for job in jobs]
+            expect_that(f"the processes saw errno {seen}", set(seen) <= ENDED)
+            expect_that("it is mounted still", not os.path.ismount(folder))
     finally:
         for job in jobs:
             job.kill()
-        shell("qemu_monitor set_link nic on")
     print(f"unmounted after {seconds:.1f} s")
     no_connection_left()
 
@@ -94,16 +94,13 @@ os.write(fd, data(6 << 20, 9))
 os.fsync(fd)
 os.close(fd)'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     expect("first line of the process", job.stdout.readline(), "ready\n")
-    shell("qemu_monitor set_link nic off")
-    try:
+    with no_link():
         job.stdin.write("\n")
         job.stdin.flush()
         time.sleep(1)
         shell(f"timeout 10 umount -i -l {folder}")
         expect_that("it is mounted still", not os.path.ismount(folder))
         expect("the process while the link is down", job.poll(), None)
-    finally:
-        shell("qemu_monitor set_link nic on")
     expect("how the process ended", job.wait(90), 0)
     with open("/tmp/lazy", "wb") as file:
         file.write(data(6 << 20, 9))
