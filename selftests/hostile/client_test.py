@@ -3,7 +3,6 @@
 
 Starts the fake server on ADDRESS, mounts it, runs the cases, unmounts."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -19,16 +18,7 @@ OPTIONS = ("vers=3,proto=rdma,port={port},mountproto=tcp,mountport={mountport},m
 
 def main():
     """The tool."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=("c", "rust"), required=True)
-    parser.add_argument("--only", metavar="REGEX", help="cases whose name it is found in")
-    parser.add_argument("--fuzz", type=int, metavar="SEED", help="add random answers")
-    parser.add_argument("--seconds", type=int, default=20, help="for how long")
-    parser.add_argument("address")
-    parser.add_argument("port", type=int)
-    args = parser.parse_args()
-    if args.fuzz is not None:
-        client_fuzz.add(TABLE, args.fuzz, args.seconds)
+    args = TABLE.arguments(__doc__, client_fuzz.add)
     MountServer(args.address, args.port + 1).start()
     fake = FakeServer(peer.Device(), args.address, args.port)
     fake.start()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """A table of cases, run one by one, with KTAP output and an eye on the log."""
 
+import argparse
 import os
 import re
 import time
@@ -52,6 +53,21 @@ class Table:
             self.cases.append((name, function, fixed))
             return function
         return add
+
+    def arguments(self, description, fuzz=None):
+        """The command line of a test; `fuzz` adds random cases, by seed and seconds, to a table."""
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--kind", choices=("c", "rust"), required=True)
+        parser.add_argument("--only", metavar="REGEX", help="cases whose name it is found in")
+        if fuzz:
+            parser.add_argument("--fuzz", type=int, metavar="SEED", help="add random cases")
+            parser.add_argument("--seconds", type=int, default=20, help="for how long")
+        parser.add_argument("address")
+        parser.add_argument("port", type=int)
+        args = parser.parse_args()
+        if fuzz and args.fuzz is not None:
+            fuzz(self, args.fuzz, args.seconds)
+        return args
 
     def run(self, subject, after, only=None):
         """Run all; `subject` is each case's first argument, `after` is called after

@@ -3,7 +3,6 @@
 
 Starts the relay on ADDRESS, mounts nfsd through it over version 4.1, runs the cases, unmounts."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -17,12 +16,7 @@ OPTIONS = "vers=4.1,proto=rdma,port={port},soft,timeo=30,retrans=2,noac,sec=sys"
 
 def main():
     """The tool."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=("c", "rust"), required=True)
-    parser.add_argument("--only", metavar="REGEX", help="cases whose name it is found in")
-    parser.add_argument("address")
-    parser.add_argument("port", type=int)
-    args = parser.parse_args()
+    args = TABLE.arguments(__doc__)
     relay = Relay(peer.Device(), args.address, args.port, (args.address, 2049))
     relay.start()
     folder = "/run/reverse"
