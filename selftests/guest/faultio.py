@@ -101,8 +101,19 @@ def connect_anew():
     """What the C client needs once the CM has called the server unreachable, which is when the
     neighbour is resolved again after the link was down: see Documentation/known-issues.rst."""
     for address in SERVER.values():
-        socket.create_connection((address, 2049), 60).close()
+        reached(address)
         break_transports(address)
+
+
+def reached(address):
+    """Wait until the server's neighbour entry is whole again."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection((address, 2049), 10).close()
+        except OSError:
+            expect_that(f"{address} cannot be reached", time.monotonic() < end)
+            time.sleep(0.2)
 
 
 # Writes files of several sizes, syncs them, reads them back past all caches and
