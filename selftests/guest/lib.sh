@@ -219,7 +219,7 @@ rdma_leftovers() {
 }
 
 # what_waits: for a job whose time is over: who is in an RPC, what RPCs wait for, and whether
-# their connections carry anything.
+# the network and their connections carry anything.
 what_waits() {
 	local process
 	for process in /proc/[0-9]*; do
@@ -232,8 +232,9 @@ what_waits() {
 	tail -n +1 /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/{dstaddr,xprt_info,xprt_state} \
 		/sys/kernel/debug/sunrpc/rpc_clnt/*/tasks /proc/fs/nfsd/clients/*/info
 	rdma resource show qp
-	sleep 3
-	echo "3 s later:"
+	echo "some seconds later:"
+	ping -c 2 -w 4 192.168.88.1 | tail -n 2
+	ping -c 2 -w 4 "$SERVER" | tail -n 2
 	rdma resource show qp
 } 2>/dev/null
 

@@ -93,8 +93,14 @@ class Pair:
         return guest
 
     def restart_server(self):
-        """Kill the server guest as a power cut would, and start it again."""
+        """Kill the server guest as a power cut would, and start it again.
+
+        When the wire breaks in the middle of a packet, QEMU never sends another; so the
+        client stands still until the wire is empty."""
+        self.client.qemu_command("stop")
+        time.sleep(0.2)
         self.server.kill()
+        self.client.qemu_command("cont")
         self.guests.remove(self.server)
         self.server = self._boot("server", "2", self._wire() + ",server=on")
         self.server.peer = self.client
