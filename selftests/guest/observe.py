@@ -71,6 +71,10 @@ class Side:
         self.shell(f"{tracing} && echo >trace && echo 1 >events/rpcrdma/enable")
         try:
             work()
+            # The last Send ends after the client has what it carried.
+            self.shell(f"{tracing} && for try in {{1..50}}; do "
+                       "[ $(grep -c rdma_post_send: trace) = $(grep -c rdma_wc_send: trace) ] && "
+                       "break; sleep 0.1; done")
         finally:
             self.shell(f"{tracing} && echo 0 >events/rpcrdma/enable")
         # Only what follows the time stamp: event and fields.
