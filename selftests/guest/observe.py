@@ -71,15 +71,22 @@ class Side:
         self.shell(f"{tracing} && echo >trace && echo 1 >events/rpcrdma/enable")
         try:
             work()
-            # The last Send ends after the client has what it carried.
-            self.shell(f"{tracing} && for try in {{1..50}}; do "
-                       "[ $(grep -c rdma_post_send: trace) = $(grep -c rdma_wc_send: trace) ] && "
-                       "break; sleep 0.1; done")
         finally:
             self.shell(f"{tracing} && echo 0 >events/rpcrdma/enable")
         # Only what follows the time stamp: event and fields.
         text = self.shell(f"{tracing} && sed -n 's/^.*[0-9]: \\(\\(xprt\\|svc\\)rdma_\\)/\\1/p' trace")
         return text.splitlines()
+
+    def sends(self):
+        """The trace events of Sends, of a mount in which something is done: the last ends after
+        the client has what it carried."""
+        def work():
+            mounted(io)
+            self.shell("""cd /sys/kernel/tracing && for try in {1..50}; do
+                [ $(grep -c rdma_post_send: trace) = $(grep -c rdma_wc_send: trace) ] && break
+                sleep 0.1
+            done""")
+        return self.events(work)
 
 
 def names(events):
@@ -180,7 +187,7 @@ def test_counters(server):
 def test_client_events(client):
     """Trace events of our client."""
     with case("client: events tell how a WRITE and a READ travel"):
-        events = client.events(lambda: mounted(io))
+        events = client.sends()
         wanted = {f"xprtrdma_{name}" for name in (
             "op_connect", "connect", "inline_thresh", "createmrs", "frwr_alloc", "post_recvs",
             "marshal", "chunk_read", "chunk_write", "mr_map", "mr_fastreg", "post_send",
@@ -196,7 +203,7 @@ def test_client_events(client):
 def test_server_events(server):
     """Trace events of our server."""
     with case("server: events tell how a WRITE and a READ travel"):
-        events = server.events(lambda: mounted(io))
+        events = server.sends()
         wanted = {f"svcrdma_{name}" for name in (
             "wc_recv", "decode_rqst", "decode_rseg", "post_read_chunk", "wc_read",
             "read_finished", "post_write_chunk", "post_send", "wc_send")}
