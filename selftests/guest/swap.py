@@ -44,7 +44,8 @@ def cgroup():
     shell("mountpoint -q /sys/fs/cgroup || mount -t cgroup2 none /sys/fs/cgroup\n"
           "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     os.makedirs(CGROUP, exist_ok=True)
-    with open(f"{CGROUP}/memory.max", "w", encoding="ascii") as file:
+    # With a hard limit, what the process runs from is a part of it that may not leave it enough.
+    with open(f"{CGROUP}/memory.high", "w", encoding="ascii") as file:
         file.write(str(LIMIT_MIB << 20))
 
 

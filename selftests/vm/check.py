@@ -77,13 +77,13 @@ MORE_FAULTS = [
     Group("disconnects", "python3 -B /t/guest/disconnects.py", 300),
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
+    Group("teardown", "python3 -B /t/guest/teardown.py", 300),
 ]
 # Those that have not been seen to pass in every pairing are with --long alone.
 LONG_FAULTS = [
     Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
     Group("swap", "python3 -B /t/guest/swap.py", 600),
-    Group("teardown", "python3 -B /t/guest/teardown.py", 300),
 ]
 ALONE = [
     Group("setup", "python3 -B /t/guest/setup.py", 200),
