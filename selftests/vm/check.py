@@ -79,7 +79,7 @@ MORE_FAULTS = [
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
     Group("teardown", "python3 -B /t/guest/teardown.py", 300),
 ]
-# Those that have not been seen to pass in every pairing are with --long alone.
+# With --long alone: what takes long, or has not been seen to pass in every pairing.
 LONG_FAULTS = [
     Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
