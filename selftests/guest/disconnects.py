@@ -18,28 +18,38 @@ from nfstest import LONG, SERVER, Skip, case, counters, expect_that, mount, shel
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
 CHANCE = random.Random(8166)
+PREFIX = {"ipv4": 32, "ipv6": 128}
 MOUNTS = {"/mnt/dis-4": ("4.1", "ipv4"), "/mnt/dis-3": ("3", "ipv6")}
 
 
-# In the server's guest: takes an address from a file, until that is empty.
+# In the server's guest: carries out the commands of ip in a file, until that is empty.
 BREAKER = """
 while :; do
     until [ -e /t/break ]; do sleep 0.02; done
-    read -r address </t/break || break
-    ip addr add "$address" dev lo && ip addr del "$address" dev lo && rm /t/break || exit 1
+    [ -s /t/break ] || break
+    ip -batch /t/break && rm /t/break || exit 1
 done
 rm /t/break
 """
 
 
-def from_server(address):
-    """Have nfsd close the connections of `address`."""
+def from_client(families):
+    """Have sunrpc break the client's connections to the server's addresses."""
+    for family in families:
+        force_disconnect(SERVER[family])
+
+
+def from_server(families):
+    """Have nfsd close the connections of its addresses; of none: the breaker ends."""
     with open("/t/break.new", "w", encoding="ascii") as file:
-        file.write(address and f"{address}/{128 if ':' in address else 32}\n")
+        for family in families:
+            for verb in "add", "del":
+                file.write(f"address {verb} {SERVER[family]}/{PREFIX[family]} dev lo\n")
     os.rename("/t/break.new", "/t/break")
     end = time.monotonic() + 30
     while os.path.exists("/t/break"):
-        expect_that("the server's guest does not take the address away", time.monotonic() < end)
+        expect_that("the server's guest does not take the addresses away",
+                    time.monotonic() < end)
         time.sleep(0.01)
 
 
@@ -53,17 +63,18 @@ def forced(count, force):
     churns = [Churn(f"{folder}/forced-{version}-{i}", flags, meta=version != "3")
               for folder, (version, _) in MOUNTS.items()
               for i, flags in enumerate((0, os.O_DIRECT))]
+    families = [family for _, family in MOUNTS.values()]
     started, slowest = time.monotonic(), 0
     try:
         for _ in range(count):
-            for folder, (_, family) in MOUNTS.items():
-                before, begun = connections(folder), time.monotonic()
-                force(SERVER[family])
-                while connections(folder) == before:
+            before, begun = {folder: connections(folder) for folder in MOUNTS}, time.monotonic()
+            force(families)
+            for folder in MOUNTS:
+                while connections(folder) == before[folder]:
                     expect_that(f"{folder} does not connect again",
                                 time.monotonic() < begun + 60)
                     time.sleep(0.01)
-                slowest = max(slowest, time.monotonic() - begun)
+            slowest = max(slowest, time.monotonic() - begun)
             for churn in churns:
                 churn.runs()
             time.sleep(CHANCE.random() * 0.1)
@@ -113,13 +124,13 @@ def main():
         mount(version, family, folder)
     each = count // len(MOUNTS)
     with case(f"{count} forced disconnects on the client"):
-        forced(each, force_disconnect)
+        forced(each, from_client)
     with case(f"{count} forced disconnects on the server"):
         with open("/t/breaker", "w", encoding="ascii") as file:
             file.write(BREAKER)
         shell("peer 'setsid bash /t/breaker >/dev/null 2>&1 </dev/null &'")
         forced(each, from_server)
-        from_server("")
+        from_server([])
     for side in "client", "server":
         with case(f"{count} disconnects injected on the {side}"):
             injected(count, side)
