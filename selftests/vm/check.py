@@ -17,6 +17,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 
 from guest import GuestError, log_faults
 from run import Pair, add_machine_options, default_module, host_name, host_path, machine, \
@@ -98,21 +99,52 @@ HOSTILE = Group(
 
 
 @dataclass
-class Results:
-    """Counts, and KTAP lines as they come."""
+class Totals:
+    """The sums over all groups; boots of one guest run at the same time."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     plans: int = 0
     failures: list = field(default_factory=list)
-    number: int = 0
-    group: str = ""
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, results, seconds):
+        """Print the end of a group, and what of it has not been printed; count it."""
+        with self.lock:
+            for line in results.lines:
+                print(line)
+            self.plans += 1
+            mark = "not ok" if results.failed else "ok"
+            print(f"    1..{results.number}\n{mark} {self.plans} {results.group}\n"
+                  f"# {results.group}: {seconds:.0f} s", flush=True)
+            self.passed += results.passed
+            self.failed += results.failed
+            self.skipped += results.skipped
+            self.failures += results.failures
+
+
+class Results:
+    """Counts of one group, and KTAP lines: as they come or, when another boot runs beside
+    this one, at the group's end."""
+
+    def __init__(self, totals, live):
+        self.totals, self.live = totals, live
+        self.begin("")
 
     def begin(self, group):
         """A new group: a KTAP subtest."""
-        self.group, self.number, self.clean = group, 0, True
-        print(f"    # Subtest: {group}", flush=True)
+        self.group, self.number, self.lines, self.failures = group, 0, [], []
+        self.passed = self.failed = self.skipped = 0
+        if group:
+            self.say(f"    # Subtest: {group}")
+
+    def say(self, text):
+        """A line of this group."""
+        if self.live:
+            print(text, flush=True)
+        else:
+            self.lines.append(text)
 
     def case(self, ok, name, why=""):
         """One test of the group."""
@@ -121,47 +153,41 @@ class Results:
             self.passed += 1
         else:
             self.failed += 1
-            self.clean = False
             self.failures.append(f"{self.group}: {name}{': ' + why if why else ''}")
-        mark = "ok" if ok else "not ok"
-        print(f"    {mark} {self.number} {name}", flush=True)
+        self.say(f"    {'ok' if ok else 'not ok'} {self.number} {name}")
         if why:
-            print(f"    # {why}", flush=True)
+            self.say(f"    # {why}")
 
     def skip(self, name):
         """One test that could not be run; the name ends with the reason."""
         self.number += 1
         self.skipped += 1
         name, _, why = name.partition(" # ")
-        print(f"    ok {self.number} {name} # SKIP {why}", flush=True)
-
-    def end(self, seconds):
-        """The end of a group."""
-        self.plans += 1
-        print(f"    1..{self.number}")
-        mark = "ok" if self.clean else "not ok"
-        print(f"{mark} {self.plans} {self.group}")
-        print(f"# {self.group}: {seconds:.0f} s", flush=True)
+        self.say(f"    ok {self.number} {name} # SKIP {why}")
 
     def line(self, text):
         """A line that a group printed."""
         kind = re.match(r"(ok|not ok|skip) (?:\d+ )?(?:- )?(.*)", text)
         if not kind:
-            print(f"    # {text}", flush=True)
+            self.say(f"    # {text}")
         elif kind[1] == "skip" or "# SKIP" in kind[2]:
             self.skip(kind[2].replace("# SKIP", "#"))
         else:
             self.case(kind[1] == "ok", kind[2])
 
+    def end(self, started):
+        """The end of a group that has started then."""
+        self.totals.add(self, time.time() - started)
 
-def unknown(faults, known):
+
+def unknown(faults, known, say):
     """Faults of a kernel log but for the first warning of each kind that is known, and its
     call trace."""
     left, known, traced = [], list(known), True
     for line in faults:
         kind = next((kind for kind in known if re.search(kind, line)), None)
         if kind:
-            print(f"    # known issue: {line}", flush=True)
+            say(f"    # known issue: {line}")
             known.remove(kind)
             traced = False
         elif not traced and "Call Trace:" in line:
@@ -184,9 +210,9 @@ class Boot:
         self.results = None
         self.lost_faults = []
 
-    def run(self, results, args):
+    def run(self, totals, args):
         """Boot, run the groups, shut down."""
-        self.results = results
+        results = self.results = Results(totals, live=not self.alone)
         self.debug = args.debug
         self.long = "yes" if args.long else ""
         module = None
@@ -216,7 +242,7 @@ class Boot:
             if self.pair is None or not results.group.startswith(self.name):
                 results.begin(f"{self.name} boot")
             results.case(False, "guests work", f"{error}; see {host_name(folder)}")
-            results.end(time.time() - started)
+            results.end(started)
         finally:
             if self.pair:
                 self.pair.kill()
@@ -233,10 +259,10 @@ class Boot:
         status = pair.client.run(LIB + variables + group.script, seconds, self.on_line)
         results.case(status == 0, "group runs to its end",
                      "" if status == 0 else f"exit status {status}")
-        if not results.clean:
+        if results.failed:
             for guest in pair.guests:
                 guest.run(LIB + "what_waits", 60,
-                          lambda line, name=guest.name: print(f"    # {name}: {line}", flush=True))
+                          lambda line, name=guest.name: results.say(f"    # {name}: {line}"))
         if status != 0:
             # The next group shall not find its mounts.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
@@ -244,7 +270,7 @@ class Boot:
         if self.lost_faults:
             results.case(False, "kernel log of the killed guest is clean",
                          "; ".join(self.lost_faults[:5]))
-        results.end(time.time() - started)
+        results.end(started)
 
     def guests_are_well(self, known=()):
         """No complaint in their logs and, where the kernel can tell, no leak."""
@@ -255,7 +281,7 @@ class Boot:
                 leaks = dict(zip(guests, pool.map(
                     lambda guest: guest.output(LIB + "memory_leaks", 300), guests)))
         for guest in guests:
-            faults = unknown(guest.new_log_faults(), known)
+            faults = unknown(guest.new_log_faults(), known, self.results.say)
             self.results.case(not faults, f"kernel log of {guest.name} is clean",
                               "; ".join(faults[:5]))
             if guest in leaks:
@@ -294,7 +320,7 @@ class Boot:
             results.case(status == 0, f"{guest.name}: {MODULE[kind]} can be removed",
                          "; ".join(lines))
         self.guests_are_well()
-        results.end(time.time() - started)
+        results.end(started)
 
 
 # What the debug kernel runs, where everything takes several times as long: one version
@@ -328,9 +354,10 @@ def debug_boots(pairings, device):
         Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
         Group("cycles", "python3 -B /t/guest/cycles.py 10", 500),
     ]
-    # Which allocations there are does not depend on the device.
+    # Which allocations there are does not depend on the device. The longest first.
     if device == "rxe":
-        alone.append(Group("allocations", "python3 -B /t/guest/allocations.py", 900))
+        every.append(Boot("allocations rust", "rust", "rust", [
+            Group("allocations", "python3 -B /t/guest/allocations.py", 900)], alone=True))
     every.append(Boot("alone rust", "rust", "rust", alone, alone=True))
     every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
@@ -360,7 +387,7 @@ def arguments():
     parser.add_argument("--pairing", action="append", metavar="CLIENT/SERVER",
                         choices=PAIRINGS + ("c/c",),
                         help="modules of client and server, each rust or c (default: all but c/c)")
-    parser.add_argument("--boot", action="append", choices=("pair", "faults", "alone", "hostile"),
+    parser.add_argument("--boot", action="append", choices=("pair", "faults", "allocations", "alone", "hostile"),
                         help="only boots of this kind")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
@@ -375,7 +402,7 @@ def arguments():
 def main():
     """The tool."""
     args = arguments()
-    results = Results()
+    totals = Totals()
     chosen = []
     pairings = args.pairing or PAIRINGS
     for boot in debug_boots(pairings, args.device) if args.debug else boots(pairings, args.long):
@@ -389,13 +416,18 @@ def main():
         return 0
     print("KTAP version 1", flush=True)
     for boot in chosen:
-        boot.run(results, args)
-    print(f"1..{results.plans}")
-    for failure in results.failures:
+        if not boot.alone:
+            boot.run(totals, args)
+    # A guest has one processor.
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(boot.run, totals, args) for boot in chosen if boot.alone]:
+            done.result()
+    print(f"1..{totals.plans}")
+    for failure in totals.failures:
         print(f"# failed: {failure}")
-    skipped = f", {results.skipped} skipped" if results.skipped else ""
-    print(f"{results.passed} passed, {results.failed} failed{skipped}", flush=True)
-    return 1 if results.failed else 0
+    skipped = f", {totals.skipped} skipped" if totals.skipped else ""
+    print(f"{totals.passed} passed, {totals.failed} failed{skipped}", flush=True)
+    return 1 if totals.failed else 0
 
 
 if __name__ == "__main__":

@@ -42,9 +42,12 @@ class GuestError(Exception):
     """A guest did not boot, hung, or went away."""
 
 
+# Loaded here: what runs between fork and exec shall need no lock that another thread has.
+LIBC = ctypes.CDLL(None)
+
+
 def _die_with_parent():
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(1, signal.SIGKILL)
+    LIBC.prctl(1, signal.SIGKILL)
     os.setpgid(0, 0)
 
 
