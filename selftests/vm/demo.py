@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """The demo: two guests, the module in both, a source tree there and back."""
 
-import argparse
 import subprocess
 import sys
 
 from guest import GuestError, Machine
-from run import Pair, host_name, run_folder, say
+from run import Pair, host_name, say, two_guests
 
 TREE = (
     "net/core", "net/ipv4", "net/ipv6", "net/sunrpc", "net/sctp", "net/9p",
@@ -84,16 +83,8 @@ def demo(pair, client, server, version):
 
 def main():
     """The tool."""
-    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--client", choices=("c", "rust"), default="rust")
-    parser.add_argument("--server", choices=("c", "rust"), default="rust")
-    parser.add_argument("--vers", default="4.2", help="NFS version")
-    args = parser.parse_args()
+    args, folder = two_guests("demo", __doc__)
     names = {"c": "rpcrdma (C)", "rust": "rpcrdma_rs"}
-
-    wanted = "rust" in (args.client, args.server)
-    folder = run_folder("demo", "/src/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
-    say(f"booting two guests; logs are kept in {host_name(folder)}")
     pack_tree(folder)
     pair = Pair(folder, Machine(), echo=lambda line: say(line))
     try:

@@ -149,6 +149,19 @@ def default_module(args):
     return f"/src/{'.debug/' if args.debug else ''}rpcrdma_rs/rpcrdma_rs.ko"
 
 
+def two_guests(tool, text):
+    """The command line of a tool that does one thing with two guests, and its run folder."""
+    parser = argparse.ArgumentParser(prog=tool, description=text)
+    parser.add_argument("--client", choices=("c", "rust"), default="rust")
+    parser.add_argument("--server", choices=("c", "rust"), default="rust")
+    parser.add_argument("--vers", default="4.2", help="NFS version")
+    args = parser.parse_args()
+    wanted = "rust" in (args.client, args.server)
+    folder = run_folder(tool, "/src/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
+    say(f"booting two guests; logs are kept in {host_name(folder)}")
+    return args, folder
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """An interactive prompt in a client guest, with an NFS/RDMA mount in place."""
 
-import argparse
 import os
 import select
 import socket
@@ -11,7 +10,7 @@ import threading
 import tty
 
 from guest import GuestError, Machine
-from run import Pair, host_name, run_folder, say
+from run import Pair, say, two_guests
 
 # The terminal is the guest's first virtio console, a real tty.
 SCRIPT = """
@@ -62,15 +61,7 @@ def relay(path, done):
 
 def main():
     """The tool."""
-    parser = argparse.ArgumentParser(prog="shell", description=__doc__)
-    parser.add_argument("--client", choices=("c", "rust"), default="rust")
-    parser.add_argument("--server", choices=("c", "rust"), default="rust")
-    parser.add_argument("--vers", default="4.2", help="NFS version")
-    args = parser.parse_args()
-
-    wanted = "rust" in (args.client, args.server)
-    folder = run_folder("shell", "/src/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
-    say(f"booting two guests; logs are kept in {host_name(folder)}")
+    args, folder = two_guests("shell", __doc__)
     pair = Pair(folder, Machine(), echo=say)
     try:
         pair.set_up(args.client, args.server)
