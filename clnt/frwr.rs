@@ -73,6 +73,8 @@ use crate::{
 /// The chunks of a request, each a list of registrations in the order of the header.
 #[derive(Default)]
 pub(super) struct Chunks {
+    /// Whether the Call has been sent and no Reply has come. Any other is not for this Call.
+    pub(super) awaits_reply: bool,
     /// What the server reads.
     pub(super) read: MrList,
     /// Where the server puts the payload of the Reply.
@@ -82,8 +84,9 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Takes all registrations.
+    /// Takes all registrations. No Reply is awaited then.
     pub(super) fn take(&mut self) -> MrList {
+        self.awaits_reply = false;
         let mut all = MrList::new();
         all.append(&mut self.read);
         all.append(&mut self.write);

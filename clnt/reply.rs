@@ -174,16 +174,22 @@ impl Engine {
         buffer: Received,
         grant: Option<Credits>,
     ) {
+        let mut chunks = rqst.chunks.lock();
+        if !chunks.awaits_reply {
+            // A second one, or to a Call that has not been sent.
+            drop(chunks);
+            xprt.stats.bad_replies.add(1);
+            return self.put_reply(buffer);
+        }
+        let verdict = judge(Task::of(&rqst), &buffer, &chunks);
+        let mut list = chunks.take();
+        drop(chunks);
         if let Some(grant) = grant {
             let requested = Credits(self.limits().requests);
             let usable = credits::usable_grant(grant, requested);
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
-        let mut chunks = rqst.chunks.lock();
-        let verdict = judge(Task::of(&rqst), &buffer, &chunks);
-        let mut list = chunks.take();
-        drop(chunks);
         if let Some(invalidated) = buffer.0.invalidated() {
             note_invalidated(&mut list, invalidated);
         }

@@ -360,6 +360,7 @@ fn send_call(xprt: &Xprt<ClntXprt>, conn: &Conn, slot: &Slot<ClntXprt>) -> Resul
     else {
         return Ok(());
     };
+        chunks.awaits_reply = true;
     engine.put_send(ctx);
     let mut list = chunks.take();
     drop(chunks);

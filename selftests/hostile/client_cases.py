@@ -163,6 +163,18 @@ def _twice(call):
     call.good()
 
 
+def _another(call):
+    # As if the client had offered nothing, and NFS had failed.
+    call.after.append(wire.header(call.xid) + wire.accepted(call.xid, 0, wire.u32(5, 0, 0)))
+    call.good()
+
+
+for _proc, _name in ((READ, "READ"), (WRITE, "WRITE"), (READDIR, "READDIR")):
+    for _turn in range(1, 4):
+        simple(f"another reply right after the good one: {_name}, {_turn}", _proc, "ok", _another,
+               c="ok|EIO|ETIMEDOUT")
+
+
 @spoiled("replies with unknown XIDs before the right one", GETATTR, "ok")
 def _unknown(call):
     for xid in (0, call.xid ^ 1, call.xid + 0x10000 & 0xffffffff, 0xffffffff):

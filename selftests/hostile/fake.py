@@ -88,6 +88,7 @@ class Call:
 
     def __init__(self, end, data, arena):
         self.end, self.arena = end, arena
+        self.after = []
         self.head = wire.Header.decode(data)
         reader = wire.Reader(rpc_message(end, arena, self.head))
         self.xid = reader.u32()
@@ -131,8 +132,8 @@ class Call:
         return push(self.end, self.arena, chunk, data)
 
     def send(self, data, invalidate=None):
-        """One message, as it is."""
-        self.end.send(data, invalidate)
+        """One message, as it is, and at the same moment those in `after`."""
+        self.end.send(data, *self.after, invalidate=invalidate)
 
     def reply(self, body=b"", invalidate=None, **lists):
         """One message: header and body."""

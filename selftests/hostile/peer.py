@@ -203,23 +203,28 @@ class Endpoint:
 
     # -- messages --
 
-    def send(self, data, invalidate=None):
-        """Post one Send (With Invalidate)."""
-        while self.unsent >= self.sends:
+    def send(self, *messages, invalidate=None):
+        """Post Sends (With Invalidate), all at once."""
+        work = None
+        while self.unsent + len(messages) > self.sends:
             self._progress(TIMEOUT)
         if self.closed:
             raise Closed(self.closed)
+        for data in reversed(messages):
+            work = self._send_wr(data, invalidate, work)
+        self.qp.post_send(work)
+        self.unsent += len(messages)
+
+    def _send_wr(self, data, invalidate, following):
         at = self.next_send * self.outbox_size
         self.next_send = (self.next_send + 1) % self.sends
         if data:
             self.outbox.write(data, len(data), at)
         sge = SGE(self.outbox.buf + at, len(data), self.outbox.lkey)
-        work = SendWR(wr_id=1 << 32, num_sge=1, sg=[sge],
+        return SendWR(wr_id=1 << 32, num_sge=1, sg=[sge], next_wr=following,
                       opcode=IBV_WR_SEND if invalidate is None else IBV_WR_SEND_WITH_INV,
                       send_flags=IBV_SEND_SIGNALED,
                       imm_data=0 if invalidate is None else invalidate)
-        self.qp.post_send(work)
-        self.unsent += 1
 
     def bind(self, region):
         """The handle of a new type 2 memory window over all of `region`."""

@@ -88,7 +88,9 @@ impl Drop for RpcBuf {
 /// * `call` and `answer` change in `->buf_alloc` only, when the slot's owner has no message
 ///   in them yet.
 /// * `reply` changes in [`Pinned::complete`] and in `->free_slot` only. One of the two at a
-///   time: a slot is not freed while it is pinned, and there is one reply at a time.
+///   time: a slot is not freed while it is pinned.
+/// * `pinned` is whether there is a [`Pinned`] for it, of which there is one at a time. It
+///   changes under the transport's queue lock.
 /// * `next` belongs to the pool.
 #[repr(C)]
 #[pin_data]
@@ -98,6 +100,7 @@ pub(crate) struct Slot<T: XprtOps> {
     call: UnsafeCell<RpcBuf>,
     answer: UnsafeCell<RpcBuf>,
     reply: UnsafeCell<Option<T::Reply>>,
+    pinned: UnsafeCell<bool>,
     #[pin]
     data: T::Slot,
 }
@@ -116,6 +119,7 @@ impl<T: XprtOps> Slot<T> {
             call: UnsafeCell::new(RpcBuf::EMPTY),
             answer: UnsafeCell::new(RpcBuf::EMPTY),
             reply: UnsafeCell::new(None),
+            pinned: UnsafeCell::new(false),
             data <- T::new_slot(),
         })
     }
@@ -257,7 +261,7 @@ impl<T: XprtOps> Deref for Pinned<T> {
 }
 
 impl<T: XprtOps> Pinned<T> {
-    /// Finds and pins the request `xid`.
+    /// Finds and pins the request `xid`, unless it is pinned already.
     ///
     /// # Safety
     ///
@@ -269,14 +273,31 @@ impl<T: XprtOps> Pinned<T> {
         unsafe { bindings::spin_lock(lock) };
         // SAFETY: Under the queue lock, as the function asks.
         let rqst = unsafe { bindings::xprt_lookup_rqst(xprt, xid.to_be()) };
-        if !rqst.is_null() {
+        // CAST: The first field of a slot.
+        let slot = NonNull::new(rqst.cast::<Slot<T>>())
+            // SAFETY: In the queue, a request is live; `pinned` is ours under the lock.
+            .filter(|slot| !unsafe { slot.as_ref().pinned.get().replace(true) });
+        if slot.is_some() {
             // SAFETY: As above.
             unsafe { bindings::xprt_pin_rqst(rqst) };
         }
         // SAFETY: Locked above.
         unsafe { bindings::spin_unlock(lock) };
-        // INVARIANT: Pinned above. CAST: The first field of a slot.
-        NonNull::new(rqst.cast()).map(Self)
+        // INVARIANT: Pinned above, and nobody else had it.
+        slot.map(Self)
+    }
+
+    /// Gives the pin up.
+    ///
+    /// # Safety
+    ///
+    /// Under the queue lock, and once.
+    unsafe fn unpin(slot: &Slot<T>) {
+        // SAFETY: By the safety requirement.
+        unsafe {
+            *slot.pinned.get() = false;
+            bindings::xprt_unpin_rqst(slot.as_rqst());
+        }
     }
 
     /// Makes the RPC message in `reply[message]` what the upper layer will decode, with
@@ -386,7 +407,7 @@ impl<T: XprtOps> Pinned<T> {
         unsafe {
             bindings::spin_lock(lock);
             bindings::xprt_complete_rqst(task, copied);
-            bindings::xprt_unpin_rqst(rqst);
+            Self::unpin(&this);
             bindings::spin_unlock(lock);
         }
         old
@@ -400,7 +421,7 @@ impl<T: XprtOps> Drop for Pinned<T> {
         unsafe {
             let lock = &raw mut (*(*rqst).rq_xprt).queue_lock;
             bindings::spin_lock(lock);
-            bindings::xprt_unpin_rqst(rqst);
+            Self::unpin(self);
             bindings::spin_unlock(lock);
         }
     }
