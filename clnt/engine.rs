@@ -443,8 +443,10 @@ impl QpHandler for Engine {
 
     fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
         match event {
-            QpEvent::Fatal(_) | QpEvent::Broken => self.lost(),
-            QpEvent::Other(_) => (),
+            QpEvent::Broken => self.lost(),
+            // Perhaps in an interrupt, where sunrpc's locks may not be taken. The QP is in its
+            // error state, and the Receives that are flushed say so.
+            QpEvent::Fatal(_) | QpEvent::Other(_) => (),
         }
     }
 }
