@@ -56,6 +56,11 @@ bool rpcrdma_shim_rpc_reply_expected(struct rpc_task *task)
 	return rpc_reply_expected(task);
 }
 
+void rpcrdma_shim_rpc_task_fail(struct rpc_task *task, int status)
+{
+	cmpxchg(&task->tk_rpc_status, 0, status);
+}
+
 bool rpcrdma_shim_xprt_connected(struct rpc_xprt *xprt)
 {
 	return xprt_connected(xprt);

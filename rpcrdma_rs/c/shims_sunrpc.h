@@ -50,6 +50,7 @@ bool rpcrdma_shim_rqst_datatouch(const struct rpc_rqst *rqst);
 bool rpcrdma_shim_rpc_reply_expected(struct rpc_task *task);
 
 /* linux/sunrpc/xprt.h */
+void rpcrdma_shim_rpc_task_fail(struct rpc_task *task, int status);
 bool rpcrdma_shim_xprt_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_set_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_clear_connected(struct rpc_xprt *xprt);

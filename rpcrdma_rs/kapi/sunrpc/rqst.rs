@@ -398,8 +398,9 @@ impl<T: XprtOps> Pinned<T> {
             // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
             Ok(len) => len as i32,
             Err(error) => {
-                // SAFETY: As above; the task waits for us.
-                unsafe { (*task).tk_status = error.to_errno() };
+                // Not its `tk_status`, which a task that does not wait yet writes itself.
+                // SAFETY: As above.
+                unsafe { bindings::rpcrdma_shim_rpc_task_fail(task, error.to_errno()) };
                 0
             }
         };
