@@ -236,6 +236,9 @@ impl<T: XprtOps> Xprt<T> {
             raw.write_bytes(0, 1);
             (*raw).rq_xprt = self.as_ptr();
             (*raw).rq_xid = xid.to_be();
+            // The Reply does not wait for credits of the forward direction: it goes ahead of
+            // what does, as if it had one.
+            (*raw).rq_cong = 1;
             bindings::rpcrdma_shim_bc_set_in_use(raw);
             (*raw).rq_rcv_buf.head[0].iov_base = body.as_ptr().cast_mut().cast();
             (*raw).rq_rcv_buf.head[0].iov_len = body.len();

@@ -117,7 +117,7 @@ pub(super) struct OpsTable<T: XprtOps>(PhantomData<T>);
 impl<T: XprtOps> OpsTable<T> {
     pub(super) const TABLE: bindings::rpc_xprt_ops = bindings::rpc_xprt_ops {
         set_buffer_size: None,
-        reserve_xprt: Some(Self::reserve_xprt),
+        reserve_xprt: Some(bindings::xprt_reserve_xprt_cong),
         release_xprt: Some(bindings::xprt_release_xprt_cong),
         alloc_slot: Some(Self::alloc_slot),
         free_slot: Some(Self::free_slot),
@@ -133,7 +133,7 @@ impl<T: XprtOps> OpsTable<T> {
         abort_send_request: None,
         wait_for_reply_request: Some(bindings::xprt_wait_for_reply_request_def),
         timer: Some(Self::timer),
-        release_request: Some(bindings::xprt_release_rqst_cong),
+        release_request: Some(Self::release_request),
         close: Some(Self::close),
         destroy: Some(Self::destroy),
         set_connect_timeout: Some(Self::set_connect_timeout),
@@ -150,19 +150,16 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`, under the transport lock.
-    unsafe extern "C" fn reserve_xprt(
-        xprt: *mut bindings::rpc_xprt,
-        task: *mut bindings::rpc_task,
-    ) -> c_int {
-        // A Reply of the reverse direction does not wait for credits of the forward direction.
+    /// `task` must be done with its request, under the transport lock.
+    unsafe extern "C" fn release_request(task: *mut bindings::rpc_task) {
         // SAFETY: By the safety requirement; a task's request is live.
         unsafe {
             let rqst = (*task).tk_rqstp;
-            if !rqst.is_null() && bindings::rpcrdma_shim_bc_prealloc(rqst) {
-                bindings::xprt_reserve_xprt(xprt, task)
+            if bindings::rpcrdma_shim_bc_prealloc(rqst) {
+                // What it has is not of the window, see `deliver_bc`.
+                (*rqst).rq_cong = 0;
             } else {
-                bindings::xprt_reserve_xprt_cong(xprt, task)
+                bindings::xprt_release_rqst_cong(task);
             }
         }
     }
