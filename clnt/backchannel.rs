@@ -14,6 +14,7 @@ use super::{
     marshal::marshal_reverse,
     reply::Received,
     xprt::ClntXprt,
+    REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
 use crate::{
@@ -70,10 +71,10 @@ impl Engine {
             return self.put_reply(buffer);
         }
         xprt.stats.reverse_calls.add(1);
-        match xprt.deliver_bc(xid.0, buffer, body, REVERSE_REQUESTS as usize) {
+        match xprt.deliver_bc(xid.0, buffer, body, REVERSE_CALLS as usize) {
             Delivered::Yes => (),
             Delivered::NoService(buffer) => self.put_reply(buffer),
-            // More than the credits we granted. The server sends again what has no Reply.
+            // Far more than the credits we granted: the Call is lost, the connection is not.
             Delivered::Overflow(buffer) => self.put_reply(buffer),
         }
     }

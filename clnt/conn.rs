@@ -32,7 +32,7 @@ use super::{
     },
     tunables,
     xprt::ClntXprt,
-    REVERSE_REQUESTS, //
+    REVERSE_CALLS, //
 };
 use crate::{
     kapi::{
@@ -343,7 +343,7 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
         max_fast_reg_pages: attrs.max_fast_reg_pages,
         mem_mgt_extensions: attrs.mem_mgt_extensions,
     };
-    ClientLimits::new(&limits, requests, 2 * REVERSE_REQUESTS).map_err(|refusal| {
+    ClientLimits::new(&limits, requests, REVERSE_CALLS).map_err(|refusal| {
         let (why, error) = match refusal {
             Refusal::NoFastRegistration => ("has no fast registration of memory", EINVAL),
             Refusal::TooFewSges => ("takes too few elements in a Send", ENOMEM),

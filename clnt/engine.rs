@@ -40,6 +40,7 @@ use super::{
     reply::Received,
     sendctx::SendCtx,
     xprt::ClntXprt,
+    REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
 use crate::{
@@ -335,15 +336,15 @@ impl Engine {
     /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
     ///
     /// A buffer that is not posted is kept by one of the `slots` until its Reply is decoded, or
-    /// by a Call of the reverse direction until that is answered. There is one for each of
-    /// these, so that as many Receives as the server may send messages can be posted at any
-    /// time: for want of memory the connection is not made, but never lost.
+    /// by a Call of the reverse direction until that is over. There is one for each of these,
+    /// so that as many Receives as the server may send messages can be posted at any time: for
+    /// want of memory the connection is not made, but never lost.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and what the device says.
     pub(super) fn first_receives(&self, qp: &Qp<Engine>, slots: u32) -> Result {
-        for _ in 0..self.limits.recv_wr + slots + REVERSE_REQUESTS {
+        for _ in 0..self.limits.recv_wr + slots + REVERSE_CALLS {
             let len = self.ours.receive.0 as usize;
             let buffer = RecvBox::new(&self.pd, len, ())?;
             self.receives.lock().free.push(buffer);

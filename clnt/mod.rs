@@ -35,6 +35,9 @@ use xprt::ClntXprt;
 
 /// How many Calls of the reverse direction may be under way at a time: the credits we grant.
 const REVERSE_REQUESTS: u32 = 16;
+/// How many there is room for: the server may call again as soon as it has a Reply, and what
+/// belongs to the Call before is given back a little later.
+const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
 
 /// The class: its number is the one that NFS asks for.
 static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);

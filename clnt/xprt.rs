@@ -48,6 +48,7 @@ use super::{
     REVERSE_REQUESTS, //
 };
 use crate::{
+    REVERSE_CALLS,
     kapi::{
         ext::{
             noio::NoIo,
@@ -313,7 +314,7 @@ impl XprtOps for ClntXprt {
 
     fn bc_setup(xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
         // Receives and Sends of the reverse direction are there from the start.
-        xprt.make_bc_requests(REVERSE_REQUESTS as usize)
+        xprt.make_bc_requests(REVERSE_CALLS as usize)
     }
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {
