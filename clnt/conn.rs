@@ -325,7 +325,7 @@ impl Conn {
 }
 
 /// What we offer: the sizes an administrator set, and remote invalidation.
-fn our_sizes() -> Private {
+pub(super) fn our_sizes() -> Private {
     Private {
         remote_invalidation: true,
         send: InlineSize(tunables::MAX_INLINE_WRITE.get()),

@@ -32,7 +32,10 @@ use kernel::{
 };
 
 use super::{
-    conn::Conn,
+    conn::{
+        our_sizes,
+        Conn, //
+    },
     frwr::{
         Chunks,
         Fence, //
@@ -318,10 +321,12 @@ impl XprtOps for ClntXprt {
     }
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {
-        let Some(conn) = xprt.conn() else {
-            return 0;
-        };
-        let agreed = conn.engine().agreed();
+        // Under the lock: the last reference to a connection must not be dropped here.
+        let conn = xprt.conn.lock();
+        let agreed = conn
+            .as_ref()
+            .map_or_else(our_sizes, |conn| *conn.engine().agreed());
+        drop(conn);
         let longest = agreed.send.0.min(agreed.receive.0) as usize;
         longest.min(kernel::page::PAGE_SIZE).saturating_sub(MIN_LEN)
     }

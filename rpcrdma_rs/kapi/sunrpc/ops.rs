@@ -101,10 +101,10 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Prepares to receive up to `min_reqs` Calls of the reverse direction at a time.
     fn bc_setup(xprt: &Xprt<Self>, min_reqs: u32) -> Result;
 
-    /// The largest message of the reverse direction in bytes.
+    /// The largest message of the reverse direction in bytes. Under RCU: must not sleep.
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize;
 
-    /// How many Calls of the reverse direction there may be at a time.
+    /// How many Calls of the reverse direction there may be at a time. Under RCU as well.
     fn bc_slots(xprt: &Xprt<Self>) -> u32;
 
     /// Sends the Reply in `rqst`. Under the send lock. Errors as for `send_request`.
