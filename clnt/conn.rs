@@ -57,8 +57,10 @@ use crate::{
         sunrpc::{
             addr::SockAddr,
             errno::{
+                eaddrinuse,
                 econnaborted,
                 econnrefused,
+                ehostunreach,
                 enetunreach,
                 enotconn,
                 eproto, //
@@ -177,16 +179,25 @@ fn errno(failure: Failure) -> Error {
     }
 }
 
-/// What the RPC layer is told of an error on the way: when the device is leaving (or left in
-/// the middle), or memory or something of the device's is short, it has to be one that it knows
-/// how to try again after. A hard mount must not fail for these.
+/// What the RPC layer is told of an error on the way: a device may be leaving, or be short of
+/// something, and say so by any number. A hard mount must not fail for that, so it has to be
+/// one after which the RPC layer tries again.
 fn passing(error: Error) -> Error {
     if error == ENODEV {
-        eproto()
-    } else if error == ENOMEM || error == EINVAL || error == EIO {
-        enotconn()
-    } else {
-        error
+        return eproto();
+    }
+    let known = [
+        eproto(),
+        econnrefused(),
+        econnaborted(),
+        enetunreach(),
+        ehostunreach(),
+        eaddrinuse(),
+        ETIMEDOUT,
+    ];
+    match known.contains(&error) {
+        true => error,
+        false => enotconn(),
     }
 }
 

@@ -31,6 +31,10 @@ errnos! {
     eproto = EPROTO;
     /// The network cannot be reached.
     enetunreach = ENETUNREACH;
+    /// The host cannot be reached.
+    ehostunreach = EHOSTUNREACH;
+    /// The address, or all its ports, are in use.
+    eaddrinuse = EADDRINUSE;
     /// The peer refused the connection.
     econnrefused = ECONNREFUSED;
     /// The connection is gone.
