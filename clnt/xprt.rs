@@ -48,10 +48,10 @@ use super::{
     },
     tunables,
     CLASS,
+    REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
 use crate::{
-    REVERSE_CALLS,
     kapi::{
         ext::{
             noio::NoIo,
@@ -99,7 +99,7 @@ pub(crate) struct ClntXprt {
     conn: SpinLock<Option<Arc<Conn>>>,
     connector: Arc<Connector>,
     link: XprtLink<Self>,
-    /// Whether the last attempt to connect failed.
+    /// Whether the last attempt to connect failed, and the log says so.
     failed: Atomic<bool>,
 }
 
@@ -154,7 +154,6 @@ impl WorkItem for Connector {
         let rc = error.map_or(0, |error| error.to_errno());
         trace_xprtrdma_connect(Peer::of(&xprt), rc, if rc == 0 { 1 } else { rc });
         note_attempt(&xprt, error);
-        xprt.start_backoff();
         let result = result.map(|conn| {
             *xprt.conn.lock() = Some(conn);
         });
@@ -221,10 +220,7 @@ impl XprtOps for ClntXprt {
     }
 
     fn connect(xprt: &Xprt<Self>) {
-        let pause = match xprt.failed.load(Relaxed) {
-            true => xprt.reconnect_pause(),
-            false => 0,
-        };
+        let pause = xprt.reconnect_pause();
         trace_xprtrdma_op_connect(Peer::of(xprt), pause);
         // It cannot be queued already: there is one attempt at a time.
         let _ = xprtiod().enqueue_delayed(xprt.connector.clone(), pause);
@@ -364,9 +360,9 @@ fn send_call(xprt: &Xprt<ClntXprt>, conn: &Conn, slot: &Slot<ClntXprt>) -> Resul
     let mut chunks = slot.chunks.lock();
     let Err((error, ctx)) = marshal::send(engine, conn.qp(), &xprt.stats, slot, &mut chunks, ctx)
     else {
+        chunks.awaits_reply = true;
         return Ok(());
     };
-        chunks.awaits_reply = true;
     engine.put_send(ctx);
     let mut list = chunks.take();
     drop(chunks);

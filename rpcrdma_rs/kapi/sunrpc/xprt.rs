@@ -58,6 +58,8 @@ const IDLE_TIMEOUT_MS: u32 = 300_000;
 const RPC_TIMEOUT_MS: u32 = 60_000;
 /// The first pause between attempts to connect.
 pub(crate) const FIRST_RECONNECT_MS: u32 = 5_000;
+/// The longest, and so the time that a server may be back before it is noticed.
+const LONGEST_RECONNECT_MS: u32 = 15_000;
 
 /// A client transport.
 ///
@@ -187,10 +189,9 @@ impl<T: XprtOps> Xprt<T> {
     /// Closes the connection now. Under the send lock.
     pub(crate) fn close(&self) {
         T::close(self);
-        // SAFETY: Both are written under the send lock only.
+        // SAFETY: It is written under the send lock only.
         unsafe {
             let xprt = self.as_ptr();
-            (*xprt).reestablish_timeout = 0;
             (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
         }
         self.disconnect_done();
@@ -221,14 +222,6 @@ impl<T: XprtOps> Xprt<T> {
             bindings::xprt_reconnect_backoff(self.as_ptr(), msecs_to_jiffies(FIRST_RECONNECT_MS));
             pause
         }
-    }
-
-    /// Lets pauses between attempts begin with the shortest.
-    pub(crate) fn start_backoff(&self) {
-        let first = msecs_to_jiffies(FIRST_RECONNECT_MS);
-        let xprt = self.as_ptr();
-        // SAFETY: Under the send lock.
-        unsafe { (*xprt).reestablish_timeout = (*xprt).reestablish_timeout.max(first) };
     }
 
     /// The connection is of use: the next attempt to connect need not wait.
@@ -467,9 +460,8 @@ impl<T: XprtOps> Xprt<T> {
         // `destroy`.
         unsafe {
             (*xprt).connect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
-            (*xprt).max_reconnect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
+            (*xprt).max_reconnect_timeout = msecs_to_jiffies(LONGEST_RECONNECT_MS);
             (*xprt).bind_timeout = msecs_to_jiffies(BIND_TIMEOUT_MS);
-            (*xprt).reestablish_timeout = msecs_to_jiffies(FIRST_RECONNECT_MS);
             (*xprt).idle_timeout = msecs_to_jiffies(IDLE_TIMEOUT_MS);
             (*xprt).ops = &OpsTable::<T>::TABLE;
             // Side protocols that look here go over TCP.
