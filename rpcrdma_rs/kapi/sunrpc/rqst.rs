@@ -473,12 +473,18 @@ impl<T: XprtOps> SlotPool<T> {
         }
     }
 
-    /// Gives a slot back.
+    /// Gives a slot back, unless `taken` gives it to somebody else. What `taken` has seen still
+    /// holds when the slot is in the pool: who finds the pool empty, and only then waits where
+    /// `taken` looks, is seen, or finds the slot when looking again.
     ///
     /// # Safety
     ///
     /// `slot` must be of this pool, and nobody may use it any more.
-    pub(super) unsafe fn push(&self, slot: &Slot<T>) {
+    pub(super) unsafe fn push_unless(&self, slot: &Slot<T>, taken: impl FnOnce() -> bool) {
+        let mut free = self.free.lock();
+        if taken() {
+            return;
+        }
         // SAFETY: Nobody uses it.
         unsafe { slot.as_rqst().write_bytes(0, 1) };
         let mut free = self.free.lock();

@@ -131,10 +131,12 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// `slot` must be of this transport, and nobody may use it any more.
     pub(super) unsafe fn hand_on(&self, slot: &Slot<T>) {
-        // SAFETY: The slot is free to be given away, which clears the request.
-        if !unsafe { bindings::xprt_wake_up_backlog(self.as_ptr(), slot.as_rqst()) } {
-            // SAFETY: By the safety requirement.
-            unsafe { self.slots.push(slot) };
+        // SAFETY: By the safety requirement, with the first call; the second gives the slot to
+        // a task, and clears its request.
+        unsafe {
+            self.slots.push_unless(slot, || {
+                bindings::xprt_wake_up_backlog(self.as_ptr(), slot.as_rqst())
+            });
         }
     }
 
