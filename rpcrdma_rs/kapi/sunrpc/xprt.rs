@@ -216,7 +216,8 @@ impl<T: XprtOps> Xprt<T> {
         read_once!(self, connect_cookie)
     }
 
-    /// The pause before the next attempt to connect, in jiffies; the one after is longer.
+    /// The pause before the next attempt to connect, in jiffies; unless a message comes on that
+    /// connection, the one after is longer. None after a connection that was of use.
     pub(crate) fn reconnect_pause(&self) -> usize {
         // SAFETY: Under the send lock, as the functions ask.
         unsafe {
@@ -393,17 +394,18 @@ impl<T: XprtOps> Xprt<T> {
     unsafe fn create(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
         // SAFETY: By the safety requirement the address is one, of that length.
         let server = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen)? };
+        let requests = T::slots();
         // SAFETY: sunrpc holds a reference to the module during the call.
         unsafe { bindings::__module_get(crate::THIS_MODULE.as_ptr()) };
         // SAFETY: The namespace is live.
-        let xprt = unsafe { bindings::xprt_alloc(args.net, size_of::<Self>(), 0, T::slots()) };
+        let xprt = unsafe { bindings::xprt_alloc(args.net, size_of::<Self>(), 0, requests) };
         if xprt.is_null() {
             // SAFETY: Taken above.
             unsafe { bindings::module_put(crate::THIS_MODULE.as_ptr()) };
             return Err(ENOMEM);
         }
         // SAFETY: Just allocated with room for all of `Self`.
-        if let Err(error) = unsafe { Self::init(xprt, server) } {
+        if let Err(error) = unsafe { Self::init(xprt, server, requests) } {
             // SAFETY: Nobody has it yet.
             unsafe {
                 kfree_string(
@@ -418,18 +420,18 @@ impl<T: XprtOps> Xprt<T> {
         Ok(xprt)
     }
 
-    /// Fills in a new transport.
+    /// Fills in a new transport for so many `requests`.
     ///
     /// # Safety
     ///
     /// `xprt` must be fresh from `xprt_alloc` with the size of `Self`.
-    unsafe fn init(xprt: *mut bindings::rpc_xprt, server: SockAddr) -> Result {
+    unsafe fn init(xprt: *mut bindings::rpc_xprt, server: SockAddr, requests: u32) -> Result {
         const { assert!(align_of::<Self>() <= 8) };
         // CAST: The room is that of `Self`.
         let this = xprt.cast::<Self>();
         let shared = Arc::pin_init(Shared::new(this), GFP_KERNEL)?;
         let shared: Arc<Shared<T>> = shared;
-        let slots = KBox::pin_init(SlotPool::new(T::slots() as usize), GFP_KERNEL)?;
+        let slots = KBox::pin_init(SlotPool::new(requests as usize), GFP_KERNEL)?;
         let bc = KBox::pin_init(BcPool::new(), GFP_KERNEL)?;
         // SAFETY: `xprt` is ours alone for now.
         unsafe { Self::init_base(xprt, &server)? };
@@ -525,8 +527,11 @@ impl<T: XprtOps> Xprt<T> {
                 (*xprt).address_strings[bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize],
             );
             bindings::xprt_free(xprt);
-            bindings::module_put(crate::THIS_MODULE.as_ptr());
         }
+        // Last of all what takes our code to be dropped.
+        drop(shared);
+        // SAFETY: Taken in `create`.
+        unsafe { bindings::module_put(crate::THIS_MODULE.as_ptr()) };
     }
 }
 
