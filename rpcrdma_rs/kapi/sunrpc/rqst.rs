@@ -146,19 +146,23 @@ impl<T: XprtOps> Slot<T> {
     /// Only for `->buf_alloc` of this slot.
     pub(super) unsafe fn alloc_buffers(&self) -> Result<usize> {
         let rqst = self.as_rqst();
-        // SAFETY: The request belongs to the task that calls, and with it `call` and `answer`
-        // do; neither holds a message yet.
-        let (rqst, call, answer) =
-            unsafe { (&mut *rqst, &mut *self.call.get(), &mut *self.answer.get()) };
+        // SAFETY: The request belongs to the task that calls, which has set the sizes.
+        let (call_size, answer_size) = unsafe { ((*rqst).rq_callsize, (*rqst).rq_rcvsize) };
+        // SAFETY: With the request `call` and `answer` belong to the task; neither holds a
+        // message yet.
+        let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
         let mut grown = 0;
-        if call.reserve(rqst.rq_callsize)? {
-            grown += rqst.rq_callsize;
+        if call.reserve(call_size)? {
+            grown += call_size;
         }
-        if answer.reserve(rqst.rq_rcvsize)? {
-            grown += rqst.rq_rcvsize;
+        if answer.reserve(answer_size)? {
+            grown += answer_size;
         }
-        rqst.rq_buffer = call.ptr.cast();
-        rqst.rq_rbuffer = answer.ptr.cast();
+        // SAFETY: As above.
+        unsafe {
+            (*rqst).rq_buffer = call.ptr.cast();
+            (*rqst).rq_rbuffer = answer.ptr.cast();
+        }
         Ok(grown)
     }
 
@@ -487,7 +491,6 @@ impl<T: XprtOps> SlotPool<T> {
         }
         // SAFETY: Nobody uses it.
         unsafe { slot.as_rqst().write_bytes(0, 1) };
-        let mut free = self.free.lock();
         // SAFETY: As for `pop`.
         unsafe { *slot.next.get() = free.0 };
         free.0 = Some(NonNull::from(slot));
