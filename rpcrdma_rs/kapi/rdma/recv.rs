@@ -46,15 +46,17 @@ use crate::kapi::{
 /// Numbers buffers, across all QPs.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
+/// How many are posted by one call to the device.
+const POSTED_AT_A_TIME: usize = 16;
+
 /// A buffer, all that is needed to post it, and the user's `data`.
 ///
 /// # Invariants
 ///
-/// The first field is `wr`; it names `sge` and `cqe` of the same object, and `sge` names
-/// `buffer`. The first `byte_len` bytes of the buffer are the CPU's and were received.
-#[repr(C)]
+/// `sge` names `buffer`. The first `byte_len` bytes of the buffer are the CPU's and were
+/// received. `next` belongs to the list that the box is in.
 pub(crate) struct RecvBuf<T> {
-    wr: bindings::ib_recv_wr,
+    next: *mut RecvBuf<T>,
     sge: bindings::ib_sge,
     cqe: bindings::ib_cqe,
     buffer: DmaBuf,
@@ -125,6 +127,18 @@ impl<T> RecvBuf<T> {
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         self.buffer.pd()
     }
+
+    /// Makes the buffer the device's, and `wr` a request to receive into it.
+    fn fill<H: QpHandler<Recv = T>>(&mut self, wr: &mut bindings::ib_recv_wr) {
+        self.cqe.done = Some(handle_completion::<H>);
+        self.byte_len = 0;
+        self.invalidated = None;
+        let len = self.buffer.len();
+        self.buffer.sync_for_device(0..len);
+        wr.sg_list = &raw mut self.sge;
+        wr.num_sge = 1;
+        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(&raw mut self.cqe);
+    }
 }
 
 impl<T> RecvBox<T> {
@@ -139,10 +153,7 @@ impl<T> RecvBox<T> {
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         let this = KBox::new(
             RecvBuf {
-                wr: bindings::ib_recv_wr {
-                    num_sge: 1,
-                    ..Default::default()
-                },
+                next: core::ptr::null_mut(),
                 sge,
                 cqe: bindings::ib_cqe { done: None },
                 buffer,
@@ -158,16 +169,9 @@ impl<T> RecvBox<T> {
             GFP_KERNEL,
         )?;
         // SAFETY: A box is not null.
-        let this = unsafe { NonNull::new_unchecked(KBox::into_raw(this)) };
-        // INVARIANT: Sets what the type of the buffer asks for; from now on the object does not
-        // move.
-        // SAFETY: The object is ours.
-        unsafe {
-            let raw = this.as_ptr();
-            (*raw).wr.sg_list = &raw mut (*raw).sge;
-            (*raw).wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(&raw mut (*raw).cqe);
-        }
-        Ok(RecvBox(this))
+        Ok(RecvBox(unsafe {
+            NonNull::new_unchecked(KBox::into_raw(this))
+        }))
     }
 
     /// The user's data, for writing.
@@ -213,7 +217,7 @@ impl<T> Drop for RecvBox<T> {
 ///
 /// # Invariants
 ///
-/// `first` to `last` are `len` boxes given up, linked by `wr.next`, the last with null.
+/// `first` to `last` are `len` boxes given up, linked by `next`, the last with null.
 pub(crate) struct RecvList<T> {
     first: *mut RecvBuf<T>,
     last: *mut RecvBuf<T>,
@@ -256,14 +260,13 @@ impl<T> RecvList<T> {
     /// Adds a box at the end.
     pub(crate) fn push(&mut self, buffer: RecvBox<T>) {
         let raw = buffer.into_raw();
-        // SAFETY: The box is ours; the last one is by the type's invariant. CAST: `wr` is the
-        // first field.
+        // SAFETY: The box is ours; the last one is by the type's invariant.
         unsafe {
-            (*raw).wr.next = core::ptr::null_mut();
+            (*raw).next = core::ptr::null_mut();
             if self.last.is_null() {
                 self.first = raw;
             } else {
-                (*self.last).wr.next = raw.cast();
+                (*self.last).next = raw;
             }
         }
         // INVARIANT: One box more, at the end.
@@ -274,9 +277,9 @@ impl<T> RecvList<T> {
     /// Takes the first box.
     pub(crate) fn pop(&mut self) -> Option<RecvBox<T>> {
         let first = NonNull::new(self.first)?;
-        // INVARIANT: One box less, at the front. CAST: `wr` is the first field.
+        // INVARIANT: One box less, at the front.
         // SAFETY: By the type's invariant.
-        self.first = unsafe { (*first.as_ptr()).wr.next }.cast();
+        self.first = unsafe { (*first.as_ptr()).next };
         if self.first.is_null() {
             self.last = core::ptr::null_mut();
         }
@@ -293,8 +296,8 @@ impl<T> RecvList<T> {
         if self.last.is_null() {
             self.first = other.first;
         } else {
-            // SAFETY: By the type's invariant. CAST: `wr` is the first field.
-            unsafe { (*self.last).wr.next = other.first.cast() };
+            // SAFETY: By the type's invariant.
+            unsafe { (*self.last).next = other.first };
         }
         // INVARIANT: The boxes of `other`, which is forgotten, follow ours.
         self.last = other.last;
@@ -307,56 +310,64 @@ impl<T> RecvList<T> {
     ///
     /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is.
     pub(super) unsafe fn post<H: QpHandler<Recv = T>>(
-        self,
+        mut self,
         qp: *mut bindings::ib_qp,
     ) -> Result<(), (Error, Self)> {
-        let Some(first) = NonNull::new(self.first) else {
-            return Ok(());
-        };
-        let list = ManuallyDrop::new(self);
-        let mut next = list.first;
-        while !next.is_null() {
-            // SAFETY: By the type's invariant. What was received before is the device's again.
-            unsafe {
-                (*next).cqe.done = Some(handle_completion::<H>);
-                (*next).byte_len = 0;
-                (*next).invalidated = None;
-                let len = (*next).buffer.len();
-                (*next).buffer.sync_for_device(0..len);
-                next = (*next).wr.next.cast();
-            }
+        while !self.is_empty() {
+            // SAFETY: By this function's contract.
+            unsafe { self.post_some::<H>(qp) }.map_err(|(error, mut rest)| {
+                rest.append(&mut self);
+                (error, rest)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Posts the first boxes, as many as fit on the stack.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::post`].
+    unsafe fn post_some<H: QpHandler<Recv = T>>(
+        &mut self,
+        qp: *mut bindings::ib_qp,
+    ) -> Result<(), (Error, Self)> {
+        // A box may be complete and somebody else's before the last is posted, and the device
+        // goes through the chain until then. So the chain is ours.
+        let mut wrs: [bindings::ib_recv_wr; POSTED_AT_A_TIME] = Default::default();
+        let mut boxes = [core::ptr::null_mut(); POSTED_AT_A_TIME];
+        let mut next = core::ptr::null_mut();
+        let count = self.len.min(POSTED_AT_A_TIME);
+        let (first, _) = wrs.split_at_mut(count);
+        for (wr, raw) in first.iter_mut().zip(&mut boxes) {
+            let Some(buffer) = self.pop() else { break };
+            *raw = buffer.into_raw();
+            // SAFETY: The box is ours. What was received before is the device's again.
+            unsafe { (**raw).fill::<H>(wr) };
+        }
+        for wr in first.iter_mut().rev() {
+            wr.next = next;
+            next = wr;
         }
         let mut bad: *const bindings::ib_recv_wr = core::ptr::null();
-        // SAFETY: The requests are valid until they complete, as are the buffers.
-        let ret = unsafe {
-            bindings::rpcrdma_shim_ib_post_recv(qp, &raw const (*first.as_ptr()).wr, &mut bad)
-        };
+        // SAFETY: The requests are valid during the call; the buffers are until they complete.
+        let ret = unsafe { bindings::rpcrdma_shim_ib_post_recv(qp, next, &mut bad) };
         let Err(error) = to_result(ret) else {
             return Ok(());
         };
         // The device has those before `bad`.
-        let rest = if bad.is_null() {
-            list.first
-        } else {
-            bad.cast::<RecvBuf<T>>().cast_mut()
-        };
-        let mut len = 0;
-        let mut next = rest;
-        while !next.is_null() {
-            len += 1;
-            // SAFETY: From `bad` on the boxes are still ours.
-            next = unsafe { (*next).wr.next.cast() };
+        let posted = wrs
+            .iter()
+            .position(|wr| core::ptr::eq(wr, bad))
+            .unwrap_or(0);
+        let mut rest = RecvList::new();
+        for raw in boxes.iter().take(count).skip(posted) {
+            if let Some(raw) = NonNull::new(*raw) {
+                // SAFETY: Given up above, and not posted.
+                rest.push(unsafe { RecvBox::from_raw(raw) });
+            }
         }
-        // INVARIANT: The tail of a list is a list.
-        Err((
-            error,
-            RecvList {
-                first: rest,
-                last: list.last,
-                len,
-                _boxes: PhantomData,
-            },
-        ))
+        Err((error, rest))
     }
 }
 
