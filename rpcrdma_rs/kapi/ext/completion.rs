@@ -46,8 +46,8 @@ impl Done {
 
     /// Makes it not done again. The caller knows that nobody waits.
     pub(crate) fn reset(&self) {
-        // SAFETY: The completion is initialised; the write races at worst with a `complete`,
-        // which C resolves to one order or the other.
+        // SAFETY: The completion is initialised; the caller knows that nobody waits, and that
+        // what is done is not reported again.
         unsafe { bindings::rpcrdma_shim_reinit_completion(self.inner.get()) };
     }
 

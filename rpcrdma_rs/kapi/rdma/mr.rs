@@ -83,8 +83,11 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and what the device says.
+    /// `EINVAL` for none; `ENOMEM`, and what the device says.
     pub(crate) fn new(pd: &Arc<Pd>, max_pages: u32) -> Result<Mr> {
+        if max_pages == 0 {
+            return Err(EINVAL);
+        }
         let gaps = pd.device().attrs().sg_gaps;
         let kind = if gaps {
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS

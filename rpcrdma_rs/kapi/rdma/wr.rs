@@ -108,13 +108,14 @@ impl<'a> Chain<'a> {
         self.count += count;
     }
 
-    /// Appends a request for a memory region, in the next place for these.
-    fn append_mr(&mut self, wr: bindings::ib_reg_wr) -> Result {
+    /// Appends the request for a memory region that `start` makes of the ticket, in the next
+    /// place for these. The region is part of the chain once `start` has succeeded.
+    fn append_mr(&mut self, start: impl FnOnce(u64) -> Result<bindings::ib_reg_wr>) -> Result {
         if self.sent {
             return Err(EINVAL);
         }
         let slot = self.mrs.get_mut(self.nr_mr).ok_or(E2BIG)?;
-        let raw: *mut bindings::ib_send_wr = &raw mut slot.write(wr).wr;
+        let raw: *mut bindings::ib_send_wr = &raw mut slot.write(start(self.ticket)?).wr;
         self.nr_mr += 1;
         // SAFETY: The place is in this chain and was free.
         unsafe { self.append(raw, raw, 1) };
@@ -127,16 +128,18 @@ impl<'a> Chain<'a> {
     ///
     /// `EINVAL` if it is not mapped or comes after a Send; `E2BIG` if there are too many.
     pub(crate) fn reg_mr(&mut self, mr: &mut Mr) -> Result {
-        let (key, access) = mr.start_registration(self.ticket)?;
-        let wr = bindings::ib_send_wr {
-            opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
-            ..Default::default()
-        };
-        self.append_mr(bindings::ib_reg_wr {
-            wr,
-            mr: mr.as_raw(),
-            key,
-            access,
+        self.append_mr(|ticket| {
+            let (key, access) = mr.start_registration(ticket)?;
+            let wr = bindings::ib_send_wr {
+                opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
+                ..Default::default()
+            };
+            Ok(bindings::ib_reg_wr {
+                wr,
+                mr: mr.as_raw(),
+                key,
+                access,
+            })
         })
     }
 
@@ -146,15 +149,17 @@ impl<'a> Chain<'a> {
     ///
     /// `EINVAL` if it is not registered or comes after a Send; `E2BIG` if there are too many.
     pub(crate) fn local_inv(&mut self, mr: &mut Mr) -> Result {
-        let key = mr.start_invalidation(self.ticket)?;
-        let mut wr = bindings::ib_send_wr {
-            opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-            ..Default::default()
-        };
-        wr.ex.invalidate_rkey = ManuallyDrop::new(key);
-        self.append_mr(bindings::ib_reg_wr {
-            wr,
-            ..Default::default()
+        self.append_mr(|ticket| {
+            let key = mr.start_invalidation(ticket)?;
+            let mut wr = bindings::ib_send_wr {
+                opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+                ..Default::default()
+            };
+            wr.ex.invalidate_rkey = ManuallyDrop::new(key);
+            Ok(bindings::ib_reg_wr {
+                wr,
+                ..Default::default()
+            })
         })
     }
 
