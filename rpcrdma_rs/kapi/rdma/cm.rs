@@ -9,8 +9,9 @@
 //!   both:     Established ─► Disconnected | DeviceRemoval | AddrChange ─► drop
 //! ```
 //!
-//! A handler is called under the handler mutex of its id, one event at a time, and may sleep.
-//! It must not drop its own [`Id`], nor the last reference to a QP or PD on it: that waits for
+//! A handler is called under the handler mutex of its id, one event at a time, and may sleep;
+//! only the requests to a listener on all devices come at the same time, one for each device. It
+//! must not drop its own [`Id`], nor the last reference to a QP or PD on it: that waits for
 //! the handler.
 
 use core::{
@@ -133,8 +134,8 @@ impl ConnParam<'_> {
 ///
 /// # Invariants
 ///
-/// `0` is an id of ours. Its context is that of the [`Id`] until this is dropped, and then not
-/// used any more.
+/// `0` is an id of ours. Its context is what the handler of the [`Id`] points to, and is not used
+/// any more when that is gone.
 pub(super) struct IdInner(NonNull<bindings::rdma_cm_id>);
 
 // SAFETY: Ids are used from every thread.
@@ -168,8 +169,11 @@ impl Drop for IdInner {
 ///
 /// # Invariants
 ///
-/// The C id's context is a reference to `handler` of its own.
+/// The C id's context is what `handler` points to.
 pub(crate) struct Id<H: Handler> {
+    /// Goes first: connection requests to a listener on all devices are reported under the mutex
+    /// of an id of the CM's own. Such a listener has no PD and no QP, so this destroys it, which
+    /// waits for them.
     inner: Arc<IdInner>,
     handler: Arc<H>,
 }
@@ -178,18 +182,14 @@ impl<H: Handler> Drop for Id<H> {
     /// Sleeps: waits for a handler that runs.
     fn drop(&mut self) {
         let raw = self.as_raw();
-        // SAFETY: The id is valid. Under its handler mutex no handler runs, and the fields may
-        // be changed; afterwards nobody uses the context.
-        let context = unsafe {
+        // SAFETY: The id is valid. Under its handler mutex the field may be changed; whoever
+        // reads it without (see `inner`) finds a handler that fits the context. Nobody else uses
+        // the context afterwards.
+        unsafe {
             bindings::rdma_lock_handler(raw);
-            let context = (*raw).context;
             (*raw).event_handler = Some(ignore_event);
-            (*raw).context = core::ptr::null_mut();
             bindings::rdma_unlock_handler(raw);
-            context
-        };
-        // SAFETY: By the type's invariant.
-        drop(unsafe { Arc::<H>::from_raw(context.cast_const().cast()) });
+        }
     }
 }
 
@@ -200,7 +200,7 @@ impl<H: Handler> Id<H> {
     ///
     /// `ENOMEM`.
     pub(crate) fn create(net: &Net, handler: Arc<H>) -> Result<Id<H>> {
-        let context = Arc::into_raw(handler.clone()).cast::<c_void>();
+        let context = Arc::as_ptr(&handler).cast::<c_void>();
         // SAFETY: The namespace is valid and C takes a reference. The thunk expects an `H`
         // as context, which it is until the `Id` is dropped.
         let raw = from_err_ptr(unsafe {
@@ -212,23 +212,11 @@ impl<H: Handler> Id<H> {
                 bindings::ib_qp_type_IB_QPT_RC,
                 owner_name(),
             )
-        })
-        .inspect_err(|_| {
-            // SAFETY: From `into_raw` above; no id refers to it.
-            drop(unsafe { Arc::<H>::from_raw(context.cast()) });
         })?;
-        let inner = NonNull::new(raw).ok_or(ENOMEM).and_then(|raw| {
-            // Without memory the drop of the value destroys the id.
-            Ok(Arc::new(IdInner(raw), GFP_KERNEL)?)
-        });
-        // INVARIANT: The context was given up to the id.
-        Ok(Id {
-            inner: inner.inspect_err(|_| {
-                // SAFETY: From `into_raw` above; there is no id any more.
-                drop(unsafe { Arc::<H>::from_raw(context.cast()) });
-            })?,
-            handler,
-        })
+        // INVARIANT: The context is what `handler` points to. Without memory the drop of the
+        // value destroys the id.
+        let inner = Arc::new(IdInner(NonNull::new(raw).ok_or(ENOMEM)?), GFP_KERNEL)?;
+        Ok(Id { inner, handler })
     }
 
     pub(super) fn inner(&self) -> &Arc<IdInner> {
@@ -391,7 +379,7 @@ impl<'a> ConnectRequest<'a> {
     /// `ENOMEM`; the request is then refused.
     pub(crate) fn adopt<H: Handler>(self, handler: Arc<H>) -> Result<Id<H>> {
         let room = UniqueArc::<IdInner>::new_uninit(GFP_KERNEL)?;
-        let context = Arc::into_raw(handler.clone()).cast::<c_void>();
+        let context = Arc::as_ptr(&handler).cast::<c_void>();
         // SAFETY: The CM holds the handler mutex of the id, so that nobody else reads or writes
         // these fields; the id was the listener's, whose handler it will not call again for it.
         unsafe {
