@@ -58,6 +58,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc, //
@@ -204,6 +205,9 @@ impl Origin<'_> {
 #[repr(C)]
 struct Shell<T> {
     xprt: Opaque<bindings::svc_xprt>,
+    /// How many [`Crowded`] there are. Beside the data: `xpo_has_wspace` is called on behalf of
+    /// handles as well, when the data may be gone.
+    crowded: Atomic<u32>,
     /// `Some` from construction until `xpo_free`.
     data: UnsafeCell<Option<T>>,
 }
@@ -319,6 +323,19 @@ impl<T: Connection> SvcXprt<T> {
     }
 }
 
+impl<T: Connection> SvcXprt<T> {
+    /// `xpo_has_wspace`: whether a service thread would not have to wait in here.
+    ///
+    /// # Safety
+    ///
+    /// `xprt` is the first field of what [`Self::new`] made, live or dead, with this `T`.
+    pub(super) unsafe extern "C" fn has_wspace_thunk(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
+        // SAFETY: By the requirement; of what may change under us only the count is used.
+        let crowded = unsafe { &(*xprt.cast::<Shell<T>>()).crowded };
+        (crowded.load(Relaxed) == 0).into()
+    }
+}
+
 impl<T: Send + Sync> SvcXprt<T> {
     fn new(
         origin: Origin<'_>,
@@ -328,6 +345,7 @@ impl<T: Send + Sync> SvcXprt<T> {
         let shell = Arc::new(
             Shell {
                 xprt: Opaque::uninit(),
+                crowded: Atomic::new(0),
                 data: UnsafeCell::new(None),
             },
             GFP_KERNEL,
@@ -485,6 +503,16 @@ impl<T: Send + Sync> SvcXprt<T> {
     }
 }
 
+/// As long as this exists sunrpc sends no more threads into the transport: one waits for
+/// something already that whoever came next would wait for as well.
+pub(crate) struct Crowded<'a>(&'a Atomic<u32>);
+
+impl Drop for Crowded<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// What a callback may hold of a transport, see the module.
 pub(crate) struct Handle<T>(Arc<Shell<T>>);
 
@@ -501,7 +529,7 @@ impl<T> Clone for Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// Something was received, see [`SvcXprt::set_data`].
+    /// Something was received, until [`SvcXprt::clear_data`].
     pub(crate) fn set_data(&self) {
         self.0.set(bindings::XPT_DATA);
     }
@@ -528,6 +556,13 @@ impl<T> Handle<T> {
         // SAFETY: The memory is a `struct svc_xprt`; one that is dead or unknown to sunrpc is
         // BUSY, and then the call only marks it.
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
+    }
+
+    /// A service thread of the transport is about to wait in it, see [`Crowded`]. When it is
+    /// done with its request, sunrpc looks at the transport again.
+    pub(crate) fn crowd(&self) -> Crowded<'_> {
+        self.0.crowded.fetch_add(1, Relaxed);
+        Crowded(&self.0.crowded)
     }
 
     /// Whether the transport is being closed, or is.

@@ -97,9 +97,6 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// also after the connection was closed; must not wait for other Calls.
     fn release(this: &SvcXprt<Self>, call: Self::Call);
 
-    /// Whether one more reply can be sent without waiting. In atomic context.
-    fn has_write_space(this: &SvcXprt<Self>) -> bool;
-
     /// The connection is closed. Called once; Calls may still be in progress.
     fn detach(this: &SvcXprt<Self>);
 }
@@ -197,7 +194,7 @@ pub(super) struct ConnectionOps<T>(PhantomData<T>);
 impl<T: Connection> ConnectionOps<T> {
     /// The table.
     pub(super) const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
-        xpo_has_wspace: Some(Self::has_wspace),
+        xpo_has_wspace: Some(SvcXprt::<T>::has_wspace_thunk),
         xpo_recvfrom: Some(Self::recvfrom),
         xpo_sendto: Some(Self::sendto),
         xpo_result_payload: Some(Self::result_payload),
@@ -210,19 +207,11 @@ impl<T: Connection> ConnectionOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is a live connection.
-    unsafe extern "C" fn has_wspace(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
-        // SAFETY: By the requirement; only connections of this type have this table.
-        T::has_write_space(unsafe { SvcXprt::<T>::from_raw(xprt) }).into()
-    }
-
-    /// # Safety
-    ///
     /// For sunrpc; on the thread of `rqstp`, which holds its transport and the BUSY bit.
     unsafe extern "C" fn recvfrom(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
         // SAFETY: By the requirement.
         let xprt = unsafe { (*rqstp).rq_xprt };
-        // SAFETY: As for `has_wspace`.
+        // SAFETY: By the requirement; only connections of this type have this table.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         let incoming = T::next(this);
         // SAFETY: The thread has the BUSY bit, and gives it up with this call.
@@ -248,7 +237,7 @@ impl<T: Connection> ConnectionOps<T> {
         if ctxt.is_null() {
             return None;
         }
-        // SAFETY: As for `has_wspace`.
+        // SAFETY: As for `recvfrom`.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: The pointer was made by `Receiver::deliver` or went through deferral; it stays
         // the thread's, as `ManuallyDrop` says.
@@ -292,7 +281,7 @@ impl<T: Connection> ConnectionOps<T> {
         if ctxt.is_null() {
             return;
         }
-        // SAFETY: As for `has_wspace`.
+        // SAFETY: As for `recvfrom`.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: The pointer was made by `Receiver::deliver` and is given up by the caller.
         T::release(this, unsafe { T::Call::from_ptr(ctxt) });
@@ -302,7 +291,7 @@ impl<T: Connection> ConnectionOps<T> {
     ///
     /// For sunrpc; `xprt` is a live connection.
     unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
-        // SAFETY: As for `has_wspace`.
+        // SAFETY: As for `recvfrom`.
         T::detach(unsafe { SvcXprt::<T>::from_raw(xprt) });
     }
 }
