@@ -4,8 +4,9 @@
 //!
 //! ```text
 //!   empty ──set_pages──► idle ──add──► mapped ──(post, done)──► mapped
-//!     ▲                                                                 │
-//!     └──────────────────────────── finish ─────────────────────────────┘
+//!     ▲                   │ ▲                                       │ │
+//!     │                   │ └──────────────── unmap ────────────────┘ │
+//!     └────── finish ─────┴───────────────────────────────────────────┘
 //! ```
 //!
 //! A transfer owns the pages it moves bytes from or to, so they stay as long as the device may
@@ -37,6 +38,13 @@ use crate::kapi::{
         Piece, //
     },
 };
+
+/// The longest run of contiguous bytes that is mapped as one, in bytes: where devices are given
+/// copies (by swiotlb), these have a limit of 256 KiB.
+const LONGEST_RUN: u32 = 128 << 10;
+
+/// How many segments a transfer keeps for its next use: what ordinary peers offer.
+const KEPT_SEGMENTS: usize = 4;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -170,7 +178,7 @@ impl Transfer {
             self.segments.push(segment, GFP_KERNEL)?;
         }
         let segment = self.segments.get_mut(self.used).ok_or(EINVAL)?;
-        segment.gather(pages, pieces, length)?;
+        segment.gather(pages, pieces, length, longest_element(qp, direction))?;
         let nr_bvec = u32::try_from(segment.bvecs.len())?;
         let iter = bindings::bvec_iter {
             bi_size: length,
@@ -201,8 +209,8 @@ impl Transfer {
         Ok(sqes)
     }
 
-    /// Unmaps everything and gives the pages back; the transfer is empty then. May sleep.
-    pub(crate) fn finish(&mut self) -> Option<PageVec> {
+    /// Unmaps everything. May sleep.
+    pub(crate) fn unmap(&mut self) {
         if let Some(qp) = self.qp.take() {
             let used = self.used;
             // INVARIANT: None of the segments is mapped any more.
@@ -212,6 +220,13 @@ impl Transfer {
                 segment.unmap(&*qp);
             }
         }
+    }
+
+    /// Unmaps everything and gives the pages back; the transfer is empty then. May sleep.
+    pub(crate) fn finish(&mut self) -> Option<PageVec> {
+        self.unmap();
+        // INVARIANT: None is mapped.
+        self.segments.truncate(KEPT_SEGMENTS);
         self.pages.take()
     }
 
@@ -240,13 +255,23 @@ impl Drop for Transfer {
     }
 }
 
+/// How long an element may be.
+fn longest_element<H: QpHandler>(qp: &Qp<H>, direction: TransferDir) -> u32 {
+    // Where a region is registered, rdma_rw takes an element for a page.
+    match direction == TransferDir::Read && qp.device().iwarp(qp.port()) {
+        true => 0,
+        false => LONGEST_RUN,
+    }
+}
+
 impl Segment {
-    /// Collects pieces, merging what is contiguous.
+    /// Collects pieces, merging what is contiguous and not longer than `longest`.
     fn gather(
         &mut self,
         pages: &PageVec,
         pieces: impl Iterator<Item = Piece>,
         length: u32,
+        longest: u32,
     ) -> Result {
         self.bvecs.clear();
         let mut total = 0_usize;
@@ -261,7 +286,7 @@ impl Segment {
             // CAST: A piece lies in a page.
             let (offset, len) = (piece.offset as u32, piece.len as u32);
             match self.bvecs.as_mut_slice().last_mut() {
-                Some(last) if start == end && last.bv_len.checked_add(len).is_some() => {
+                Some(last) if start == end && last.bv_len.saturating_add(len) <= longest => {
                     last.bv_len += len;
                 }
                 _ => self.bvecs.push(

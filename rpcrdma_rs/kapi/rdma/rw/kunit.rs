@@ -38,7 +38,12 @@ type Run = (u32, u32);
 fn runs(pages: &PageVec, pieces: &[Piece]) -> Result<KVec<Run>> {
     let mut segment = segment()?;
     let total: usize = pieces.iter().map(|piece| piece.len).sum();
-    segment.gather(pages, pieces.iter().copied(), u32::try_from(total)?)?;
+    segment.gather(
+        pages,
+        pieces.iter().copied(),
+        u32::try_from(total)?,
+        LONGEST_RUN,
+    )?;
     let mut runs = KVec::new();
     for bvec in &segment.bvecs {
         runs.push((bvec.bv_offset, bvec.bv_len), GFP_KERNEL)?;
@@ -87,7 +92,7 @@ mod tests {
         let total = pieces.iter().map(|piece| piece.len).sum::<usize>() as u32;
         // What an earlier use left is gone.
         for _ in 0..2 {
-            segment.gather(&pages, pieces.iter().copied(), total)?;
+            segment.gather(&pages, pieces.iter().copied(), total, LONGEST_RUN)?;
         }
         let mut next = pieces.iter();
         let mut end = None;
@@ -110,6 +115,18 @@ mod tests {
     }
 
     #[test]
+    fn no_run_is_longer_than_allowed() -> Result {
+        let pages = pages(PAGE_SIZE, 0)?;
+        let pieces = [piece(0, 0, 8), piece(0, 8, 8), piece(0, 16, 8)];
+        let mut segment = segment()?;
+        for (longest, runs) in [(0, 3), (15, 3), (16, 2), (23, 2), (24, 1), (u32::MAX, 1)] {
+            segment.gather(&pages, pieces.into_iter(), 24, longest)?;
+            assert_eq!(segment.bvecs.len(), runs);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn pieces_must_exist_and_have_the_length() -> Result {
         let pages = pages(2 * PAGE_SIZE, 0)?;
         let mut segment = segment()?;
@@ -125,10 +142,10 @@ mod tests {
             (&[piece(0, usize::MAX, 1)], 1),
         ];
         for (pieces, length) in cases {
-            let result = segment.gather(&pages, pieces.iter().copied(), length);
+            let result = segment.gather(&pages, pieces.iter().copied(), length, LONGEST_RUN);
             assert!(result == Err(EINVAL));
         }
-        segment.gather(&pages, [piece(1, PAGE_SIZE - 1, 1)].into_iter(), 1)
+        segment.gather(&pages, [piece(1, PAGE_SIZE - 1, 1)].into_iter(), 1, 0)
     }
 
     #[test]
