@@ -220,10 +220,11 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
         send: agreed.send,
         remote_invalidation: agreed.remote_invalidation,
         max_pages: origin.max_pages(),
+        read_mrs: rdma_ctxs(device, port, origin, sizes.credits)?,
     };
     let chan = Chan::new(params, handle.clone(), id.handler().clone())?;
     // Events that came before this were kept.
-    id.handler().attach(handle);
+    id.handler().attach(handle, &chan.sq);
     let qp = QpOwner::new(
         &id,
         &pd,
@@ -232,7 +233,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
             max_recv_wr: sizes.receives,
             max_send_sge: rw_sges,
             max_recv_sge: 1,
-            max_rdma_ctxs: rdma_ctxs(device, port, origin, sizes.credits)?,
+            max_rdma_ctxs: chan.params.read_mrs,
         },
         chan.clone(),
     )

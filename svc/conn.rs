@@ -7,7 +7,8 @@
 //!       --detach(), on a service thread--> disconnected --last reference--> drained, freed
 //! ```
 //!
-//! Between accepted and open, messages that arrive are kept: a reply could not be sent yet.
+//! Between accepted and open messages may arrive. They wait for a service thread, which
+//! ESTABLISHED calls.
 //!
 //! # Who owns what
 //!
@@ -34,12 +35,18 @@ use super::{
     read::ReadCtx,
     recv::Recvs,
     send::SendCtx,
-    sq::Sq, //
+    sq::{
+        Sq,
+        SqReservation, //
+    }, //
 };
 use crate::{
     kapi::{
         ext::{
-            patience,
+            patience::{
+                patiently,
+                Patience, //
+            },
             ratelimit::limited, //
         },
         rdma::{
@@ -107,8 +114,13 @@ use kernel::{
         Arc,
         SetOnce,
         SpinLock, //
-    }, //
+    },
+    time::msecs_to_jiffies, //
 };
+
+/// How long a client may take nothing of what is sent to it while service threads wait to send
+/// more.
+const SEND_QUEUE_MS: u32 = 30_000;
 
 /// What was settled when the connection was accepted.
 pub(super) struct Params {
@@ -122,6 +134,8 @@ pub(super) struct Params {
     pub(super) remote_invalidation: bool,
     /// Pages that a Call or a reply can have.
     pub(super) max_pages: usize,
+    /// Memory regions that RDMA Reads go through; none if the device needs none.
+    pub(super) read_mrs: u32,
 }
 
 impl Params {
@@ -188,7 +202,7 @@ impl Chan {
         events: Arc<ConnEvents>,
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
-        let sq = Sq::new(params.sizes.sends)?;
+        let sq = Sq::new(params.sizes.sends, msecs_to_jiffies(SEND_QUEUE_MS))?;
         let pulled = Ring::new(contexts, GFP_KERNEL)?;
         let sends = Stack::new(contexts, GFP_KERNEL)?;
         let reads = Stack::new(contexts, GFP_KERNEL)?;
@@ -216,6 +230,29 @@ impl Chan {
         self.sq.close();
     }
 
+    /// Takes `count` entries of the Send Queue; sleeps until they are there.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot go on.
+    pub(super) fn reserve(&self, peer: &SockAddr, count: u32) -> Result<SqReservation> {
+        match self.sq.try_reserve(count) {
+            Err(EAGAIN) => {
+                let _crowded = self.handle.crowd();
+                self.sq.reserve(count).inspect_err(|e| {
+                    if *e == ETIMEDOUT {
+                        limited!(pr_warn!(
+                            "server: client {peer} has taken nothing that was sent to it for {} s; \
+                             closing the connection\n",
+                            SEND_QUEUE_MS / 1000
+                        ));
+                    }
+                })
+            }
+            other => other,
+        }
+    }
+
     /// Whether the connection is being closed.
     pub(super) fn is_closing(&self) -> bool {
         self.handle.is_closing()
@@ -223,13 +260,14 @@ impl Chan {
 
     /// Tries again as long as memory is short, which is no reason to lose the connection. Sleeps.
     pub(super) fn patiently<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
-        patience::patiently(|| self.is_closing(), f)
+        patiently(|| self.is_closing(), f)
     }
 
     /// Whether to try again after `error`, as above: it was a shortage, and a moment has passed.
     /// Sleeps.
-    pub(super) fn pause(&self, error: Error) -> bool {
-        patience::pause(error, || self.is_closing())
+    pub(super) fn pause(&self, patience: &mut Patience, error: Error) -> bool {
+        let _crowded = self.handle.crowd();
+        patience.pause(error, || self.is_closing())
     }
 
     /// Closes the connection because of a completion, and says so unless it is an aftermath.
@@ -303,7 +341,8 @@ impl QpHandler for Chan {
     }
 
     fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
-        // Perhaps in an interrupt: those who wait for the Send Queue are woken by detaching.
+        // Perhaps in an interrupt: those who wait for the Send Queue are sent away by the CM's
+        // event, by detaching, or in the end by the clock.
         if let QpEvent::Fatal(_) | QpEvent::Broken = event {
             self.handle.close();
         }
@@ -314,7 +353,7 @@ impl QpHandler for Chan {
 pub(super) struct ConnEvents {
     established: Atomic<bool>,
     lost: Atomic<bool>,
-    handle: SetOnce<Handle<Conn>>,
+    conn: SetOnce<(Handle<Conn>, Arc<Sq>)>,
 }
 
 impl ConnEvents {
@@ -324,15 +363,15 @@ impl ConnEvents {
             ConnEvents {
                 established: Atomic::new(false),
                 lost: Atomic::new(false),
-                handle: SetOnce::new(),
+                conn: SetOnce::new(),
             },
             GFP_KERNEL,
         )?)
     }
 
     /// Tells where to report to, and reports what has happened already.
-    pub(super) fn attach(&self, handle: &Handle<Conn>) {
-        self.handle.populate(handle.clone());
+    pub(super) fn attach(&self, handle: &Handle<Conn>, sq: &Arc<Sq>) {
+        self.conn.populate((handle.clone(), sq.clone()));
         // Pairs with the exchange in `lose`: one of the two sees the other.
         smp_mb();
         if self.lost.load(Acquire) {
@@ -342,8 +381,11 @@ impl ConnEvents {
 
     fn lose(&self) {
         self.lost.xchg(true, Full);
-        if let Some(handle) = self.handle.as_ref() {
+        if let Some((handle, sq)) = self.conn.as_ref() {
             handle.close();
+            // Those who wait there may be all the service threads there are, and one is needed
+            // to take the connection down.
+            sq.close();
         }
     }
 }
@@ -353,7 +395,7 @@ impl Handler for ConnEvents {
         match event {
             Event::Established(_) => {
                 self.established.xchg(true, Full);
-                if let Some(handle) = self.handle.as_ref() {
+                if let Some((handle, _)) = self.conn.as_ref() {
                     // Something may have arrived before.
                     handle.enqueue();
                 }
@@ -379,7 +421,8 @@ impl Handler for ConnEvents {
 impl Removal for ConnEvents {
     fn removed(&self) {
         self.lost.xchg(true, Full);
-        if let Some(handle) = self.handle.as_ref() {
+        if let Some((handle, sq)) = self.conn.as_ref() {
+            sq.close();
             // There may be no service thread left to do it.
             handle.close_now();
         }
@@ -490,10 +533,6 @@ impl Connection for Conn {
 
     fn release(this: &SvcXprt<Self>, call: RecvBox<CallState>) {
         this.chan.release_receive(&this.qp, call);
-    }
-
-    fn has_write_space(this: &SvcXprt<Self>) -> bool {
-        !this.chan.sq.has_waiters()
     }
 
     fn detach(this: &SvcXprt<Self>) {

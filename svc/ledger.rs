@@ -37,6 +37,8 @@ pub(super) struct Ledger {
     next: u64,
     /// The ticket whose turn it is; equal to `next` when nobody waits.
     serving: u64,
+    /// How often entries were given back.
+    given: u64,
     closed: bool,
 }
 
@@ -48,6 +50,7 @@ impl Ledger {
             free: depth,
             next: 0,
             serving: 0,
+            given: 0,
             closed: false,
         }
     }
@@ -91,7 +94,19 @@ impl Ledger {
     /// Gives `count` entries back. Returns whether someone waits, and is to be woken.
     pub(super) fn give(&mut self, count: u32) -> bool {
         self.free = self.free.saturating_add(count).min(self.depth);
+        self.given = self.given.wrapping_add(1);
         self.has_waiters()
+    }
+
+    /// A number that changes whenever entries are given back.
+    pub(super) const fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// How many wait.
+    #[cfg(any(test, rpcrdma_kunit))]
+    pub(super) const fn waiting(&self) -> u64 {
+        self.next.wrapping_sub(self.serving)
     }
 
     /// Refuses everyone from now on.

@@ -21,7 +21,8 @@
 //!
 //! The pages of a context, once taken from a thread, stay with it: delivering exchanges them for
 //! the thread's own, which serve the next Read. Nobody buys or frees pages while a connection is
-//! busy. What contexts that rest may keep is limited, for one of them and over all connections.
+//! busy. How many pages contexts that rest may keep is limited, for one of them and over all
+//! connections.
 
 use super::{
     call::CallState,
@@ -38,9 +39,12 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::pages::{
-            PageVec,
-            Piece, //
+        ext::{
+            pages::{
+                PageVec,
+                Piece, //
+            },
+            patience::Patience, //
         },
         rdma::{
             cq::{
@@ -80,6 +84,7 @@ use crate::{
             self,
             ReadChunks, //
         },
+        segment::Segment,
         units::{
             host_len,
             padded_len,
@@ -189,39 +194,58 @@ impl Layout {
             })
     }
 
+    /// What has to be pulled: position in the message, where it lands, the client's memory.
+    fn segments<'a>(
+        &'a self,
+        lists: &Lists<'a>,
+    ) -> impl Iterator<Item = (Position, Range<usize>, Segment)> + 'a {
+        let read = lists.read;
+        self.pieces()
+            .filter_map(|(at, piece)| match piece {
+                pcl::Piece::Chunk(chunk) => Some((at, chunk.position, 0, chunk.length)),
+                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_some() => {
+                    Some((at, Position::ZERO, offset, length))
+                }
+                _ => None,
+            })
+            .flat_map(move |(mut at, position, skip, length)| {
+                read.chunk_range(position, skip, length)
+                    .map(move |segment| {
+                        let start = at;
+                        at += host_len(segment.length);
+                        (position, start..at, segment)
+                    })
+            })
+    }
+
+    /// How many memory regions that takes with a device that reads through those.
+    fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
+        self.segments(lists).fold(0, |sum, (_, octets, _)| {
+            let pages = u32::try_from(page_pieces(octets).count()).unwrap_or(u32::MAX);
+            sum.saturating_add(qp.device().rw_mr_factor(qp.port(), pages))
+        })
+    }
+
     /// Adds what has to be pulled to `transfer`, whose pages are there.
     fn map(&self, qp: &Qp<Chan>, lists: &Lists<'_>, transfer: &mut Transfer, call: Cid) -> Result {
-        let mut number = 0;
-        for (mut at, piece) in self.pieces() {
-            let (position, skip, length) = match piece {
-                pcl::Piece::Chunk(chunk) => (chunk.position, 0, chunk.length),
-                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_some() => {
-                    (Position::ZERO, offset, length)
-                }
-                _ => continue,
-            };
-            for segment in lists.read.chunk_range(position, skip, length) {
-                trace_svcrdma_decode_rseg(
-                    call,
-                    number,
-                    position.0,
-                    segment.handle.0,
-                    segment.length,
-                    segment.offset.0,
-                );
-                number += 1;
-                let end = at + host_len(segment.length);
-                transfer.add(
-                    qp,
-                    TransferDir::Read,
-                    page_pieces(at..end),
-                    segment.length,
-                    segment.offset.0,
-                    segment.handle.0,
-                )?;
-                STAT_READ.inc();
-                at = end;
-            }
+        for (number, (position, octets, segment)) in self.segments(lists).enumerate() {
+            trace_svcrdma_decode_rseg(
+                call,
+                u32::try_from(number)?,
+                position.0,
+                segment.handle.0,
+                segment.length,
+                segment.offset.0,
+            );
+            transfer.add(
+                qp,
+                TransferDir::Read,
+                page_pieces(octets),
+                segment.length,
+                segment.offset.0,
+                segment.handle.0,
+            )?;
+            STAT_READ.inc();
         }
         Ok(())
     }
@@ -282,6 +306,10 @@ impl Completion for ReadCtx {
             Ok(wc) => {
                 let len = this.job.as_ref().map_or(0, |job| job.layout.paged_len());
                 trace_svcrdma_wc_read(wc.cid(), len);
+                if chan.params.read_mrs != 0 {
+                    // All service threads may be waiting for memory regions.
+                    this.as_mut().project().transfer.unmap();
+                }
                 chan.queue_pulled(this);
             }
             Err(e) => {
@@ -347,7 +375,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `E2BIG` if there are more RDMA Reads than the Send Queue has entries.
+    /// `E2BIG` if there are more RDMA Reads than the Send Queue has entries, or than there are
+    /// memory regions for; `EAGAIN` if these are not given back.
     fn prepare_pull(
         &self,
         receiver: &mut Receiver<'_, RecvBox<CallState>>,
@@ -357,12 +386,17 @@ impl Conn {
         let chan = self.chan();
         let limits = chan.params.list_limits();
         let message = message::decode(buf.bytes(), &limits).map_err(|_| EINVAL)?;
+        let mrs = chan.params.read_mrs;
+        if mrs != 0 && layout.read_mrs(self.qp(), &message.lists()) > mrs {
+            return Err(E2BIG);
+        }
         let mut ctx = chan.patiently(|| chan.read_ctx())?;
         let transfer = ctx.as_mut().project().transfer;
         let mut pages = transfer.finish().unwrap_or_default();
         let count = layout.page_count();
         chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
         receiver.take_pages(&mut pages, count)?;
+        let mut patience = Patience::new();
         loop {
             if transfer.set_pages(pages).is_err() {
                 return Err(EINVAL);
@@ -370,7 +404,7 @@ impl Conn {
             match layout.map(self.qp(), &message.lists(), transfer, buf.cid()) {
                 Ok(()) if transfer.sqes() > chan.sq.depth() => return Err(E2BIG),
                 Ok(()) => return Ok(ctx),
-                Err(e) if chan.pause(e) => {
+                Err(e) if chan.pause(&mut patience, e) => {
                     pages = transfer.finish().unwrap_or_default();
                 }
                 Err(e) => return Err(e),
@@ -380,7 +414,7 @@ impl Conn {
 
     fn post_pull(&self, mut ctx: Pin<KBox<ReadCtx>>, job: Job) {
         let sqes = ctx.transfer.sqes();
-        let Ok(reservation) = self.chan().sq.reserve(sqes) else {
+        let Ok(reservation) = self.chan().reserve(&self.peer_addr(), sqes) else {
             self.forget(job.buf);
             drop(ctx);
             return self.chan().fail();

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     kapi::{
+        ext::patience::Patience,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -353,12 +354,13 @@ impl Conn {
         let transfer = fields.transfer;
         let mut pages = transfer.finish().unwrap_or_default();
         let map = self.chan().patiently(|| reply.take_pages(&mut pages))?;
+        let mut patience = Patience::new();
         loop {
             if transfer.set_pages(pages).is_err() {
                 return Err(EINVAL);
             }
             match out.map(self.qp(), transfer, &map, reply_chunk) {
-                Err(e) if self.chan().pause(e) => {
+                Err(e) if self.chan().pause(&mut patience, e) => {
                     pages = transfer.finish().unwrap_or_default();
                 }
                 // More RDMA Writes than the Send Queue has entries.
@@ -376,7 +378,7 @@ impl Conn {
     /// `ENOTCONN`, and those of posting.
     fn post_send(&self, ctx: Pin<KBox<SendCtx>>, len: usize, invalidate: Option<Handle>) -> Result {
         let sqes = ctx.transfer.sqes().saturating_add(1);
-        match self.chan().sq.reserve(sqes) {
+        match self.chan().reserve(&self.peer_addr(), sqes) {
             Ok(reservation) => self.post_reserved(ctx, len, invalidate, reservation),
             Err(e) => {
                 self.chan().keep_send_ctx(ctx);

@@ -6,15 +6,23 @@
 //! posted chain and gives the entries back when that is completed and the reservation dropped,
 //! so none can be lost or given back twice. The order of those who wait is in
 //! [`super::ledger`].
+//!
+//! A client that takes nothing of what it is sent must not keep service threads: who waits
+//! does so as long as entries are given back now and then.
 
 use super::{
     ledger::{
         Answer,
-        Ledger, //
+        Ledger,
+        Ticket, //
     },
     tunables::STAT_SQ_STARVE, //
 };
 use crate::kapi::{
+    ext::wait::{
+        new_waitqueue,
+        WaitQueue, //
+    },
     sunrpc::errno::enotconn,
     trace::{
         trace_svcrdma_sq_full,
@@ -22,18 +30,13 @@ use crate::kapi::{
     }, //
 };
 use kernel::{
-    new_condvar,
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
-        CondVar,
         SpinLock, //
-    }, //
+    },
+    time::Jiffies, //
 };
 
 /// The Send Queue of one connection.
@@ -42,10 +45,10 @@ pub(super) struct Sq {
     #[pin]
     ledger: SpinLock<Ledger>,
     #[pin]
-    room: CondVar,
+    room: WaitQueue,
     depth: u32,
-    /// How many wait, for those who may not take the lock.
-    waiting: Atomic<u32>,
+    /// How long nothing may be given back while someone waits.
+    patience: Jiffies,
 }
 
 /// The right to post a number of Work Requests. Dropping it gives them back.
@@ -55,14 +58,14 @@ pub(super) struct SqReservation {
 }
 
 impl Sq {
-    /// A queue of `depth` entries.
-    pub(super) fn new(depth: u32) -> Result<Arc<Self>> {
+    /// A queue of `depth` entries, which may all be in use for as long as `patience`.
+    pub(super) fn new(depth: u32, patience: Jiffies) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 ledger <- new_spinlock!(Ledger::new(depth)),
-                room <- new_condvar!(),
+                room <- new_waitqueue!("rpcrdma_rs: Send Queue"),
                 depth,
-                waiting: Atomic::new(0),
+                patience,
             }),
             GFP_KERNEL,
         )
@@ -72,34 +75,56 @@ impl Sq {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` if the queue is, or gets, closed, or has not that many entries at all.
+    /// `ENOTCONN` if the queue is, or gets, closed, or has not that many entries at all;
+    /// `ETIMEDOUT` if nothing was given back for as long as the queue waits: it is closed then.
     pub(super) fn reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation> {
         let mut ledger = self.ledger.lock();
-        let mut answer = ledger.take(count);
-        if let Answer::Wait(_) = answer {
-            STAT_SQ_STARVE.inc();
-            let (free, depth) = ledger.entries();
-            trace_svcrdma_sq_full(count, free, depth);
-            self.waiting.fetch_add(1, Relaxed);
-            while let Answer::Wait(ticket) = answer {
-                self.room.wait(&mut ledger);
-                answer = ledger.retry(ticket, count);
-            }
-            self.waiting.fetch_sub(1, Relaxed);
-            let (free, depth) = ledger.entries();
-            trace_svcrdma_sq_retry(count, free, depth);
-            // There may be enough for the next in line as well.
-            if ledger.has_waiters() {
-                self.room.notify_all();
-            }
-        }
+        let answer = ledger.take(count);
+        let (free, depth) = ledger.entries();
         drop(ledger);
+        let answer = match answer {
+            Answer::Wait(ticket) => {
+                STAT_SQ_STARVE.inc();
+                trace_svcrdma_sq_full(count, free, depth);
+                self.wait(ticket, count)?
+            }
+            other => other,
+        };
         match answer {
             Answer::Taken => Ok(SqReservation {
                 sq: self.clone(),
                 count,
             }),
             _ => Err(enotconn()),
+        }
+    }
+
+    /// Waits in line.
+    fn wait(&self, ticket: Ticket, count: u32) -> Result<Answer> {
+        let mut given = self.ledger.lock().given();
+        loop {
+            let mut answer = Answer::Wait(ticket);
+            let settled = self.room.wait_timeout(self.patience, || {
+                answer = self.ledger.lock().retry(ticket, count);
+                answer != Answer::Wait(ticket)
+            });
+            let ledger = self.ledger.lock();
+            let (free, depth) = ledger.entries();
+            let (before, waiters) = (given, ledger.has_waiters());
+            given = ledger.given();
+            drop(ledger);
+            if settled {
+                trace_svcrdma_sq_retry(count, free, depth);
+                // There may be enough for the next in line as well.
+                if waiters {
+                    self.room.wake_all();
+                }
+                return Ok(answer);
+            }
+            if given == before {
+                self.close();
+                return Err(ETIMEDOUT);
+            }
         }
     }
 
@@ -124,22 +149,17 @@ impl Sq {
         self.depth
     }
 
-    /// Whether someone waits. From any context.
-    pub(super) fn has_waiters(&self) -> bool {
-        self.waiting.load(Relaxed) != 0
-    }
-
     /// Refuses everyone from now on, also those who wait. Not from an interrupt.
     pub(super) fn close(&self) {
         self.ledger.lock().close();
-        self.room.notify_all();
+        self.room.wake_all();
     }
 }
 
 impl Drop for SqReservation {
     fn drop(&mut self) {
         if self.sq.ledger.lock().give(self.count) {
-            self.sq.room.notify_all();
+            self.sq.room.wake_all();
         }
     }
 }

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Connections that behave badly towards a server: floods, storms, hang-ups."""
 
+import time
 
 import peer
 import wire
 from client import XIDS, check_null
-from ktap import Failed
+from ktap import Failed, Skip
 from server_cases import FILE, FILE_SIZE, PAGE, TABLE, null
 from wire import Segment
 
 case = TABLE.case
+THREADS = "/proc/fs/nfsd/threads"
+
+
+def set_threads(count):
+    """How many threads nfsd has."""
+    with open(THREADS, "w", encoding="ascii") as file:
+        file.write(count)
 
 
 # --- CM private data ----------------------------------------------------------
@@ -168,6 +176,38 @@ def no_receives(server, rnr_retry):
             if rnr_retry == 0:
                 raise
         server.check_alive()
+
+
+@case("more clients than nfsd has threads take nothing of what they are sent")
+def take_nothing(server):
+    if server.kind == "c":
+        raise Skip("the C module's threads wait for as long as the clients like")
+    with open(THREADS, encoding="ascii") as file:
+        threads = file.read()
+    set_threads("2")
+    clients = [server.connect(receives=0, sends=64, rnr_retry=7) for _ in range(4)]
+    try:
+        for client in clients:
+            try:
+                # More than its Send Queue has room for, and not more than it then takes in.
+                for _ in range(1440):
+                    client.send(null())
+            except peer.Closed as reason:
+                # No thread is left to take this one's in.
+                server.notes.append(f"closed: {reason}")
+        begun = time.monotonic()
+        while True:
+            try:
+                server.check_alive()
+                break
+            except (peer.Closed, peer.Timeout):
+                if time.monotonic() > begun + 90:
+                    raise Failed("nfsd does not come back") from None
+        server.notes.append(f"nfsd served again after {time.monotonic() - begun:.0f} s")
+    finally:
+        for client in clients:
+            client.end.close()
+        set_threads(threads)
 
 
 # --- hang-ups -------------------------------------------------------------------

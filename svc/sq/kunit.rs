@@ -3,6 +3,18 @@
 //! KUnit: a Send Queue with threads that contend for it.
 
 use super::*;
+use kernel::{
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    time::{
+        delay::fsleep,
+        msecs_to_jiffies,
+        Delta, //
+    },
+};
+
 use crate::kapi::fixture::{
     contend,
     long_pause,
@@ -18,10 +30,15 @@ struct Shared {
     count: Atomic<u32>,
 }
 
+/// A queue of `depth` entries with patience for all that its users do.
 fn shared(depth: u32) -> Result<Arc<Shared>> {
+    with_patience(depth, msecs_to_jiffies(60_000))
+}
+
+fn with_patience(depth: u32, patience: Jiffies) -> Result<Arc<Shared>> {
     Ok(Arc::new(
         Shared {
-            sq: Sq::new(depth)?,
+            sq: Sq::new(depth, patience)?,
             in_use: Atomic::new(0),
             bad: Atomic::new(0),
             count: Atomic::new(0),
@@ -52,12 +69,12 @@ impl Shared {
     fn at_rest(&self) -> bool {
         let ledger = self.sq.ledger.lock();
         let depth = self.sq.depth();
-        ledger.entries() == (depth, depth) && !ledger.has_waiters() && !self.sq.has_waiters()
+        ledger.entries() == (depth, depth) && !ledger.has_waiters()
     }
 
     /// Waits until so many wait.
-    fn until_waiting(&self, count: u32) {
-        while self.sq.waiting.load(Relaxed) != count {
+    fn until_waiting(&self, count: u64) {
+        while self.sq.ledger.lock().waiting() != count {
             pause();
         }
     }
@@ -142,9 +159,9 @@ mod tests {
                     theirs.bad.add(1, Relaxed);
                 }
             })?;
-            shared.until_waiting(number + 1);
+            shared.until_waiting(u64::from(number) + 1);
         }
-        assert!(shared.sq.has_waiters());
+        assert!(shared.sq.ledger.lock().has_waiters());
         drop(held);
         while shared.count.load(Relaxed) < 5 {
             pause();
@@ -198,6 +215,37 @@ mod tests {
         assert!(shared.sq.reserve(1).is_err_and(|e| e == enotconn()));
         assert!(shared.sq.try_reserve(1).is_err_and(|e| e == enotconn()));
         // What is still posted gives its entries back all the same.
+        drop(held);
+        assert!(shared.at_rest());
+        Ok(())
+    }
+
+    #[test]
+    fn who_takes_nothing_is_not_waited_for() -> Result {
+        let shared = with_patience(4, msecs_to_jiffies(300))?;
+        let held = shared.sq.reserve(3)?;
+        // Something is given back now and then: that is worth waiting for.
+        let theirs = shared.clone();
+        let more = shared.sq.reserve(1)?;
+        spawn(move || {
+            let waited = theirs.sq.reserve(2);
+            theirs
+                .bad
+                .add(u32::from(!waited.is_err_and(|e| e == ETIMEDOUT)), Relaxed);
+            theirs.count.add(1, Relaxed);
+        })?;
+        shared.until_waiting(1);
+        fsleep(Delta::from_millis(200));
+        drop(more);
+        fsleep(Delta::from_millis(200));
+        assert_eq!(shared.count.load(Relaxed), 0);
+        // Another who waits is sent away with the first.
+        assert!(shared.sq.reserve(1).is_err());
+        while shared.count.load(Relaxed) == 0 {
+            pause();
+        }
+        assert_eq!(shared.bad.load(Relaxed), 0);
+        assert!(shared.sq.try_reserve(1).is_err_and(|e| e == enotconn()));
         drop(held);
         assert!(shared.at_rest());
         Ok(())

@@ -10,14 +10,30 @@ use kernel::{
     }, //
 };
 
-/// Whether `error` is a shortage of memory, or of what a device keeps for us, and the caller does
-/// not `give_up`. If so, sleeps a little before the next try.
-pub(crate) fn pause(error: Error, give_up: impl FnOnce() -> bool) -> bool {
-    if (error != ENOMEM && error != EAGAIN) || give_up() {
-        return false;
+/// Turns after which a shortage of what a device keeps for us is not one that passes: 30 s.
+const DEVICE_TURNS: u32 = 3000;
+
+/// How often one has waited for the same thing.
+pub(crate) struct Patience(u32);
+
+impl Patience {
+    /// Has not waited yet.
+    pub(crate) const fn new() -> Self {
+        Patience(0)
     }
-    fsleep(Delta::from_millis(10));
-    true
+
+    /// Whether to try again after `error`: it was a shortage of memory, or, not for too long, of
+    /// what a device keeps for us, and the caller does not `give_up`. If so, sleeps a little
+    /// before.
+    pub(crate) fn pause(&mut self, error: Error, give_up: impl FnOnce() -> bool) -> bool {
+        let passes = error == ENOMEM || error == EAGAIN && self.0 < DEVICE_TURNS;
+        if !passes || give_up() {
+            return false;
+        }
+        self.0 = self.0.saturating_add(1);
+        fsleep(Delta::from_millis(10));
+        true
+    }
 }
 
 /// Tries `f` again as long as memory is short. Sleeps.
@@ -29,9 +45,10 @@ pub(crate) fn patiently<T>(
     give_up: impl Fn() -> bool,
     mut f: impl FnMut() -> Result<T>,
 ) -> Result<T> {
+    let mut patience = Patience::new();
     loop {
         match f() {
-            Err(e) if pause(e, &give_up) => {}
+            Err(e) if patience.pause(e, &give_up) => {}
             other => return other,
         }
     }
