@@ -171,36 +171,36 @@ impl<T: Callbacks> SvcXprt<T> {
         let Some(xprt) = self.callback_xprt() else {
             return;
         };
-        // SAFETY: The transport is alive as long as we are, and the request and its task are
-        // while it is pinned. Locks and order are those that sunrpc demands of who completes a
-        // request: it is found, pinned, filled and completed under the queue lock; the window
-        // belongs to the transport lock, which is not taken under the other.
+        // SAFETY: The transport is alive as long as we are. Locks and order are those that sunrpc
+        // demands of who completes a request: it is found, filled and completed under the queue
+        // lock, all at once, as the client may answer twice; the window belongs to the transport
+        // lock, which is not taken under the other, and is changed before the request gives its
+        // place in it to the next.
         unsafe {
             let queue_lock = addr_of_mut!((*xprt).queue_lock);
             bindings::spin_lock(queue_lock);
-            let rqst = bindings::xprt_lookup_rqst(xprt, xid.to_be());
-            if rqst.is_null() {
-                bindings::spin_unlock(queue_lock);
+            let known = !bindings::xprt_lookup_rqst(xprt, xid.to_be()).is_null();
+            bindings::spin_unlock(queue_lock);
+            if !known {
                 return;
             }
-            let result = reply.and_then(|reply| fill(rqst, reply));
-            bindings::xprt_pin_rqst(rqst);
-            bindings::spin_unlock(queue_lock);
-
             if let Some(credits) = credits {
                 bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
                 (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
                 bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
             }
-
-            let task = (*rqst).rq_task;
-            let copied = result.unwrap_or_else(|error| {
-                (*task).tk_status = error.to_errno();
-                0
-            });
             bindings::spin_lock(queue_lock);
-            bindings::xprt_complete_rqst(task, copied);
-            bindings::xprt_unpin_rqst(rqst);
+            let rqst = bindings::xprt_lookup_rqst(xprt, xid.to_be());
+            if !rqst.is_null() {
+                let task = (*rqst).rq_task;
+                let copied = reply
+                    .and_then(|reply| fill(rqst, reply))
+                    .unwrap_or_else(|error| {
+                        bindings::rpcrdma_shim_rpc_task_fail(task, error.to_errno());
+                        0
+                    });
+                bindings::xprt_complete_rqst(task, copied);
+            }
             bindings::spin_unlock(queue_lock);
         }
     }
