@@ -53,6 +53,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 TIMEOUT = 20.0
+with open("/proc/cmdline", encoding="ascii") as _file:
+    IWARP = "guest.device=siw" in _file.read()
 # rxe passes the kernel's flag through (1 << 2); libibverbs has another one.
 WITH_INV = IBV_WC_WITH_INV | 1 << 2
 
@@ -136,15 +138,15 @@ class Events:
             return None
         return CMEvent(self.channel)
 
-    def expect(self, kind, timeout=TIMEOUT):
-        """The private data of the next event, which has to be of `kind`."""
+    def expect(self, *kinds, timeout=TIMEOUT):
+        """The private data of the next event, which has to be one of `kinds`."""
         event = self.get(timeout)
         if event is None:
             raise Timeout(f"no connection manager event in {timeout} s")
         got, text = event.event_type, event.event_str()
         private = event.private_data
         event.close()
-        if got != kind:
+        if got not in kinds:
             raise Closed(f"connection manager: {text}")
         return private
 
@@ -189,9 +191,10 @@ class Endpoint:
             self._post_receive(slot)
 
     def run(self):
-        """To Ready to Send."""
-        self._modify(IBV_QPS_RTR)
-        self._modify(IBV_QPS_RTS)
+        """To Ready to Send; the iWARP connection manager does it by itself."""
+        if not IWARP:
+            self._modify(IBV_QPS_RTR)
+            self._modify(IBV_QPS_RTS)
 
     def fail(self):
         """To ERROR, without a word to the other end."""
@@ -379,9 +382,11 @@ def connect(device, address, port, private=b"", receives=64, size=4096, sends=64
         endpoint = Endpoint(device, events, cmid, receives, size, sends)
         endpoint.prepare()
         cmid.connect(_param(endpoint, private, resources, depth, rnr_retry))
-        endpoint.private = events.expect(RDMA_CM_EVENT_CONNECT_RESPONSE, timeout)
+        endpoint.private = events.expect(
+            RDMA_CM_EVENT_ESTABLISHED if IWARP else RDMA_CM_EVENT_CONNECT_RESPONSE,
+            timeout=timeout)
         endpoint.run()
-        if establish:
+        if establish and not IWARP:
             cmid.establish()
         return endpoint
     except BaseException:
