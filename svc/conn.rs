@@ -230,29 +230,6 @@ impl Chan {
         self.sq.close();
     }
 
-    /// Takes `count` entries of the Send Queue; sleeps until they are there.
-    ///
-    /// # Errors
-    ///
-    /// The connection cannot go on.
-    pub(super) fn reserve(&self, peer: &SockAddr, count: u32) -> Result<SqReservation> {
-        match self.sq.try_reserve(count) {
-            Err(EAGAIN) => {
-                let _crowded = self.handle.crowd();
-                self.sq.reserve(count).inspect_err(|e| {
-                    if *e == ETIMEDOUT {
-                        limited!(pr_warn!(
-                            "server: client {peer} has taken nothing that was sent to it for {} s; \
-                             closing the connection\n",
-                            SEND_QUEUE_MS / 1000
-                        ));
-                    }
-                })
-            }
-            other => other,
-        }
-    }
-
     /// Whether the connection is being closed.
     pub(super) fn is_closing(&self) -> bool {
         self.handle.is_closing()
@@ -458,6 +435,30 @@ impl Conn {
     /// The address of the client.
     pub(super) fn peer_addr(&self) -> SockAddr {
         self.id.peer_addr()
+    }
+
+    /// Takes `count` entries of the Send Queue; sleeps until they are there.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot go on.
+    pub(super) fn reserve(&self, count: u32) -> Result<SqReservation> {
+        match self.chan.sq.try_reserve(count) {
+            Err(EAGAIN) => {
+                let _crowded = self.chan.handle.crowd();
+                self.chan.sq.reserve(count).inspect_err(|e| {
+                    if *e == ETIMEDOUT {
+                        limited!(pr_warn!(
+                            "server: client {} has taken nothing that was sent to it for {} s; \
+                             closing the connection\n",
+                            self.peer_addr(),
+                            SEND_QUEUE_MS / 1000
+                        ));
+                    }
+                })
+            }
+            other => other,
+        }
     }
 
     /// Accepts the connection.

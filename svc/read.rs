@@ -414,7 +414,7 @@ impl Conn {
 
     fn post_pull(&self, mut ctx: Pin<KBox<ReadCtx>>, job: Job) {
         let sqes = ctx.transfer.sqes();
-        let Ok(reservation) = self.chan().reserve(&self.peer_addr(), sqes) else {
+        let Ok(reservation) = self.reserve(sqes) else {
             self.forget(job.buf);
             drop(ctx);
             return self.chan().fail();

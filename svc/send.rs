@@ -378,7 +378,7 @@ impl Conn {
     /// `ENOTCONN`, and those of posting.
     fn post_send(&self, ctx: Pin<KBox<SendCtx>>, len: usize, invalidate: Option<Handle>) -> Result {
         let sqes = ctx.transfer.sqes().saturating_add(1);
-        match self.chan().reserve(&self.peer_addr(), sqes) {
+        match self.reserve(sqes) {
             Ok(reservation) => self.post_reserved(ctx, len, invalidate, reservation),
             Err(e) => {
                 self.chan().keep_send_ctx(ctx);
