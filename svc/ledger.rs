@@ -104,7 +104,7 @@ impl Ledger {
     }
 
     /// How many wait.
-    #[cfg(any(test, rpcrdma_kunit))]
+    #[cfg(rpcrdma_kunit)]
     pub(super) const fn waiting(&self) -> u64 {
         self.next.wrapping_sub(self.serving)
     }
