@@ -321,9 +321,7 @@ impl<T: Connection> SvcXprt<T> {
     ) -> Result<ARef<Self>> {
         Self::new(origin, &ConnectionOps::<T>::OPS, build)
     }
-}
 
-impl<T: Connection> SvcXprt<T> {
     /// `xpo_has_wspace`: whether a service thread would not have to wait in here.
     ///
     /// # Safety

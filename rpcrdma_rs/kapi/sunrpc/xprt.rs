@@ -57,7 +57,7 @@ const IDLE_TIMEOUT_MS: u32 = 300_000;
 /// How long a request may take before the connection is tried afresh.
 const RPC_TIMEOUT_MS: u32 = 60_000;
 /// The first pause between attempts to connect.
-pub(crate) const FIRST_RECONNECT_MS: u32 = 5_000;
+const FIRST_RECONNECT_MS: u32 = 5_000;
 /// The longest, and so the time that a server may be back before it is noticed.
 const LONGEST_RECONNECT_MS: u32 = 15_000;
 
