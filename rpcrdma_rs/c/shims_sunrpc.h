@@ -49,8 +49,10 @@ bool rpcrdma_shim_rqst_datatouch(const struct rpc_rqst *rqst);
 /* linux/sunrpc/clnt.h */
 bool rpcrdma_shim_rpc_reply_expected(struct rpc_task *task);
 
-/* linux/sunrpc/xprt.h */
+/* linux/sunrpc/sched.h */
 void rpcrdma_shim_rpc_task_fail(struct rpc_task *task, int status);
+
+/* linux/sunrpc/xprt.h */
 bool rpcrdma_shim_xprt_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_set_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_clear_connected(struct rpc_xprt *xprt);
