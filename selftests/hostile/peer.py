@@ -138,15 +138,15 @@ class Events:
             return None
         return CMEvent(self.channel)
 
-    def expect(self, *kinds, timeout=TIMEOUT):
-        """The private data of the next event, which has to be one of `kinds`."""
+    def expect(self, kind, timeout=TIMEOUT):
+        """The private data of the next event, which has to be of `kind`."""
         event = self.get(timeout)
         if event is None:
             raise Timeout(f"no connection manager event in {timeout} s")
         got, text = event.event_type, event.event_str()
         private = event.private_data
         event.close()
-        if got not in kinds:
+        if got != kind:
             raise Closed(f"connection manager: {text}")
         return private
 
@@ -383,8 +383,7 @@ def connect(device, address, port, private=b"", receives=64, size=4096, sends=64
         endpoint.prepare()
         cmid.connect(_param(endpoint, private, resources, depth, rnr_retry))
         endpoint.private = events.expect(
-            RDMA_CM_EVENT_ESTABLISHED if IWARP else RDMA_CM_EVENT_CONNECT_RESPONSE,
-            timeout=timeout)
+            RDMA_CM_EVENT_ESTABLISHED if IWARP else RDMA_CM_EVENT_CONNECT_RESPONSE, timeout)
         endpoint.run()
         if establish and not IWARP:
             cmid.establish()
