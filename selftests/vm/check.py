@@ -387,7 +387,8 @@ def arguments():
     parser.add_argument("--pairing", action="append", metavar="CLIENT/SERVER",
                         choices=PAIRINGS + ("c/c",),
                         help="modules of client and server, each rust or c (default: all but c/c)")
-    parser.add_argument("--boot", action="append", choices=("pair", "faults", "allocations", "alone", "hostile"),
+    parser.add_argument("--boot", action="append",
+                        choices=("pair", "faults", "allocations", "alone", "hostile"),
                         help="only boots of this kind")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
