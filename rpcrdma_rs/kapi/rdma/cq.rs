@@ -20,87 +20,21 @@ use core::{
 use kernel::{
     prelude::*,
     str::CStr,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
-        Arc, //
-    },
-    types::Opaque, //
+    sync::Arc, //
 };
 
-use super::qp::{
-    Qp,
-    QpHandler, //
+use super::{
+    entry::Entry,
+    qp::{
+        of_cq,
+        Qp,
+        QpHandler, //
+    }, //
 };
 use crate::kapi::{
     bindings,
     trace::Cid, //
 };
-
-/// What ib_core sees of a [`Cqe`], and what the QP needs while it is in flight.
-#[repr(C)]
-pub(super) struct RawCqe {
-    cqe: bindings::ib_cqe,
-    /// Next of a QP's list of chains that were posted in part.
-    pub(super) next: *mut RawCqe,
-    /// The chain it is in flight for.
-    ticket: u64,
-    busy: Atomic<bool>,
-}
-
-impl RawCqe {
-    /// Starts a flight; `false` if one is under way.
-    ///
-    /// # Safety
-    ///
-    /// `this` must point to an initialised `RawCqe`.
-    pub(super) unsafe fn start(this: *mut RawCqe, ticket: u64) -> bool {
-        // SAFETY: By this function's contract; `busy` is atomic.
-        let busy = unsafe { &(*this).busy };
-        if busy.xchg(true, Acquire) {
-            return false;
-        }
-        // SAFETY: Who changes `busy` from false to true has the other fields to itself.
-        unsafe { (*this).ticket = ticket };
-        true
-    }
-
-    /// Ends a flight and returns what chain it was for.
-    ///
-    /// # Safety
-    ///
-    /// `this` must be in flight, and the caller the one that the flight ends with.
-    pub(super) unsafe fn end(this: *mut RawCqe) -> u64 {
-        // SAFETY: By this function's contract the fields are the caller's.
-        unsafe {
-            let ticket = (*this).ticket;
-            (*this).busy.store(false, Release);
-            ticket
-        }
-    }
-
-    /// Completes a flight as flushed.
-    ///
-    /// # Safety
-    ///
-    /// `this` must be in flight on the QP that `cq` belongs to, and the device must never
-    /// complete it.
-    pub(super) unsafe fn flush(this: *mut RawCqe, cq: *mut bindings::ib_cq) {
-        let mut wc = bindings::ib_wc {
-            status: bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR,
-            ..Default::default()
-        };
-        wc.__bindgen_anon_1.wr_cqe = core::mem::ManuallyDrop::new(this.cast());
-        // SAFETY: By this function's contract this is the one completion of the flight.
-        if let Some(done) = unsafe { (*this).cqe.done } {
-            // SAFETY: As above.
-            unsafe { done(cq, &mut wc) };
-        }
-    }
-}
 
 /// A completion queue entry, as a field of `T`.
 ///
@@ -109,32 +43,15 @@ impl RawCqe {
 #[repr(transparent)]
 pub(crate) struct Cqe<T, const ID: u64 = 0> {
     #[pin]
-    raw: Opaque<RawCqe>,
+    raw: Entry,
     _owner: PhantomData<fn(T)>,
 }
-
-// SAFETY: Every access to the fields follows the flight: see `RawCqe`.
-unsafe impl<T, const ID: u64> Send for Cqe<T, ID> {}
-// SAFETY: See `Send`.
-unsafe impl<T, const ID: u64> Sync for Cqe<T, ID> {}
 
 impl<T: Completion<ID>, const ID: u64> Cqe<T, ID> {
     /// Makes one that is idle.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            raw <- Opaque::ffi_init(|slot: *mut RawCqe| {
-                // SAFETY: `slot` is valid for writing.
-                unsafe {
-                    slot.write(RawCqe {
-                        cqe: bindings::ib_cqe {
-                            done: Some(handle_completion::<T, ID>),
-                        },
-                        next: core::ptr::null_mut(),
-                        ticket: 0,
-                        busy: Atomic::new(false),
-                    })
-                }
-            }),
+            raw: Entry::new(Some(handle_completion::<T, ID>)),
             _owner: PhantomData,
         })
     }
@@ -144,8 +61,8 @@ impl<T, const ID: u64> Cqe<T, ID> {
     /// # Safety
     ///
     /// `this` must point to a `Cqe`, which need not be initialised.
-    pub(super) unsafe fn raw_get(this: *mut Self) -> *mut RawCqe {
-        // CAST: The type is transparent, and so is `Opaque`.
+    pub(super) unsafe fn raw_get(this: *mut Self) -> *mut Entry {
+        // CAST: The type is transparent.
         this.cast()
     }
 }
@@ -357,19 +274,19 @@ unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    // SAFETY: ib_core lends us the completion.
-    let wc = unsafe { &*wc };
-    // SAFETY: All our Work Requests have a `wr_cqe`, and the CQ's context is the QP, which
-    // lives until its CQ is freed.
-    let (raw, qp) = unsafe {
+    // SAFETY: ib_core lends us the completion, and calls with a CQ, which lives until its QP is
+    // freed. All our Work Requests name entries.
+    let (wc, qp, entry) = unsafe {
         (
-            wc.__bindgen_anon_1.wr_cqe.cast::<RawCqe>(),
-            &*(*cq).cq_context.cast::<Qp<T::Handler>>(),
+            &*wc,
+            of_cq::<T::Handler>(NonNull::new_unchecked(cq)),
+            (*wc).__bindgen_anon_1.wr_cqe.cast::<Entry>(),
         )
     };
+    let _landing = qp.landing();
     // SAFETY: The flight ends here: no other completion will name it.
-    let ticket = unsafe { RawCqe::end(raw) };
-    // SAFETY: ib_core calls with a CQ.
+    let ticket = unsafe { Entry::end(entry) };
+    // SAFETY: As above.
     let cid = unsafe { cid_of(cq, ticket) };
     let result = match WcError::of(wc, cid) {
         Some(error) => Err(error),
@@ -377,7 +294,7 @@ unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
     };
     // SAFETY: The flight began with `into_raw` of a pointer to the object around this `Cqe`.
     let owner = unsafe {
-        let object = T::cqe_container_of(raw.cast());
+        let object = T::cqe_container_of(entry.cast());
         T::Pointer::from_raw(NonNull::new_unchecked(object))
     };
     T::done(owner, qp, result);

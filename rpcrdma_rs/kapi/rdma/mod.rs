@@ -19,14 +19,16 @@
 //!
 //! A chain of Send Work Requests is posted together with an owner, and built from what can be
 //! borrowed from that owner, see [`qp::Qp::post`]. The owner is gone until its completion
-//! brings it back. Receives are their own owners, see [`recv::RecvBox`]. Memory that a peer
-//! may read or write is owned by an [`mr::Mr`], which gives it back only when it is fenced.
+//! brings it back. Receives are their own owners, see [`recv::RecvBox`]. What a driver forgets to
+//! complete is brought back when the QP is closed, see [`entry`]. Memory that a peer may read or
+//! write is owned by an [`mr::Mr`], which gives it back only when it is fenced.
 
 pub(crate) mod client;
 pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dma;
+mod entry;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

@@ -6,10 +6,9 @@
 //!   QpOwner::new ──► open ──close──► closing ──drained──► closed ──last reference──► freed
 //! ```
 //!
-//! While it is open, anybody who has a reference may post. [`QpOwner::close`] lets the posts
-//! that are under way finish, refuses further ones, and drains both queues. Then it has
-//! happened for good: every completion has run, no peer reaches memory registered in the PD,
-//! and the device touches none of the buffers.
+//! While it is open, anybody who has a reference may post. [`QpOwner::close`] refuses further
+//! posts, drains both queues, and waits until each completion has run. Then it has happened for
+//! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
 
 use core::{
     ffi::c_void,
@@ -22,7 +21,7 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
-    new_mutex, new_spinlock,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
@@ -33,8 +32,7 @@ use kernel::{
         },
         Arc,
         ArcBorrow,
-        Mutex,
-        SpinLock, //
+        Mutex, //
     },
     time::{
         delay::fsleep,
@@ -51,10 +49,13 @@ use super::{
     cq::{
         Completion,
         CqePointer,
-        RawCqe,
         WcError, //
     },
     device::Device,
+    entry::{
+        Entry,
+        Register, //
+    },
     owner_name,
     pd::Pd,
     recv::{
@@ -64,7 +65,10 @@ use super::{
     },
     wr::Chain, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::ratelimit::limited, //
+};
 
 /// What happens on a QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
@@ -141,14 +145,14 @@ impl Unposted {
 /// Numbers chains, across all QPs.
 static NEXT_TICKET: Atomic<u64> = Atomic::new(1);
 
-/// In [`Qp::gate`]: no more posts. Below it, the number of posts under way.
-const GATE_CLOSED: u32 = 1 << 31;
+/// In [`Qp::gate`]: no more posts. Below it, the number of posts under way; above, that of chains
+/// and Receives that the device has taken, modulo 2^32.
+const GATE_CLOSED: u64 = 1 << 31;
+const GATE_POSTS: u64 = GATE_CLOSED - 1;
+const GATE_TAKEN: u32 = 32;
 
-/// The chains that were posted in part, linked.
-struct Stranded(*mut RawCqe);
-
-// SAFETY: The list is only touched under its lock, its members are in flight.
-unsafe impl Send for Stranded {}
+/// How long the completions of a QP that is drained may take.
+const LATE_MS: u32 = 1000;
 
 /// A QP. Always behind an `Arc`, made by [`QpOwner::new`].
 ///
@@ -160,9 +164,10 @@ unsafe impl Send for Stranded {}
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
-    gate: Atomic<u32>,
-    #[pin]
-    stranded: SpinLock<Stranded>,
+    gate: Atomic<u64>,
+    /// Completions, modulo 2^32. Written by completions alone, of which there is one at a time.
+    landed: Atomic<u32>,
+    register: Arc<Register>,
     #[pin]
     closed: Mutex<bool>,
     handler: Arc<H>,
@@ -212,11 +217,19 @@ impl<H: QpHandler> Qp<H> {
     fn enter(&self) -> Result<Posting<'_>> {
         // Counts first, so that `close` either sees us or is seen by us.
         let before = self.gate.fetch_add(1, Acquire);
-        let posting = Posting(&self.gate);
+        let posting = Posting {
+            gate: &self.gate,
+            taken: 0,
+        };
         if before & GATE_CLOSED != 0 {
             return Err(crate::kapi::sunrpc::errno::enotconn());
         }
         Ok(posting)
+    }
+
+    /// A completion has begun; it is over when the value is dropped.
+    pub(super) fn landing(&self) -> Landing<'_> {
+        Landing(&self.landed)
     }
 
     /// Posts a chain of Work Requests on the Send Queue.
@@ -246,10 +259,10 @@ impl<H: QpHandler> Qp<H> {
         let ticket = NEXT_TICKET.fetch_add(1, Relaxed);
         let owner = owner.into_raw();
         // SAFETY: The owner is valid until it is taken back.
-        let cqe = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
-        let posted = self.enter().and_then(|_posting| {
-            // SAFETY: The `Cqe` was initialised with its owner.
-            if !unsafe { RawCqe::start(cqe, ticket) } {
+        let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
+        let posted = self.enter().and_then(|mut posting| {
+            // SAFETY: The entry was initialised with its owner, which stays in place.
+            if !unsafe { Entry::start(entry, &self.register, ticket) } {
                 return Err(EBUSY);
             }
             // SAFETY: As above; a pointer that is in flight is borrowed shared only.
@@ -257,14 +270,15 @@ impl<H: QpHandler> Qp<H> {
             let mut chain = Chain::new(self.as_raw(), self.port(), ticket);
             build(object, &mut chain)
                 .and_then(|()| {
-                    let first = chain.finish(cqe).ok_or(EINVAL)?;
+                    let first = chain.finish(entry).ok_or(EINVAL)?;
                     // SAFETY: The chain is complete and valid during the call; what it points
                     // to is valid until it completes, as the owner is.
-                    unsafe { self.post_chain(first, cqe) }
+                    unsafe { self.post_chain(first) }
                 })
+                .map(|()| posting.taken = 1)
                 .inspect_err(|_| {
                     // SAFETY: Started above, and not posted.
-                    unsafe { RawCqe::end(cqe) };
+                    unsafe { Entry::end(entry) };
                 })
         });
         posted.map_err(|error| PostError {
@@ -279,9 +293,9 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Safety
     ///
-    /// `first` must be a chain for our QP that is valid during the call, with `cqe`, in flight,
-    /// on the last of it; what it points to must be valid until `cqe` completes.
-    unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr, cqe: *mut RawCqe) -> Result {
+    /// `first` must be a chain for our QP that is valid during the call, with an entry in flight
+    /// on the last of it; what it points to must be valid until that completes.
+    unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr) -> Result {
         let mut bad: *const bindings::ib_send_wr = core::ptr::null();
         // SAFETY: By this function's contract, and we are between `enter` and its end.
         let ret = unsafe { bindings::rpcrdma_shim_ib_post_send(self.as_raw(), first, &mut bad) };
@@ -291,13 +305,7 @@ impl<H: QpHandler> Qp<H> {
         if bad.is_null() || core::ptr::eq(bad, first) {
             return to_result(ret);
         }
-        // A part of the chain was taken, and not the part that completes.
-        {
-            let mut stranded = self.stranded.lock();
-            // SAFETY: `cqe` is in flight for us and in no list.
-            unsafe { (*cqe).next = stranded.0 };
-            stranded.0 = cqe;
-        }
+        // A part of the chain was taken, and not the part that completes: `close` does that.
         self.handler.event(self, QpEvent::Broken);
         Ok(())
     }
@@ -312,13 +320,18 @@ impl<H: QpHandler> Qp<H> {
         &self,
         list: RecvList<H::Recv>,
     ) -> Result<(), (Error, RecvList<H::Recv>)> {
-        let _posting = match self.enter() {
+        let mut posting = match self.enter() {
             Ok(posting) => posting,
             Err(error) => return Err((error, list)),
         };
+        let count = list.len();
         // SAFETY: The QP's CQ calls `recv::handle_completion::<H>` with this QP as context, and
         // the QP is open.
-        unsafe { list.post::<H>(self.as_raw()) }
+        let result = unsafe { list.post::<H>(self.as_raw(), &self.register) };
+        let left = result.as_ref().err().map_or(0, |(_, left)| left.len());
+        // CAST: Modulo 2^32.
+        posting.taken = count.saturating_sub(left) as u32;
+        result
     }
 
     /// Refuses further posts and drains. Sleeps; never from a completion.
@@ -328,24 +341,50 @@ impl<H: QpHandler> Qp<H> {
             return;
         }
         self.gate.add(GATE_CLOSED, Relaxed);
-        while self.gate.load(Acquire) != GATE_CLOSED {
+        while self.gate.load(Acquire) & GATE_POSTS != 0 {
             fsleep(Delta::from_micros(20));
         }
         // SAFETY: The QP is valid, nobody posts, and there is room for the drain in all queues.
         unsafe { bindings::ib_drain_qp(self.as_raw()) };
+        let settled = self.settle();
         self.pd.set_fenced();
-
-        let mut next = core::mem::replace(&mut self.stranded.lock().0, core::ptr::null_mut());
-        while !next.is_null() {
-            let cqe = next;
-            // SAFETY: A member of the list is in flight, and will not be completed by the
-            // device, which never got it.
-            unsafe {
-                next = (*cqe).next;
-                RawCqe::flush(cqe, self.cq.load(Relaxed));
-            }
+        if !settled {
+            // SAFETY: The CQ is the QP's, nobody posts, and no completion comes any more.
+            unsafe { self.register.flush(self.cq.load(Relaxed)) };
         }
         *closed = true;
+    }
+
+    /// How many chains and Receives the device has taken and not completed.
+    fn in_flight(&self) -> u32 {
+        // CAST: The upper half.
+        let taken = (self.gate.load(Acquire) >> GATE_TAKEN) as u32;
+        taken.wrapping_sub(self.landed.load(Acquire))
+    }
+
+    /// Waits for the completions of a QP that is drained; `false` if there are some that never
+    /// come.
+    ///
+    /// Requests complete in their order, and those of the drain have, behind all others: what is
+    /// in flight still has been forgotten. But siw completes the drain's at once while another
+    /// thread is about to flush the others. So there is some time for that, and a second drain.
+    fn settle(&self) -> bool {
+        for _ in 0..LATE_MS {
+            if self.in_flight() == 0 {
+                return true;
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        // SAFETY: As for the first, whose requests have completed.
+        unsafe { bindings::ib_drain_qp(self.as_raw()) };
+        let forgotten = self.in_flight();
+        if forgotten != 0 {
+            limited!(pr_info!(
+                "device {} was drained and has not completed {forgotten} requests; taken back\n",
+                self.device().name()
+            ));
+        }
+        forgotten == 0
     }
 }
 
@@ -365,12 +404,27 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
     }
 }
 
-/// A post under way.
-struct Posting<'a>(&'a Atomic<u32>);
+/// A post under way, and how many chains or Receives the device has taken.
+struct Posting<'a> {
+    gate: &'a Atomic<u64>,
+    taken: u32,
+}
 
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Release);
+        // One post less. The halves do not mix: there is at least this one, and what leaves the
+        // upper end is meant to.
+        let taken = u64::from(self.taken) << GATE_TAKEN;
+        self.gate.fetch_add(taken.wrapping_sub(1), Release);
+    }
+}
+
+/// A completion under way.
+pub(super) struct Landing<'a>(&'a Atomic<u32>);
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(1), Release);
     }
 }
 
@@ -413,12 +467,14 @@ impl<H: QpHandler> QpOwner<H> {
             return Err(EINVAL);
         }
         pd.claim()?;
+        let register = Register::new()?;
         let qp = Arc::pin_init(
             pin_init!(Qp {
                 qp: Atomic::new(core::ptr::null_mut()),
                 cq: Atomic::new(core::ptr::null_mut()),
                 gate: Atomic::new(0),
-                stranded <- new_spinlock!(Stranded(core::ptr::null_mut()), "Qp::stranded"),
+                landed: Atomic::new(0),
+                register,
                 closed <- new_mutex!(false, "Qp::closed"),
                 handler,
                 pd: pd.clone(),
@@ -431,9 +487,9 @@ impl<H: QpHandler> QpOwner<H> {
         Ok(QpOwner(qp))
     }
 
-    /// Refuses further posts, waits for those under way, and drains: afterwards every
-    /// completion has run, and the device touches no memory of the connection. Sleeps; never
-    /// from a completion. Does nothing the second time.
+    /// Refuses further posts and drains: afterwards every completion has run, and the device
+    /// touches no memory of the connection. Sleeps; never from a completion. Does nothing the
+    /// second time.
     pub(crate) fn close(&self) {
         self.0.close();
     }

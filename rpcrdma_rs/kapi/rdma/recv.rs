@@ -31,6 +31,10 @@ use super::{
         WcError, //
     },
     dma::DmaBuf,
+    entry::{
+        Entry,
+        Register, //
+    },
     pd::Pd,
     qp::{
         of_cq,
@@ -58,7 +62,7 @@ const POSTED_AT_A_TIME: usize = 16;
 pub(crate) struct RecvBuf<T> {
     next: *mut RecvBuf<T>,
     sge: bindings::ib_sge,
-    cqe: bindings::ib_cqe,
+    entry: Entry,
     buffer: DmaBuf,
     byte_len: usize,
     invalidated: Option<Invalidated>,
@@ -128,16 +132,48 @@ impl<T> RecvBuf<T> {
         self.buffer.pd()
     }
 
-    /// Makes the buffer the device's, and `wr` a request to receive into it.
-    fn fill<H: QpHandler<Recv = T>>(&mut self, wr: &mut bindings::ib_recv_wr) {
-        self.cqe.done = Some(handle_completion::<H>);
-        self.byte_len = 0;
-        self.invalidated = None;
-        let len = self.buffer.len();
-        self.buffer.sync_for_device(0..len);
-        wr.sg_list = &raw mut self.sge;
+    /// Makes the buffer the device's, to be posted on the QP of `register`.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be a box given up, the caller's alone.
+    unsafe fn give<H: QpHandler<Recv = T>>(this: *mut Self, register: &Arc<Register>) {
+        // SAFETY: By this function's contract. It cannot be in flight.
+        let this = unsafe {
+            let entry = &raw mut (*this).entry;
+            Entry::start(entry, register, 0);
+            Entry::set_done(entry, handle_completion::<H>);
+            &mut *this
+        };
+        this.byte_len = 0;
+        this.invalidated = None;
+        let len = this.buffer.len();
+        this.buffer.sync_for_device(0..len);
+    }
+
+    /// Takes back what was given and not posted.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::give`].
+    unsafe fn keep(this: NonNull<Self>) -> RecvBox<T> {
+        // SAFETY: By this function's contract.
+        unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
+        // INVARIANT: As above.
+        RecvBox(this)
+    }
+
+    /// Makes `wr` a request to receive into it.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be valid.
+    unsafe fn describe(this: *mut Self, wr: &mut bindings::ib_recv_wr) {
+        // SAFETY: By this function's contract.
+        let (sge, entry) = unsafe { (&raw mut (*this).sge, &raw mut (*this).entry) };
+        wr.sg_list = sge;
         wr.num_sge = 1;
-        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(&raw mut self.cqe);
+        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
     }
 }
 
@@ -155,7 +191,7 @@ impl<T> RecvBox<T> {
             RecvBuf {
                 next: core::ptr::null_mut(),
                 sge,
-                cqe: bindings::ib_cqe { done: None },
+                entry: Entry::new(None),
                 buffer,
                 byte_len: 0,
                 invalidated: None,
@@ -308,14 +344,16 @@ impl<T> RecvList<T> {
     ///
     /// # Safety
     ///
-    /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is.
+    /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is, with that
+    /// register.
     pub(super) unsafe fn post<H: QpHandler<Recv = T>>(
         mut self,
         qp: *mut bindings::ib_qp,
+        register: &Arc<Register>,
     ) -> Result<(), (Error, Self)> {
         while !self.is_empty() {
             // SAFETY: By this function's contract.
-            unsafe { self.post_some::<H>(qp) }.map_err(|(error, mut rest)| {
+            unsafe { self.post_some::<H>(qp, register) }.map_err(|(error, mut rest)| {
                 rest.append(&mut self);
                 (error, rest)
             })?;
@@ -331,6 +369,7 @@ impl<T> RecvList<T> {
     unsafe fn post_some<H: QpHandler<Recv = T>>(
         &mut self,
         qp: *mut bindings::ib_qp,
+        register: &Arc<Register>,
     ) -> Result<(), (Error, Self)> {
         // A box may be complete and somebody else's before the last is posted, and the device
         // goes through the chain until then. So the chain is ours.
@@ -343,7 +382,10 @@ impl<T> RecvList<T> {
             let Some(buffer) = self.pop() else { break };
             *raw = buffer.into_raw();
             // SAFETY: The box is ours. What was received before is the device's again.
-            unsafe { (**raw).fill::<H>(wr) };
+            unsafe {
+                RecvBuf::give::<H>(*raw, register);
+                RecvBuf::describe(*raw, wr);
+            }
         }
         for wr in first.iter_mut().rev() {
             wr.next = next;
@@ -364,7 +406,7 @@ impl<T> RecvList<T> {
         for raw in boxes.iter().take(count).skip(posted) {
             if let Some(raw) = NonNull::new(*raw) {
                 // SAFETY: Given up above, and not posted.
-                rest.push(unsafe { RecvBox::from_raw(raw) });
+                rest.push(unsafe { RecvBuf::keep(raw) });
             }
         }
         Err((error, rest))
@@ -391,8 +433,12 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
 ) {
     // SAFETY: ib_core lends us the completion.
     let wc = unsafe { &*wc };
-    // SAFETY: The completion names the `cqe` of a buffer.
-    let raw = unsafe { kernel::container_of!(*wc.__bindgen_anon_1.wr_cqe, RecvBuf<H::Recv>, cqe) };
+    // SAFETY: The completion names the entry of a buffer, whose flight ends here.
+    let raw = unsafe {
+        let entry = wc.__bindgen_anon_1.wr_cqe.cast::<Entry>();
+        Entry::end(entry);
+        kernel::container_of!(entry, RecvBuf<H::Recv>, entry)
+    };
     // SAFETY: The buffer was given up to be posted, and the device is done with it. ib_core
     // calls with a CQ, never null.
     let (mut buffer, qp) = unsafe {
@@ -401,6 +447,7 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
             of_cq::<H>(NonNull::new_unchecked(cq)),
         )
     };
+    let _landing = qp.landing();
     // SAFETY: The buffer is ours and the CQ is valid.
     let cid = unsafe {
         let cid = cid_of(cq, u64::from((*raw).cid.completion));

@@ -17,11 +17,9 @@ use core::{
 use kernel::prelude::*;
 
 use super::{
-    cq::{
-        cid_of,
-        RawCqe, //
-    },
+    cq::cid_of,
     dma::Sge,
+    entry::Entry,
     mr::Mr,
     rw::Transfer, //
 };
@@ -244,13 +242,13 @@ impl<'a> Chain<'a> {
 
     /// Makes the last request carry the completion and returns the first; `None` if there is
     /// none.
-    pub(super) fn finish(&mut self, cqe: *mut RawCqe) -> Option<*mut bindings::ib_send_wr> {
+    pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
         if self.last.is_null() {
             return None;
         }
         // SAFETY: By the type's invariant.
         unsafe {
-            (*self.last).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe.cast());
+            (*self.last).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
             (*self.last).send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
         }
         Some(self.first)

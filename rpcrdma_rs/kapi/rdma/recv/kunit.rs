@@ -57,6 +57,14 @@ mod tests {
         let buffer = RecvBox::new(&pd, ROOM, 1_u32)?;
         assert_eq!(buffer.capacity(), ROOM);
         assert!(buffer.bytes().is_empty() && buffer.invalidated().is_none());
+        let mut wr = bindings::ib_recv_wr::default();
+        // SAFETY: The buffer is ours, and is not posted.
+        unsafe { RecvBuf::describe(buffer.0.as_ptr(), &mut wr) };
+        assert!(core::ptr::eq(wr.sg_list, &raw const buffer.sge));
+        assert_eq!(wr.num_sge, 1);
+        // SAFETY: Receives name completions, not numbers.
+        let cqe = unsafe { *wr.__bindgen_anon_1.wr_cqe };
+        assert!(core::ptr::eq(cqe.cast(), &raw const buffer.entry));
         assert_eq!(buffer.sge.length as usize, ROOM);
         let other = RecvBox::new(&pd, ROOM, 2_u32)?;
         assert!(buffer.cid().completion != other.cid().completion);

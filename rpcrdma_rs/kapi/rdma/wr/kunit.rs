@@ -71,8 +71,8 @@ mod tests {
         }
         chain.send([sge(1, 100)].into_iter())?;
         assert_eq!(chain.wrs(), 4);
-        let cqe = core::ptr::dangling_mut::<RawCqe>();
-        let first = chain.finish(cqe).ok_or(EINVAL)?;
+        let entry = core::ptr::dangling_mut::<Entry>();
+        let first = chain.finish(entry).ok_or(EINVAL)?;
         assert!(core::ptr::eq(first, chain.first));
         let (mut count, mut keys) = (0, 0);
         for wr in requests(&chain) {
@@ -80,7 +80,7 @@ mod tests {
             assert_eq!(is_signaled(wr), count == 4);
             // SAFETY: Chains of requests have completions, not numbers.
             let named = unsafe { *wr.__bindgen_anon_1.wr_cqe };
-            assert_eq!(core::ptr::eq(named, cqe.cast()), count == 4);
+            assert_eq!(core::ptr::eq(named, Entry::cqe(entry)), count == 4);
             if wr.opcode == bindings::ib_wr_opcode_IB_WR_REG_MR {
                 // SAFETY: The request is the first field of one that registers.
                 let key = unsafe { (*core::ptr::from_ref(wr).cast::<bindings::ib_reg_wr>()).key };

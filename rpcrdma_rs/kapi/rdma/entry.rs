@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Completion queue entries, and what becomes of those that a driver forgets.
+//!
+//! ```text
+//!   idle ──start──► in flight ──completion──► idle
+//!                       └──the QP is drained, and no completion came──► flushed ──► idle
+//! ```
+//!
+//! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests
+//! in the Send Queue if a connection breaks at a bad moment. What was posted would then own its
+//! buffers for ever, through them the id, and the removal of the device would wait for that. So
+//! each entry is in the [`Register`] of the QP that it was posted on last, from its first post
+//! until it is dropped: posting again costs a look.
+
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc,
+        SpinLock, //
+    },
+    types::Opaque, //
+};
+
+use crate::kapi::bindings;
+
+/// What ib_core calls for a completion.
+pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
+
+/// What ib_core sees of an entry, and what its QP needs.
+///
+/// # Invariants
+///
+/// Once there is a `register`, the entry does not move, and is in its list. `previous` and `next`
+/// are that list's, and used under its lock. Who has changed `busy` from false to true has the
+/// other fields but `cqe` to itself until it is changed back.
+#[repr(C)]
+struct Raw {
+    cqe: bindings::ib_cqe,
+    register: Option<Arc<Register>>,
+    previous: *mut Raw,
+    next: *mut Raw,
+    /// The chain it is in flight for.
+    ticket: u64,
+    busy: Atomic<bool>,
+}
+
+/// A completion queue entry, idle at first.
+#[repr(transparent)]
+pub(super) struct Entry(Opaque<Raw>);
+
+// SAFETY: Every access to the fields follows the invariants of `Raw`.
+unsafe impl Send for Entry {}
+// SAFETY: See `Send`.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    /// Makes one whose completions `done` is called for.
+    pub(super) fn new(done: Option<Done>) -> Self {
+        Entry(Opaque::new(Raw {
+            cqe: bindings::ib_cqe { done },
+            register: None,
+            previous: core::ptr::null_mut(),
+            next: core::ptr::null_mut(),
+            ticket: 0,
+            busy: Atomic::new(false),
+        }))
+    }
+
+    /// What a Work Request names. A completion names the same.
+    pub(super) fn cqe(this: *mut Entry) -> *mut bindings::ib_cqe {
+        // CAST: The first field of what is transparent.
+        this.cast()
+    }
+
+    /// Starts a flight on the QP of `register`; `false` if one is under way.
+    ///
+    /// # Safety
+    ///
+    /// `this` must point to an entry, which must not move from here on.
+    pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: u64) -> bool {
+        let raw = this.cast::<Raw>();
+        // SAFETY: By this function's contract; `busy` is atomic.
+        let busy = unsafe { &(*raw).busy };
+        if busy.xchg(true, Acquire) {
+            return false;
+        }
+        // SAFETY: By the invariant of `Raw` these fields are ours now.
+        let known = unsafe {
+            (*raw).ticket = ticket;
+            (*raw).register.as_ref()
+        };
+        if !known.is_some_and(|known| Arc::ptr_eq(known, register)) {
+            // SAFETY: As above, and the entry stays where it is.
+            unsafe {
+                Register::remove(raw);
+                Register::add(register, raw);
+            }
+        }
+        true
+    }
+
+    /// Sets what is called for the completion of the flight that was started.
+    ///
+    /// # Safety
+    ///
+    /// `this` must point to an entry whose flight is the caller's and not posted yet.
+    pub(super) unsafe fn set_done(this: *mut Entry, done: Done) {
+        // SAFETY: By this function's contract nobody else looks.
+        unsafe { (*this.cast::<Raw>()).cqe.done = Some(done) };
+    }
+
+    /// Ends a flight and returns what chain it was for.
+    ///
+    /// # Safety
+    ///
+    /// `this` must point to an entry in flight, and the caller be the one that the flight ends
+    /// with.
+    pub(super) unsafe fn end(this: *mut Entry) -> u64 {
+        let raw = this.cast::<Raw>();
+        // SAFETY: By this function's contract the fields are the caller's.
+        unsafe {
+            let ticket = (*raw).ticket;
+            (*raw).busy.store(false, Release);
+            ticket
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // SAFETY: Nobody else has the entry any more, but for its list.
+        unsafe { Register::remove(self.0.get()) };
+    }
+}
+
+/// The entries that were posted on a QP, and not on another one since.
+#[pin_data]
+pub(super) struct Register {
+    #[pin]
+    list: SpinLock<List>,
+}
+
+struct List {
+    first: *mut Raw,
+}
+
+// SAFETY: The list is used under its lock.
+unsafe impl Send for List {}
+
+impl Register {
+    /// Makes an empty one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let first = core::ptr::null_mut();
+        Arc::pin_init(
+            pin_init!(Register {
+                list <- new_spinlock!(List { first }, "Register::list"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Safety
+    ///
+    /// The entry must be in no list, have its fields to the caller, and not move any more.
+    unsafe fn add(this: &Arc<Self>, raw: *mut Raw) {
+        let mut list = this.list.lock();
+        // SAFETY: By this function's contract; the list's members are valid under its lock.
+        unsafe {
+            (*raw).previous = core::ptr::null_mut();
+            (*raw).next = list.first;
+            if !list.first.is_null() {
+                (*list.first).previous = raw;
+            }
+            list.first = raw;
+            // INVARIANT: It is in the list.
+            (*raw).register = Some(this.clone());
+        }
+    }
+
+    /// Removes an entry from the list that it is in, if any.
+    ///
+    /// # Safety
+    ///
+    /// The entry must have its fields to the caller.
+    unsafe fn remove(raw: *mut Raw) {
+        // SAFETY: By this function's contract.
+        let Some(register) = (unsafe { (*raw).register.take() }) else {
+            return;
+        };
+        let mut list = register.list.lock();
+        // SAFETY: By the invariant of `Raw` it is in this list, whose members are valid under its
+        // lock.
+        unsafe {
+            let (previous, next) = ((*raw).previous, (*raw).next);
+            match previous.is_null() {
+                true => list.first = next,
+                false => (*previous).next = next,
+            }
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+        }
+        drop(list);
+    }
+
+    /// An entry that is in flight.
+    fn in_flight(&self) -> Option<*mut Raw> {
+        let list = self.list.lock();
+        let mut raw = list.first;
+        while !raw.is_null() {
+            // SAFETY: Members are valid under the lock; `busy` is atomic.
+            unsafe {
+                if (*raw).busy.load(Acquire) {
+                    return Some(raw);
+                }
+                raw = (*raw).next;
+            }
+        }
+        None
+    }
+
+    /// Completes what is in flight as flushed. Sleeps, as completions may.
+    ///
+    /// # Safety
+    ///
+    /// All entries in flight must have been posted on the QP that `cq` belongs to, nobody may
+    /// post there, and the device must never complete any of them.
+    pub(super) unsafe fn flush(&self, cq: *mut bindings::ib_cq) {
+        while let Some(raw) = self.in_flight() {
+            let mut wc = bindings::ib_wc {
+                status: bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR,
+                ..Default::default()
+            };
+            let cqe = raw.cast::<bindings::ib_cqe>();
+            wc.__bindgen_anon_1.wr_cqe = core::mem::ManuallyDrop::new(cqe);
+            // SAFETY: What is in flight is valid until it completes, which is here.
+            let done = unsafe { (*cqe).done };
+            let Some(done) = done else { return };
+            // SAFETY: By this function's contract this is the one completion of the flight.
+            unsafe { done(cq, &mut wc) };
+        }
+    }
+}
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

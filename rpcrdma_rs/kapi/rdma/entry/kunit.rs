@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: entries that are in flight once at a time, and registers that find them. Completions
+//! that no device made.
+
+use super::*;
+use crate::kapi::fixture::{
+    contend,
+    pause, //
+};
+use kernel::sync::atomic::Relaxed;
+
+/// An entry and what threads tell of it.
+#[repr(C)]
+struct Shared {
+    entry: Entry,
+    flights: Atomic<u32>,
+    bad: Atomic<u32>,
+    register: Arc<Register>,
+    /// The status of the last completion.
+    status: Atomic<u32>,
+}
+
+/// Notes a completion, and ends the flight.
+///
+/// # Safety
+///
+/// `wc` must be valid, and that of the entry of a `Shared`.
+unsafe extern "C" fn note(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: By this function's contract; the entry is the first field.
+    unsafe {
+        let entry = (*wc).__bindgen_anon_1.wr_cqe.cast::<Entry>();
+        Entry::end(entry);
+        (*entry.cast::<Shared>())
+            .status
+            .store((*wc).status, Relaxed);
+    }
+}
+
+fn shared(register: &Arc<Register>) -> Result<Arc<Shared>> {
+    Ok(Arc::new(
+        Shared {
+            entry: Entry::new(Some(note)),
+            flights: Atomic::new(0),
+            bad: Atomic::new(0),
+            register: register.clone(),
+            status: Atomic::new(u32::MAX),
+        },
+        GFP_KERNEL,
+    )?)
+}
+
+impl Shared {
+    fn entry(self: &Arc<Self>) -> *mut Entry {
+        Arc::as_ptr(self).cast_mut().cast()
+    }
+
+    fn start(self: &Arc<Self>, ticket: u64) -> bool {
+        // SAFETY: The entry stays where it is.
+        unsafe { Entry::start(self.entry(), &self.register, ticket) }
+    }
+
+    /// Ends the flight that the caller started.
+    fn end(self: &Arc<Self>) -> u64 {
+        // SAFETY: It is in flight, and the flight the caller's.
+        unsafe { Entry::end(self.entry()) }
+    }
+
+    fn status(&self) -> u32 {
+        self.status.load(Relaxed)
+    }
+}
+
+/// Completes what is in flight.
+fn flush(register: &Register) {
+    // SAFETY: No device knows of these, and `note` has no use for the queue.
+    unsafe { register.flush(core::ptr::null_mut()) };
+}
+
+/// How many entries are in the list.
+fn members(register: &Register) -> usize {
+    let list = register.list.lock();
+    let (mut count, mut raw) = (0, list.first);
+    while !raw.is_null() {
+        count += 1;
+        // SAFETY: Members are valid under the lock.
+        raw = unsafe { (*raw).next };
+    }
+    count
+}
+
+const FLUSHED: u32 = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
+
+#[kunit_tests(rpcrdma_entry)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_flight_at_a_time() -> Result {
+        let shared = shared(&Register::new()?)?;
+        for ticket in [7, 8, u64::MAX] {
+            assert!(shared.start(ticket));
+            assert!(!shared.start(99));
+            assert_eq!(shared.end(), ticket);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn of_threads_that_start_one_flies() -> Result {
+        let shared = shared(&Register::new()?)?;
+        let theirs = shared.clone();
+        contend(4, move |number| {
+            for i in 0..200 {
+                let ticket = (number * 1000 + i) as u64;
+                if theirs.start(ticket) {
+                    theirs.flights.add(1, Relaxed);
+                    if i % 5 == 0 {
+                        pause();
+                    }
+                    theirs.bad.add(u32::from(theirs.end() != ticket), Relaxed);
+                } else {
+                    pause();
+                }
+            }
+        })?;
+        assert_eq!(shared.bad.load(Relaxed), 0);
+        assert!(shared.flights.load(Relaxed) > 0);
+        assert!(shared.start(1));
+        Ok(())
+    }
+
+    #[test]
+    fn only_what_is_in_flight_is_flushed() -> Result {
+        let register = Register::new()?;
+        let all = [
+            shared(&register)?,
+            shared(&register)?,
+            shared(&register)?,
+            shared(&register)?,
+        ];
+        let [never, idle, first, second] = &all;
+        assert!(idle.start(1) && first.start(2) && second.start(3));
+        assert_eq!(idle.end(), 1);
+        flush(&register);
+        assert_eq!(never.status(), u32::MAX);
+        assert_eq!(idle.status(), u32::MAX);
+        assert_eq!(first.status(), FLUSHED);
+        assert_eq!(second.status(), FLUSHED);
+        // They may fly again, and are flushed once for each flight.
+        first.status.store(0, Relaxed);
+        flush(&register);
+        assert_eq!(first.status(), 0);
+        assert!(first.start(4));
+        flush(&register);
+        assert_eq!(first.status(), FLUSHED);
+        Ok(())
+    }
+
+    #[test]
+    fn an_entry_is_in_the_register_of_its_last_flight() -> Result {
+        let (old, new) = (Register::new()?, Register::new()?);
+        let entry = shared(&old)?;
+        for (register, expected) in [(&old, (1, 0)), (&old, (1, 0)), (&new, (0, 1))] {
+            // SAFETY: The entry stays where it is.
+            assert!(unsafe { Entry::start(entry.entry(), register, 1) });
+            assert_eq!((members(&old), members(&new)), expected);
+            entry.end();
+        }
+        assert!(entry.start(1));
+        assert_eq!((members(&old), members(&new)), (1, 0));
+        flush(&new);
+        assert_eq!(entry.status(), u32::MAX);
+        flush(&old);
+        assert_eq!(entry.status(), FLUSHED);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_dropped_leaves_the_register() -> Result {
+        let register = Register::new()?;
+        let [a, b, c, d] = [
+            shared(&register)?,
+            shared(&register)?,
+            shared(&register)?,
+            shared(&register)?,
+        ];
+        for entry in [&a, &b, &c, &d] {
+            assert!(entry.start(1));
+        }
+        // From the middle, the end, the front, and the last one.
+        for (entry, left) in [(b, 3), (a, 2), (d, 1), (c, 0)] {
+            entry.end();
+            drop(entry);
+            assert_eq!(members(&register), left);
+        }
+        flush(&register);
+        Ok(())
+    }
+
+    #[test]
+    fn threads_make_and_drop_entries_of_one_register() -> Result {
+        let register = Register::new()?;
+        let keep = shared(&register)?;
+        assert!(keep.start(1));
+        let theirs = register.clone();
+        contend(4, move |_| {
+            for i in 0..200 {
+                let Ok(entry) = shared(&theirs) else { continue };
+                if entry.start(i) {
+                    if i % 7 == 0 {
+                        pause();
+                    }
+                    entry.end();
+                }
+            }
+        })?;
+        assert_eq!(members(&register), 1);
+        assert_eq!(keep.status(), u32::MAX);
+        flush(&register);
+        assert_eq!(keep.status(), FLUSHED);
+        Ok(())
+    }
+}
