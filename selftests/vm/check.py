@@ -200,8 +200,9 @@ def unknown(faults, known, say):
 class Boot:
     """One start of one or two guests, and the groups run in it."""
 
-    def __init__(self, name, client, server, groups, alone=False):
+    def __init__(self, name, client, server, groups, alone=False, device=None):
         self.name = name
+        self.device = device
         self.debug, self.long = False, ""
         self.client, self.server = client, server
         self.groups = groups
@@ -218,8 +219,9 @@ class Boot:
         module = None
         if "rust" in (self.client, self.server):
             module = host_path(args.module) if args.module else default_module(args)
-        if args.debug:
-            self.name += f" debug {args.device}"
+        device = self.device or args.device
+        if args.debug or args.device != "rxe":
+            self.name += f"{' debug' if args.debug else ''} {device}"
         started = time.time()
         folder = run_folder(re.sub(r"\W", "-", self.name), module)
         if module:
@@ -229,7 +231,7 @@ class Boot:
                 shutil.copy(file, folder)
         say(f"{self.name}: boot, run folder {host_name(folder)}")
         try:
-            self.pair = Pair(folder, machine(args), self.alone, echo=lambda line: None)
+            self.pair = Pair(folder, machine(args, device), self.alone, echo=lambda line: None)
             if not self.alone:
                 self.pair.set_up(self.client, self.server)
             say(f"{self.name}: ready after {time.time() - started:.0f} s")
@@ -363,7 +365,7 @@ def debug_boots(pairings, device):
     return every
 
 
-def boots(pairings, long):
+def boots(pairings, long, device):
     """Everything there is to run with Debian's kernel."""
     # With the C server, recalls were not seen to be done in time: with --long only.
     every = [Boot(f"pair {p}", *p.split("/"),
@@ -374,6 +376,11 @@ def boots(pairings, long):
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
         every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
+    # siw breaks connections in ways of its own.
+    if device == "rxe" and "rust/rust" in pairings:
+        every.append(Boot("siw rust/rust", "rust", "rust",
+                          [group for group in pair_groups() if group.name == "load"]
+                          + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
     every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
     every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
@@ -388,7 +395,7 @@ def arguments():
                         choices=PAIRINGS + ("c/c",),
                         help="modules of client and server, each rust or c (default: all but c/c)")
     parser.add_argument("--boot", action="append",
-                        choices=("pair", "faults", "allocations", "alone", "hostile"),
+                        choices=("pair", "faults", "siw", "allocations", "alone", "hostile"),
                         help="only boots of this kind")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
@@ -406,7 +413,9 @@ def main():
     totals = Totals()
     chosen = []
     pairings = args.pairing or PAIRINGS
-    for boot in debug_boots(pairings, args.device) if args.debug else boots(pairings, args.long):
+    every = (debug_boots(pairings, args.device) if args.debug
+             else boots(pairings, args.long, args.device))
+    for boot in every:
         if args.group:
             boot.groups = [g for g in boot.groups if g.name.startswith(tuple(args.group))]
         if boot.groups and (not args.boot or boot.name.split()[0] in args.boot):

@@ -134,14 +134,14 @@ def add_machine_options(parser):
     parser.add_argument("--debug", action="store_true",
                         help="the debug kernel (made by selftests/vm/debug-kernel)")
     parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
-                        help="kind of RDMA device; Debian's kernel has rxe alone")
+                        help="kind of RDMA device")
     parser.add_argument("--memory", type=int, default=3000, metavar="MiB")
     parser.add_argument("--cpus", type=int, default=1)
 
 
-def machine(args):
-    """The machine those options describe."""
-    return Machine(args.memory, args.cpus, args.device)
+def machine(args, device=None):
+    """The machine those options describe, perhaps with another kind of RDMA device."""
+    return Machine(args.memory, args.cpus, device or args.device)
 
 
 def default_module(args):
