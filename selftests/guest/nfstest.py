@@ -14,6 +14,11 @@ EXPORT = "/srv/export"
 LONG = bool(os.environ.get("LONG"))
 # In the debug kernel everything takes several times as long.
 DEBUG = bool(os.environ.get("DEBUG"))
+with open("/proc/cmdline", encoding="ascii") as _file:
+    WORDS = _file.read().split()
+# Whether the RDMA device is an iWARP one, and whether client and server are one guest.
+IWARP = "guest.device=siw" in WORDS
+ONE_GUEST = "guest.addresses=1,2" in WORDS
 COUNTERS = (
     "srcport bind_count connect_count connect_time idle_time sends recvs bad_xids req_u bklog_u "
     "read_chunks write_chunks reply_chunks total_rdma_request total_rdma_reply "
