@@ -12,14 +12,16 @@ use kernel::prelude::*;
 use super::{
     engine::Engine,
     marshal::marshal_reverse,
-    reply::Received,
     xprt::ClntXprt,
     REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
 use crate::{
     kapi::{
-        rdma::qp::Qp,
+        rdma::{
+            qp::Qp,
+            recv::RecvBox, //
+        },
         sunrpc::{
             backchannel::{
                 BcRqst,
@@ -60,22 +62,22 @@ impl Engine {
         xid: Xid,
         plain: bool,
         body: Range<usize>,
-        buffer: Received,
+        buffer: RecvBox<()>,
     ) {
         trace_xprtrdma_cb_call(Peer::of(xprt), xid.0);
         if !plain {
             self.refuse(qp, xid);
-            return self.put_reply(buffer);
+            return self.put_receive(buffer);
         }
         if body.len() < MIN_CALL {
-            return self.put_reply(buffer);
+            return self.put_receive(buffer);
         }
         xprt.stats.reverse_calls.add(1);
         match xprt.deliver_bc(xid.0, buffer, body, REVERSE_CALLS as usize) {
             Delivered::Yes => (),
-            Delivered::NoService(buffer) => self.put_reply(buffer),
+            Delivered::NoService(buffer) => self.put_receive(buffer),
             // Far more than the credits we granted: the Call is lost, the connection is not.
-            Delivered::Overflow(buffer) => self.put_reply(buffer),
+            Delivered::Overflow(buffer) => self.put_receive(buffer),
         }
     }
 

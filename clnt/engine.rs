@@ -37,7 +37,6 @@ use super::{
         InvCtx,
         MrPool, //
     },
-    reply::Received,
     sendctx::SendCtx,
     xprt::ClntXprt,
     REVERSE_CALLS,
@@ -328,11 +327,6 @@ impl Engine {
         }
     }
 
-    /// Gives the buffer of a Reply back.
-    pub(super) fn put_reply(&self, reply: Received) {
-        self.put_receive(reply.into_inner());
-    }
-
     /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
     ///
     /// A buffer that is not posted is kept by one of the `slots` until its Reply is decoded, or
@@ -437,7 +431,7 @@ impl QpHandler for Engine {
             self.lost();
             return;
         }
-        self.received(&xprt, qp, Received::new(buffer));
+        self.received(&xprt, qp, buffer);
         // Fails only when the connection is broken, and somebody else sees to that.
         let _ = self.post_receives(qp);
     }

@@ -18,10 +18,7 @@
 //!          unmap, complete ◀────────────────── unmap, complete
 //! ```
 
-use core::ops::{
-    Deref,
-    Range, //
-};
+use core::ops::Range;
 
 use kernel::prelude::*;
 
@@ -83,34 +80,6 @@ use crate::{
     },
 };
 
-/// What a message was received in; derefs to the message.
-pub(crate) struct Received(RecvBox<()>);
-
-impl Received {
-    /// Wraps a buffer.
-    pub(super) fn new(buffer: RecvBox<()>) -> Self {
-        Self(buffer)
-    }
-
-    /// Whether it was received on the connection of `engine`.
-    pub(super) fn is_from(&self, engine: &Engine) -> bool {
-        engine.is_mine(&self.0)
-    }
-
-    /// The buffer.
-    pub(super) fn into_inner(self) -> RecvBox<()> {
-        self.0
-    }
-}
-
-impl Deref for Received {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.0.bytes()
-    }
-}
-
 /// What is to become of an RPC.
 enum Verdict {
     /// Its Reply is in the receive buffer at `message`, with `placed` bytes in the pages.
@@ -124,7 +93,7 @@ enum Verdict {
 /// A Reply on its way to the RPC.
 pub(super) struct Answer {
     rqst: Pinned<ClntXprt>,
-    buffer: Received,
+    buffer: RecvBox<()>,
     verdict: Verdict,
 }
 
@@ -136,12 +105,12 @@ const LIMITS: ListLimits = ListLimits {
 
 impl Engine {
     /// Takes in a message.
-    pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: Received) {
+    pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: RecvBox<()>) {
         // The connection is of use, whatever this is.
         xprt.reset_backoff();
-        let (header, grant) = match decode(&buffer, &LIMITS) {
+        let (header, grant) = match decode(buffer.bytes(), &LIMITS) {
             Ok(message) if message.direction() == Direction::Call => {
-                let body = message.header_len..buffer.len();
+                let body = message.header_len..buffer.byte_len();
                 let plain = message.lists().is_empty();
                 let xid = message.header.xid;
                 return self.reverse_call(xprt, qp, xid, plain, body, buffer);
@@ -151,7 +120,7 @@ impl Engine {
                 trace_malformed(Peer::of(xprt), &rejected);
                 match rejected.failed_rpc() {
                     Some(header) => (header, None),
-                    None => return self.put_reply(buffer),
+                    None => return self.put_receive(buffer),
                 }
             }
         };
@@ -160,7 +129,7 @@ impl Engine {
             None => {
                 let (xid, version) = (header.xid.0, header.version.0);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
-                self.put_reply(buffer);
+                self.put_receive(buffer);
             }
         }
     }
@@ -171,7 +140,7 @@ impl Engine {
         xprt: &Xprt<ClntXprt>,
         qp: &Qp<Engine>,
         rqst: Pinned<ClntXprt>,
-        buffer: Received,
+        buffer: RecvBox<()>,
         grant: Option<Credits>,
     ) {
         let mut chunks = rqst.chunks.lock();
@@ -179,9 +148,9 @@ impl Engine {
             // A second one, or to a Call that has not been sent.
             drop(chunks);
             xprt.stats.bad_replies.add(1);
-            return self.put_reply(buffer);
+            return self.put_receive(buffer);
         }
-        let verdict = judge(Task::of(&rqst), &buffer, &chunks);
+        let verdict = judge(Task::of(&rqst), buffer.bytes(), &chunks);
         let mut list = chunks.take();
         drop(chunks);
         if let Some(grant) = grant {
@@ -190,7 +159,7 @@ impl Engine {
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
-        if let Some(invalidated) = buffer.0.invalidated() {
+        if let Some(invalidated) = buffer.invalidated() {
             note_invalidated(&mut list, invalidated);
         }
         let freed = list.len();
@@ -229,7 +198,7 @@ impl Engine {
         let mut left = left;
         answer.rqst.chunks.lock().read.append(&mut left);
         self.lost();
-        self.put_reply(answer.buffer);
+        self.put_receive(answer.buffer);
     }
 
     /// Completes an RPC, nothing of which the server reaches any more.
@@ -255,16 +224,16 @@ impl Engine {
                     Err(_) => stats.bad_replies.add(1),
                 }
                 if let Some(old) = old {
-                    self.put_reply(old);
+                    self.put_receive(old);
                 }
             }
             Verdict::Placed { len } => {
-                self.put_reply(buffer);
+                self.put_receive(buffer);
                 stats.placed_bytes.add(len as usize);
                 rqst.complete(Ok(len as usize));
             }
             Verdict::Failed(error) => {
-                self.put_reply(buffer);
+                self.put_receive(buffer);
                 stats.bad_replies.add(1);
                 rqst.complete(Err(error));
             }

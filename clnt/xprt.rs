@@ -41,7 +41,6 @@ use super::{
         Fence, //
     },
     marshal,
-    reply::Received,
     stats::{
         self,
         Stats, //
@@ -60,6 +59,7 @@ use crate::{
                 xprtiod, //
             }, //
         },
+        rdma::recv::RecvBox,
         sunrpc::{
             addr::SockAddr,
             backchannel::BcRqst,
@@ -180,7 +180,7 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, error: Option<Error>) {
 
 impl XprtOps for ClntXprt {
     type Slot = ClntSlot;
-    type Reply = Received;
+    type Reply = RecvBox<()>;
 
     fn class() -> &'static XprtClass<Self> {
         &CLASS
@@ -287,9 +287,9 @@ impl XprtOps for ClntXprt {
         }
     }
 
-    fn release_reply(xprt: &Xprt<Self>, reply: Received) {
+    fn release_reply(xprt: &Xprt<Self>, reply: RecvBox<()>) {
         if let Some(conn) = xprt.conn() {
-            conn.engine().put_reply(reply);
+            conn.engine().put_receive(reply);
         }
     }
 
@@ -337,7 +337,7 @@ impl XprtOps for ClntXprt {
             _ => return Err(enotconn()),
         };
         // The server that called on an earlier connection does not wait for a Reply on this one.
-        if !rqst.call().is_some_and(|call| call.is_from(conn.engine())) {
+        if !rqst.call().is_some_and(|call| conn.engine().is_mine(call)) {
             return Err(enotconn());
         }
         trace_xprtrdma_cb_reply(Peer::of(xprt), rqst.xid());

@@ -25,7 +25,10 @@ use kernel::{
 };
 
 use super::{
-    ops::XprtOps,
+    ops::{
+        Received,
+        XprtOps, //
+    },
     xdr_buf::XdrBuf,
     xprt::Xprt, //
 };
@@ -226,7 +229,8 @@ impl<T: XprtOps> Xprt<T> {
         if !self.has_bc_service() {
             return Delivered::NoService(call);
         }
-        let (Some(body), Some(rqst)) = (call.get(message), self.bc_pool().get(limit)) else {
+        let (Some(body), Some(rqst)) = (call.message().get(message), self.bc_pool().get(limit))
+        else {
             return Delivered::Overflow(call);
         };
         let raw = rqst.rqst.get();

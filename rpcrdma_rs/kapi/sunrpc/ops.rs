@@ -2,10 +2,7 @@
 
 //! What a client transport does: [`XprtOps`], and the `rpc_xprt_ops` made of it.
 
-use core::{
-    marker::PhantomData,
-    ops::Deref, //
-};
+use core::marker::PhantomData;
 
 use kernel::{
     ffi::{
@@ -28,7 +25,28 @@ use super::{
     text::Text,
     xprt::Xprt, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    rdma::recv::RecvBox, //
+};
+
+/// What a message was received in.
+///
+/// # Safety
+///
+/// [`Self::message`] gives the same memory, with the same contents, as long as the value exists,
+/// also when it is moved.
+pub(crate) unsafe trait Received: Send {
+    /// What was received.
+    fn message(&self) -> &[u8];
+}
+
+// SAFETY: The memory is in what the box owns, which is not posted.
+unsafe impl<T: Send> Received for RecvBox<T> {
+    fn message(&self) -> &[u8] {
+        self.bytes()
+    }
+}
 
 /// A client transport. `Self` is what it keeps beside sunrpc's `rpc_xprt`, see [`Xprt`].
 ///
@@ -39,8 +57,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// What the transport keeps in each request slot.
     type Slot: Send + Sync;
 
-    /// A receive buffer: derefs to what was received. It must not move that when it moves.
-    type Reply: Deref<Target = [u8]> + Send;
+    /// What a Reply, or a Call of the reverse direction, is received in.
+    type Reply: Received;
 
     /// The class of the transport.
     fn class() -> &'static XprtClass<Self>;

@@ -33,7 +33,10 @@ use kernel::{
 };
 
 use super::{
-    ops::XprtOps,
+    ops::{
+        Received,
+        XprtOps, //
+    },
     xdr_buf::XdrBuf, //
 };
 use crate::kapi::bindings;
@@ -320,7 +323,7 @@ impl<T: XprtOps> Pinned<T> {
         placed: usize,
     ) -> Result<(usize, usize)> {
         let answer = self.answer();
-        let bytes = reply.get(message).ok_or(EIO)?;
+        let bytes = reply.message().get(message).ok_or(EIO)?;
         let (head, rest) = bytes.split_at(bytes.len().min(answer.head_len()));
         let page_len = answer.page_len();
         if placed == 0 {
