@@ -34,8 +34,8 @@ use crate::{
                 Id, //
             },
             device::{
-                Device,
-                DeviceAttrs, //
+                DeviceAttrs,
+                Port, //
             },
             pd::Pd,
             qp::{
@@ -183,21 +183,20 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
 }
 
 /// Contexts of rdma_rw. iWARP reads through registered memory, which it keeps a pool of.
-fn rdma_ctxs(device: &Device, port: u32, origin: Origin<'_>, credits: u32) -> Result<u32> {
-    if !device.iwarp(port) {
+fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
+    if !port.iwarp() {
         return Ok(0);
     }
     let pages = u32::try_from(origin.max_payload() as usize / PAGE_SIZE)?;
-    let factor = device.rw_mr_factor(port, pages);
+    let factor = port.rw_mr_factor(pages);
     credits.checked_mul(factor).ok_or(EOVERFLOW)
 }
 
 /// Makes the queues of a connection and posts its Receives.
 fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<(Conn, Ours)> {
     let id = pending.id;
-    let device = id.device().ok_or(ENODEV)?;
-    let attrs = device.attrs();
-    let port = id.port();
+    let port = id.port().ok_or(ENODEV)?;
+    let attrs = port.device().attrs();
     let peer = id.peer_addr();
 
     let read_depth = read_depth(pending.read_depth, &attrs, &peer)?;
@@ -212,7 +211,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     .ok_or(ENODEV)?;
 
     let (private, agreed) = private_data(&pending.client, &attrs);
-    let removal = RemovalGuard::new(device, id.handler().clone())?;
+    let removal = RemovalGuard::new(port.device(), id.handler().clone())?;
     let pd = Pd::new(&id).inspect_err(|e| trace_svcrdma_pd_err(&peer, e.to_errno()))?;
     let params = Params {
         sizes,
@@ -220,7 +219,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
         send: agreed.send,
         remote_invalidation: agreed.remote_invalidation,
         max_pages: origin.max_pages(),
-        read_mrs: rdma_ctxs(device, port, origin, sizes.credits)?,
+        read_mrs: rdma_ctxs(port, origin, sizes.credits)?,
     };
     let chan = Chan::new(params, handle.clone(), id.handler().clone())?;
     // Events that came before this were kept.

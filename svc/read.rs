@@ -222,7 +222,7 @@ impl Layout {
     fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
         self.segments(lists).fold(0, |sum, (_, octets, _)| {
             let pages = u32::try_from(page_pieces(octets).count()).unwrap_or(u32::MAX);
-            sum.saturating_add(qp.device().rw_mr_factor(qp.port(), pages))
+            sum.saturating_add(qp.port().rw_mr_factor(pages))
         })
     }
 

@@ -273,7 +273,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
     )?;
     let (_, result) = server.end.completion()?;
     // An iWARP device is done with a Write once it is sent.
-    if !client.id.device().ok_or(ENODEV)?.iwarp(1) {
+    if !client.id.port().ok_or(ENODEV)?.iwarp() {
         check(result.is_err_and(|e| !e.flushed()), "a late Write fails")?;
     }
     let same = |(i, byte): (usize, &u8)| *byte == pattern(i, PAGE_SIZE);

@@ -36,7 +36,10 @@ use kernel::{
 };
 
 use super::{
-    device::Device,
+    device::{
+        Device,
+        Port, //
+    },
     owner_name, //
 };
 use crate::kapi::{
@@ -350,8 +353,10 @@ impl<H: Handler> Id<H> {
     }
 
     /// The device's port, once bound to one.
-    pub(crate) fn port(&self) -> u32 {
-        self.inner.port()
+    pub(crate) fn port(&self) -> Option<Port<'_>> {
+        let device = self.device()?;
+        // SAFETY: The id is bound to the device.
+        Some(unsafe { Port::new(device, self.inner.port()) })
     }
 }
 

@@ -96,22 +96,55 @@ impl Device {
         // SAFETY: The device is valid.
         unsafe { bindings::rpcrdma_shim_ibdev_to_node(self.as_raw()) }
     }
+}
 
-    /// Whether a port speaks iWARP, where RDMA Reads need registered memory.
-    pub(crate) fn iwarp(&self, port: u32) -> bool {
-        // SAFETY: The device is valid; the port is that of an id bound to it.
-        unsafe { bindings::rpcrdma_shim_rdma_protocol_iwarp(self.as_raw(), port) }
+/// A port of a device.
+///
+/// # Invariants
+///
+/// The device has a port of that number.
+#[derive(Clone, Copy)]
+pub(crate) struct Port<'a> {
+    device: &'a Device,
+    number: u32,
+}
+
+impl<'a> Port<'a> {
+    /// Names a port.
+    ///
+    /// # Safety
+    ///
+    /// `number` must be the port of an id that is bound to `device`.
+    pub(super) unsafe fn new(device: &'a Device, number: u32) -> Self {
+        // INVARIANT: By this function's contract.
+        Port { device, number }
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// The number, for C.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether it speaks iWARP, where RDMA Reads need registered memory.
+    pub(crate) fn iwarp(&self) -> bool {
+        // SAFETY: The device is valid and has the port.
+        unsafe { bindings::rpcrdma_shim_rdma_protocol_iwarp(self.device.as_raw(), self.number) }
     }
 
     /// How many rdma_rw contexts a transfer of `pages` pages takes at most.
-    pub(crate) fn rw_mr_factor(&self, port: u32, pages: u32) -> u32 {
-        // SAFETY: The device is valid; the port is that of an id bound to it.
-        unsafe { bindings::rdma_rw_mr_factor(self.as_raw(), port, pages) }
+    pub(crate) fn rw_mr_factor(&self, pages: u32) -> u32 {
+        // SAFETY: As above.
+        unsafe { bindings::rdma_rw_mr_factor(self.device.as_raw(), self.number, pages) }
     }
 
     /// How many Send Queue entries `contexts` rdma_rw contexts take at most.
-    pub(crate) fn rw_max_send_wr(&self, port: u32, contexts: u32) -> u32 {
-        // SAFETY: The device is valid; the port is that of an id bound to it.
-        unsafe { bindings::rdma_rw_max_send_wr(self.as_raw(), port, contexts, 0) }
+    pub(crate) fn rw_max_send_wr(&self, contexts: u32) -> u32 {
+        // SAFETY: As above.
+        unsafe { bindings::rdma_rw_max_send_wr(self.device.as_raw(), self.number, contexts, 0) }
     }
 }

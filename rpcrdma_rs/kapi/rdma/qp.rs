@@ -51,7 +51,10 @@ use super::{
         CqePointer,
         WcError, //
     },
-    device::Device,
+    device::{
+        Device,
+        Port, //
+    },
     entry::{
         Entry,
         Register, //
@@ -199,8 +202,9 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// The device's port.
-    pub(crate) fn port(&self) -> u32 {
-        self.id.port()
+    pub(crate) fn port(&self) -> Port<'_> {
+        // SAFETY: The PD's device is that of the id, see `QpOwner::new`, which has a QP.
+        unsafe { Port::new(self.device(), self.id.port()) }
     }
 
     /// The restrack number of the CQ, for trace events.
@@ -267,7 +271,7 @@ impl<H: QpHandler> Qp<H> {
             }
             // SAFETY: As above; a pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
-            let mut chain = Chain::new(self.as_raw(), self.port(), ticket);
+            let mut chain = Chain::new(self.as_raw(), self.id.port(), ticket);
             build(object, &mut chain)
                 .and_then(|()| {
                     let first = chain.finish(entry).ok_or(EINVAL)?;
@@ -443,7 +447,7 @@ impl<H: QpHandler> KeepQp for Qp<H> {
     }
 
     fn raw_port(&self) -> u32 {
-        self.port()
+        self.id.port()
     }
 }
 
@@ -519,7 +523,7 @@ impl<H: QpHandler> Qp<H> {
         let recv = config.max_recv_wr.checked_add(1).ok_or(EINVAL)?;
         let rw = match config.max_rdma_ctxs {
             0 => 0,
-            contexts => device.rw_max_send_wr(self.port(), contexts),
+            contexts => self.port().rw_max_send_wr(contexts),
         };
         let send_depth = send.saturating_add(rw).min(attrs.max_qp_wr);
         let entries = send_depth.saturating_add(recv).min(attrs.max_cqe);

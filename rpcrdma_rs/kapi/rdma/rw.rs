@@ -190,7 +190,7 @@ impl Transfer {
             bindings::rdma_rw_ctx_init_bvec(
                 segment.context.get(),
                 qp.as_raw(),
-                qp.port(),
+                qp.port().number(),
                 segment.bvecs.as_ptr(),
                 nr_bvec,
                 iter,
@@ -258,7 +258,7 @@ impl Drop for Transfer {
 /// How long an element may be.
 fn longest_element<H: QpHandler>(qp: &Qp<H>, direction: TransferDir) -> u32 {
     // Where a region is registered, rdma_rw takes an element for a page.
-    match direction == TransferDir::Read && qp.device().iwarp(qp.port()) {
+    match direction == TransferDir::Read && qp.port().iwarp() {
         true => 0,
         false => LONGEST_RUN,
     }
