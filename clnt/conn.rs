@@ -323,7 +323,7 @@ impl Conn {
     /// Tells the peer that the connection is over, and no more.
     pub(super) fn disconnect(&self) {
         // Without a connection there is nobody to tell.
-        let _ = self.id.disconnect();
+        let _ = self.qp.disconnect();
     }
 
     /// Ends the connection: on return no completion runs any more, and the server reaches

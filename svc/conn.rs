@@ -538,7 +538,7 @@ impl Connection for Conn {
 
     fn detach(this: &SvcXprt<Self>) {
         // Fails if the connection is gone already.
-        let _ = this.id.disconnect();
+        let _ = this.qp.disconnect();
         this.chan.sq.close();
     }
 }

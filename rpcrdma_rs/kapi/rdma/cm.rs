@@ -322,16 +322,6 @@ impl<H: Handler> Id<H> {
         to_result(ret)
     }
 
-    /// Ends the connection: moves the QP to its error state and tells the peer. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// What rdma_cm says, `EINVAL` if there is no connection.
-    pub(crate) fn disconnect(&self) -> Result {
-        // SAFETY: The id is valid.
-        to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
-    }
-
     /// Our address, once bound or resolved.
     pub(crate) fn local_addr(&self) -> SockAddr {
         // SAFETY: The id is valid.

@@ -283,9 +283,11 @@ unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
             (*wc).__bindgen_anon_1.wr_cqe.cast::<Entry>(),
         )
     };
-    let _landing = qp.landing();
     // SAFETY: The flight ends here: no other completion will name it.
-    let ticket = unsafe { Entry::end(entry) };
+    let Some(ticket) = (unsafe { Entry::end(entry) }) else {
+        return;
+    };
+    let _landing = qp.landing();
     // SAFETY: As above.
     let cid = unsafe { cid_of(cq, ticket) };
     let result = match WcError::of(wc, cid) {

@@ -3,8 +3,8 @@
 //! Completion queue entries, and what becomes of those that a driver forgets.
 //!
 //! ```text
-//!   idle ──start──► in flight ──completion──► idle
-//!                       └──the QP is drained, and no completion came──► flushed ──► idle
+//!   idle ──start──► starting ──► in flight ──completion──► idle
+//!                                    └──the QP is drained, and no completion came──► flushed
 //! ```
 //!
 //! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests
@@ -38,8 +38,8 @@ pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings:
 /// # Invariants
 ///
 /// Once there is a `register`, the entry does not move, and is in its list. `previous` and `next`
-/// are that list's, and used under its lock. Who has changed `busy` from false to true has the
-/// other fields but `cqe` to itself until it is changed back.
+/// are that list's, and used under its lock. Who has changed `state` from `IDLE` has the other
+/// fields to itself until it is changed back.
 #[repr(C)]
 struct Raw {
     cqe: bindings::ib_cqe,
@@ -48,8 +48,15 @@ struct Raw {
     next: *mut Raw,
     /// The chain it is in flight for.
     ticket: u64,
-    busy: Atomic<bool>,
+    state: Atomic<u32>,
 }
+
+/// Not posted.
+const IDLE: u32 = 0;
+/// About to be posted, and perhaps in the list of another QP still.
+const STARTING: u32 = 1;
+/// In flight on the QP that the register belongs to.
+const FLYING: u32 = 2;
 
 /// A completion queue entry, idle at first.
 #[repr(transparent)]
@@ -69,7 +76,7 @@ impl Entry {
             previous: core::ptr::null_mut(),
             next: core::ptr::null_mut(),
             ticket: 0,
-            busy: Atomic::new(false),
+            state: Atomic::new(IDLE),
         }))
     }
 
@@ -86,9 +93,9 @@ impl Entry {
     /// `this` must point to an entry, which must not move from here on.
     pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: u64) -> bool {
         let raw = this.cast::<Raw>();
-        // SAFETY: By this function's contract; `busy` is atomic.
-        let busy = unsafe { &(*raw).busy };
-        if busy.xchg(true, Acquire) {
+        // SAFETY: By this function's contract; `state` is atomic.
+        let state = unsafe { &(*raw).state };
+        if state.cmpxchg(IDLE, STARTING, Acquire).is_err() {
             return false;
         }
         // SAFETY: By the invariant of `Raw` these fields are ours now.
@@ -103,6 +110,7 @@ impl Entry {
                 Register::add(register, raw);
             }
         }
+        state.store(FLYING, Release);
         true
     }
 
@@ -116,19 +124,18 @@ impl Entry {
         unsafe { (*this.cast::<Raw>()).cqe.done = Some(done) };
     }
 
-    /// Ends a flight and returns what chain it was for.
+    /// Ends a flight and returns what chain it was for; `None` if none is under way: a driver
+    /// has completed twice.
     ///
     /// # Safety
     ///
-    /// `this` must point to an entry in flight, and the caller be the one that the flight ends
-    /// with.
-    pub(super) unsafe fn end(this: *mut Entry) -> u64 {
+    /// `this` must point to an entry, and the caller be the one that the flight ends with.
+    pub(super) unsafe fn end(this: *mut Entry) -> Option<u64> {
         let raw = this.cast::<Raw>();
         // SAFETY: By this function's contract the fields are the caller's.
         unsafe {
             let ticket = (*raw).ticket;
-            (*raw).busy.store(false, Release);
-            ticket
+            ((*raw).state.xchg(IDLE, Release) == FLYING).then_some(ticket)
         }
     }
 }
@@ -221,9 +228,9 @@ impl Register {
         let list = self.list.lock();
         let mut raw = list.first;
         while !raw.is_null() {
-            // SAFETY: Members are valid under the lock; `busy` is atomic.
+            // SAFETY: Members are valid under the lock; `state` is atomic.
             unsafe {
-                if (*raw).busy.load(Acquire) {
+                if (*raw).state.load(Acquire) == FLYING {
                     return Some(raw);
                 }
                 raw = (*raw).next;

@@ -11,7 +11,10 @@
 //! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
 
 use core::{
-    ffi::c_void,
+    ffi::{
+        c_int,
+        c_void, //
+    },
     ops::Deref,
     ptr::NonNull, //
 };
@@ -168,7 +171,8 @@ pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
     gate: Atomic<u64>,
-    /// Completions, modulo 2^32. Written by completions alone, of which there is one at a time.
+    /// Completions, modulo 2^32. Written by completions alone, of which there is one at a time,
+    /// and by [`Register::flush`], when none comes any more.
     landed: Atomic<u32>,
     register: Arc<Register>,
     #[pin]
@@ -306,10 +310,11 @@ impl<H: QpHandler> Qp<H> {
         if ret == 0 {
             return Ok(());
         }
-        if bad.is_null() || core::ptr::eq(bad, first) {
+        if core::ptr::eq(bad, first) {
             return to_result(ret);
         }
-        // A part of the chain was taken, and not the part that completes: `close` does that.
+        // A part of the chain was taken, and not the part that completes: `close` does that. Or
+        // the driver does not say what it took (siw, without a processor to send from).
         self.handler.event(self, QpEvent::Broken);
         Ok(())
     }
@@ -338,6 +343,33 @@ impl<H: QpHandler> Qp<H> {
         result
     }
 
+    /// Moves the QP to its error state. Sleeps.
+    fn fail(&self) -> Result {
+        let mut attr = bindings::ib_qp_attr {
+            qp_state: bindings::ib_qp_state_IB_QPS_ERR,
+            ..Default::default()
+        };
+        // CAST: The mask is a small positive number.
+        let mask = bindings::ib_qp_attr_mask_IB_QP_STATE as c_int;
+        // SAFETY: The QP and the attributes are valid.
+        to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask) })
+    }
+
+    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// What rdma_cm says, `EINVAL` if there is no connection.
+    pub(crate) fn disconnect(&self) -> Result {
+        if self.port().iwarp() {
+            // rdma_cm closes in order there, and the Send Queue need not be flushed then; siw
+            // forgets it. If this fails, the drain finds out.
+            let _ = self.fail();
+        }
+        // SAFETY: The id is valid.
+        to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
+    }
+
     /// Refuses further posts and drains. Sleeps; never from a completion.
     fn close(&self) {
         let mut closed = self.closed.lock();
@@ -348,13 +380,21 @@ impl<H: QpHandler> Qp<H> {
         while self.gate.load(Acquire) & GATE_POSTS != 0 {
             fsleep(Delta::from_micros(20));
         }
+        let failed = self.fail();
         // SAFETY: The QP is valid, nobody posts, and there is room for the drain in all queues.
         unsafe { bindings::ib_drain_qp(self.as_raw()) };
         let settled = self.settle();
         self.pd.set_fenced();
-        if !settled {
+        match (settled, failed) {
+            (true, _) => (),
             // SAFETY: The CQ is the QP's, nobody posts, and no completion comes any more.
-            unsafe { self.register.flush(self.cq.load(Relaxed)) };
+            (false, Ok(())) => unsafe { self.register.flush(self.cq.load(Relaxed)) },
+            // Then the drain has not waited either, and the device may be at work still.
+            (false, Err(e)) => pr_err!(
+                "device {} cannot stop a queue pair (error {}); the memory it uses is lost\n",
+                self.device().name(),
+                e.to_errno()
+            ),
         }
         *closed = true;
     }
@@ -379,7 +419,7 @@ impl<H: QpHandler> Qp<H> {
             }
             fsleep(Delta::from_millis(1));
         }
-        // SAFETY: As for the first, whose requests have completed.
+        // SAFETY: As for the first. There is room: its requests have completed.
         unsafe { bindings::ib_drain_qp(self.as_raw()) };
         let forgotten = self.in_flight();
         if forgotten != 0 {

@@ -434,11 +434,16 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
     // SAFETY: ib_core lends us the completion.
     let wc = unsafe { &*wc };
     // SAFETY: The completion names the entry of a buffer, whose flight ends here.
-    let raw = unsafe {
+    let (raw, ended) = unsafe {
         let entry = wc.__bindgen_anon_1.wr_cqe.cast::<Entry>();
-        Entry::end(entry);
-        kernel::container_of!(entry, RecvBuf<H::Recv>, entry)
+        (
+            kernel::container_of!(entry, RecvBuf<H::Recv>, entry),
+            Entry::end(entry),
+        )
     };
+    if ended.is_none() {
+        return;
+    }
     // SAFETY: The buffer was given up to be posted, and the device is done with it. ib_core
     // calls with a CQ, never null.
     let (mut buffer, qp) = unsafe {

@@ -17,8 +17,9 @@ struct Shared {
     flights: Atomic<u32>,
     bad: Atomic<u32>,
     register: Arc<Register>,
-    /// The status of the last completion.
+    /// The status of the last completion, and how many there were.
     status: Atomic<u32>,
+    completions: Atomic<u32>,
 }
 
 /// Notes a completion, and ends the flight.
@@ -31,9 +32,9 @@ unsafe extern "C" fn note(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     unsafe {
         let entry = (*wc).__bindgen_anon_1.wr_cqe.cast::<Entry>();
         Entry::end(entry);
-        (*entry.cast::<Shared>())
-            .status
-            .store((*wc).status, Relaxed);
+        let shared = entry.cast::<Shared>();
+        (*shared).status.store((*wc).status, Relaxed);
+        (*shared).completions.add(1, Relaxed);
     }
 }
 
@@ -45,6 +46,7 @@ fn shared(register: &Arc<Register>) -> Result<Arc<Shared>> {
             bad: Atomic::new(0),
             register: register.clone(),
             status: Atomic::new(u32::MAX),
+            completions: Atomic::new(0),
         },
         GFP_KERNEL,
     )?)
@@ -61,7 +63,7 @@ impl Shared {
     }
 
     /// Ends the flight that the caller started.
-    fn end(self: &Arc<Self>) -> u64 {
+    fn end(self: &Arc<Self>) -> Option<u64> {
         // SAFETY: It is in flight, and the flight the caller's.
         unsafe { Entry::end(self.entry()) }
     }
@@ -101,7 +103,9 @@ mod tests {
         for ticket in [7, 8, u64::MAX] {
             assert!(shared.start(ticket));
             assert!(!shared.start(99));
-            assert_eq!(shared.end(), ticket);
+            assert_eq!(shared.end(), Some(ticket));
+            // A driver that completes twice.
+            assert_eq!(shared.end(), None);
         }
         Ok(())
     }
@@ -118,7 +122,9 @@ mod tests {
                     if i % 5 == 0 {
                         pause();
                     }
-                    theirs.bad.add(u32::from(theirs.end() != ticket), Relaxed);
+                    theirs
+                        .bad
+                        .add(u32::from(theirs.end() != Some(ticket)), Relaxed);
                 } else {
                     pause();
                 }
@@ -141,19 +147,35 @@ mod tests {
         ];
         let [never, idle, first, second] = &all;
         assert!(idle.start(1) && first.start(2) && second.start(3));
-        assert_eq!(idle.end(), 1);
+        assert_eq!(idle.end(), Some(1));
         flush(&register);
         assert_eq!(never.status(), u32::MAX);
         assert_eq!(idle.status(), u32::MAX);
         assert_eq!(first.status(), FLUSHED);
         assert_eq!(second.status(), FLUSHED);
         // They may fly again, and are flushed once for each flight.
-        first.status.store(0, Relaxed);
         flush(&register);
-        assert_eq!(first.status(), 0);
+        assert_eq!(first.completions.load(Relaxed), 1);
         assert!(first.start(4));
         flush(&register);
-        assert_eq!(first.status(), FLUSHED);
+        assert_eq!(first.completions.load(Relaxed), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_about_to_start_is_not_flushed() -> Result {
+        let register = Register::new()?;
+        let entry = shared(&register)?;
+        assert!(entry.start(1));
+        // As when it leaves this register for that of another queue pair.
+        // SAFETY: The entry is valid, and nobody else's.
+        let state = unsafe { &(*entry.entry().cast::<Raw>()).state };
+        state.store(STARTING, Relaxed);
+        flush(&register);
+        assert_eq!(entry.status(), u32::MAX);
+        state.store(FLYING, Relaxed);
+        flush(&register);
+        assert_eq!(entry.status(), FLUSHED);
         Ok(())
     }
 
