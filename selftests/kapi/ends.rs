@@ -6,6 +6,10 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         SpinLock, //
     },
@@ -93,6 +97,8 @@ pub(super) struct End {
     inbox: SpinLock<RecvList<u32>>,
     #[pin]
     pub(super) sent: SpinLock<Option<Completed>>,
+    /// Whether a chain was posted in part.
+    pub(super) broken: Atomic<bool>,
     #[pin]
     changed: WaitQueue,
 }
@@ -105,6 +111,7 @@ impl End {
                 steps <- new_spinlock!(0),
                 inbox <- new_spinlock!(RecvList::new()),
                 sent <- new_spinlock!(None),
+                broken: Atomic::new(false),
                 changed <- new_waitqueue!("End::changed"),
             }),
             GFP_KERNEL,
@@ -158,7 +165,11 @@ impl QpHandler for End {
         }
     }
 
-    fn event(&self, _qp: &Qp<Self>, _event: QpEvent) {}
+    fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
+        if event == QpEvent::Broken {
+            self.broken.store(true, Relaxed);
+        }
+    }
 }
 
 impl Removal for End {
@@ -231,10 +242,10 @@ pub(super) struct Side {
 }
 
 impl Side {
-    fn new(id: Id<End>, end: Arc<End>, max_rdma_ctxs: u32) -> Result<Self> {
+    fn new(id: Id<End>, end: Arc<End>, max_send_wr: u32, max_rdma_ctxs: u32) -> Result<Self> {
         let pd = Pd::new(&id)?;
         let config = QpConfig {
-            max_send_wr: 64,
+            max_send_wr,
             max_recv_wr: 16,
             max_send_sge: 4,
             max_recv_sge: 1,
@@ -283,8 +294,8 @@ impl Side {
     }
 }
 
-/// Connects two ends; the client comes first.
-pub(super) fn connect(address: u32) -> Result<(Side, Side)> {
+/// Connects two ends; the client, with a Send Queue of that length, comes first.
+pub(super) fn connect(address: u32, sends: u32) -> Result<(Side, Side)> {
     let net = net();
     let (client, server) = (End::new()?, End::new()?);
     let for_listener = server.clone();
@@ -306,7 +317,7 @@ pub(super) fn connect(address: u32) -> Result<(Side, Side)> {
     client.step(1, "the address is resolved")?;
     id.resolve_route(5000)?;
     client.step(2, "the route is resolved")?;
-    let client = Side::new(id, client, 0)?;
+    let client = Side::new(id, client, sends, 0)?;
     client.id.connect(&ConnParam {
         private_data: b"from",
         responder_resources: 16,
@@ -322,7 +333,7 @@ pub(super) fn connect(address: u32) -> Result<(Side, Side)> {
         id.peer_addr().ip() == client.id.local_addr().ip(),
         "the peer's address",
     )?;
-    let server = Side::new(id, server, 16)?;
+    let server = Side::new(id, server, 64, 16)?;
     server.id.accept(&ConnParam {
         private_data: b"back",
         initiator_depth: 16,

@@ -9,7 +9,12 @@ mod ends;
 
 use kernel::{
     page::PAGE_SIZE,
-    prelude::*, //
+    prelude::*,
+    sync::atomic::Relaxed,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
 };
 
 use super::{
@@ -35,6 +40,7 @@ use super::{
             Transfer,
             TransferDir, //
         },
+        wr::Chain,
         Access,
         MemSeg, //
     },
@@ -315,6 +321,42 @@ fn closed(client: &Side) -> Result {
     )
 }
 
+/// A chain that the device takes a part of completes when the QP is closed.
+fn in_part(address: u32) -> Result {
+    let (client, _server) = connect(address, 2)?;
+    let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let mut mrs = KVec::with_capacity(Chain::MAX_MR, GFP_KERNEL)?;
+    for _ in 0..Chain::MAX_MR {
+        let mut mr = Mr::new(&client.pd, 1)?;
+        mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
+        mrs.push(mr, GFP_KERNEL)?;
+    }
+    let message = Message::new(&client.pd, b"part", Transfer::new())?;
+    posted(client.qp.post::<Message, 0>(message, |m, chain| {
+        for mr in mrs.iter_mut() {
+            chain.reg_mr(mr)?;
+        }
+        chain.send([m.text.sge(0..4)?].into_iter())
+    }))?;
+    check(
+        client.end.broken.load(Relaxed),
+        "the device has no room for the chain, and its handler hears of it",
+    )?;
+    // For what the device took: a full queue cannot be drained.
+    fsleep(Delta::from_millis(100));
+    check(
+        client.end.sent.lock().is_none(),
+        "the chain does not complete by itself",
+    )?;
+    client.qp.close();
+    let sent = client.end.sent.lock().take();
+    check(
+        sent.is_some_and(|(_, result)| result.is_err_and(|e| e.flushed())),
+        "closing brings its owner back, as flushed",
+    )?;
+    check(mrs.iter().all(|mr| mr.is_fenced()), "and fences")
+}
+
 /// Runs everything, over the device with this address.
 pub(crate) fn run(address: u32) -> Result {
     let mut number = 0;
@@ -325,7 +367,7 @@ pub(crate) fn run(address: u32) -> Result {
         result
     };
 
-    let ends = connect(address);
+    let ends = connect(address, 64);
     report(
         "two ends connect",
         ends.as_ref().map(|_| ()).map_err(|e| *e),
@@ -367,6 +409,10 @@ pub(crate) fn run(address: u32) -> Result {
     report("a closed QP is a fence", closed(&client))?;
     drop(client);
     drop(server);
+    report(
+        "a chain that is posted in part comes back",
+        in_part(address),
+    )?;
     pr_info!("1..{number}\n");
     Ok(())
 }
