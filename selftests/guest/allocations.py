@@ -25,8 +25,8 @@ import threading
 import time
 
 import alloc_sites
-from nfstest import EXPORT, SERVER, Skip, case, counters, data, expect, expect_that, mount, \
-    read_file, shell, umount, write_file
+from nfstest import EXPORT, SERVER, Skip, case, contents, counters, data, expect, expect_that, \
+    mount, read_file, shell, umount, write_file
 
 DEBUGFS = "/sys/kernel/debug"
 FAULTS = ("failslab", "fail_page_alloc")
@@ -334,7 +334,7 @@ def all_modes(seed):
 
 def delegations():
     """How many delegations nfsd has handed out."""
-    return int(shell("cat /proc/fs/nfsd/clients/*/states 2>/dev/null | grep -c 'type: deleg' || :"))
+    return contents("/proc/fs/nfsd/clients/*/states").count("type: deleg")
 
 
 def recall(seed):

@@ -80,6 +80,13 @@ def shell(script, check=True):
     return done.stdout
 
 
+def contents(pattern, where=""):
+    """What the files hold that match a pattern, here or at the peer. One may go meanwhile: its
+    client leaves, or its connection ends."""
+    read = f"cat {pattern} 2>/dev/null"
+    return shell(f"peer '{read}'" if where else read, check=False)
+
+
 def mount(version, family, folder, options=""):
     """Mount the export over RDMA."""
     shell(f"client_mount {version} {SERVER[family]} {folder} {options}")

@@ -10,8 +10,8 @@ import os
 import re
 import shlex
 
-from nfstest import SERVER, case, data, expect, expect_that, mount, read_file, shell, umount
-from nfstest import write_file
+from nfstest import SERVER, case, contents, data, expect, expect_that, mount, read_file, shell, \
+    umount, write_file
 
 FOLDER = "/mnt/observe"
 CLIENT = "/proc/sys/sunrpc"
@@ -261,7 +261,7 @@ def test_callback_views():
     """What sunrpc shows of the server's transport for callbacks."""
     with case("server: debugfs shows where callbacks go"):
         found = []
-        mounted(lambda: found.append(shell("peer 'cat /sys/kernel/debug/sunrpc/rpc_xprt/*/info'")))
+        mounted(lambda: found.append(contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", "peer")))
         info = dict(re.findall(r"^(\w+):\s*(\S*)", found[0], re.MULTILINE))
         expect("address", info.get("addr"), "192.168.88.1")
         expect_that(f"the port is a number: {info.get('port')}", info.get("port", "").isdigit())

@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import roce
 import second
-from nfstest import EXPORT, SERVER, Delta, case, expect, expect_that, mount, read_file, shell, \
-    umount
+from nfstest import EXPORT, SERVER, Delta, case, contents, expect, expect_that, mount, \
+    read_file, shell, umount
 
 CLIENT = "192.168.88.1"
 MANY, BURST = 170, 64
@@ -107,9 +107,9 @@ class Opened:
 
 def delegated():
     """How many files of each set the server has delegated, to read or to write."""
-    states = shell("peer \"cat /proc/fs/nfsd/clients/*/states | grep 'type: deleg'\"", check=False)
+    states = contents("/proc/fs/nfsd/clients/*/states", "peer")
     # With the attributes delegated as well, "a" follows.
-    found = re.findall(r'access: ([rw])a?,.*filename: "(?:[^"]*/)?(\w+)-\d+"', states)
+    found = re.findall(r'type: deleg, access: ([rw])a?,.*filename: "(?:[^"]*/)?(\w+)-\d+"', states)
     return dict(collections.Counter((name, access) for access, name in found))
 
 
@@ -172,9 +172,8 @@ def load(folder):
 
 def windows(where=""):
     """Congestion and window of all RDMA transports of a guest, once they are at rest."""
-    script = "cat /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/xprt_info"
     for _ in range(40):
-        text = shell(f"{where} {script}" if not where else f"{where} '{script}'", check=False)
+        text = contents("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/xprt_info", where)
         pairs = re.findall(r"cur_cong=(\d+)\ncong_win=(\d+)", text)
         if pairs and all(cong == "0" for cong, _ in pairs):
             break
@@ -280,8 +279,8 @@ def traced(counts):
 
 def views():
     """What sunrpc shows of the server's callback transports."""
-    sysfs = shell("peer 'grep -h . /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr'").split()
-    debugfs = shell("peer 'cat /sys/kernel/debug/sunrpc/rpc_xprt/*/info'")
+    sysfs = contents("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr", "peer").split()
+    debugfs = contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", "peer")
     debugfs = re.findall(r"netid: rdma\naddr:\s+(\S+)", debugfs)
     for found in sysfs, debugfs:
         # The C server may keep some of connections that are gone, to other addresses.
@@ -292,7 +291,7 @@ def test_recalls(opened):
     """Many, and many at once."""
     with case("delegations are handed out over versions 4.1 and 4.2"):
         opened.open_all()
-        states = shell("peer 'cat /proc/fs/nfsd/clients/*/info'")
+        states = contents("/proc/fs/nfsd/clients/*/info", "peer")
         expect("states of the callback channels",
                set(re.findall(r"callback state: (\w+)", states)), {"UP"})
     before = windows()
