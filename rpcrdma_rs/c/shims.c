@@ -46,12 +46,6 @@ unsigned long rpcrdma_shim_page_to_pfn(const struct page *page)
 	return page_to_pfn(page);
 }
 
-void rpcrdma_shim_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len,
-			      unsigned int offset)
-{
-	sg_set_page(sg, page, len, offset);
-}
-
 int rpcrdma_shim_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			      const struct ib_send_wr **bad)
 {
@@ -115,11 +109,6 @@ void rpcrdma_shim_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg,
 				  enum dma_data_direction dir)
 {
 	ib_dma_unmap_sg(dev, sg, nents, dir);
-}
-
-unsigned int rpcrdma_shim_ib_dma_max_seg_size(struct ib_device *dev)
-{
-	return ib_dma_max_seg_size(dev);
 }
 
 void rpcrdma_shim_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)

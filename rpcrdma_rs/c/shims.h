@@ -24,8 +24,6 @@ bool rpcrdma_shim_sendpage_ok(struct page *page);
 void rpcrdma_shim_get_page(struct page *page);
 void rpcrdma_shim_put_page(struct page *page);
 unsigned long rpcrdma_shim_page_to_pfn(const struct page *page);
-void rpcrdma_shim_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len,
-			      unsigned int offset);
 
 /* rdma/ib_verbs.h */
 int rpcrdma_shim_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
@@ -49,7 +47,6 @@ int rpcrdma_shim_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, in
 			       enum dma_data_direction dir);
 void rpcrdma_shim_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 				  enum dma_data_direction dir);
-unsigned int rpcrdma_shim_ib_dma_max_seg_size(struct ib_device *dev);
 void rpcrdma_shim_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey);
 void *rpcrdma_shim_ib_get_client_data(struct ib_device *dev, struct ib_client *client);
 int rpcrdma_shim_ibdev_to_node(struct ib_device *dev);

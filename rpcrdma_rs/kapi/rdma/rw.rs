@@ -12,9 +12,12 @@
 //! A transfer owns the pages it moves bytes from or to, so they stay as long as the device may
 //! use them. It is a field of what owns the chain it is posted in.
 
-use core::cell::{
-    Cell,
-    UnsafeCell, //
+use core::{
+    cell::{
+        Cell,
+        UnsafeCell, //
+    },
+    iter::Peekable, //
 };
 
 use kernel::{
@@ -64,7 +67,7 @@ impl TransferDir {
     }
 }
 
-/// One remote segment.
+/// One remote segment, or a part of one.
 ///
 /// # Invariants
 ///
@@ -148,13 +151,14 @@ impl Transfer {
 
     /// Maps one remote segment: `length` bytes of the peer's memory at `remote_addr` under
     /// `handle`, from or to the bytes of `pieces`, in order. Runs of physically contiguous
-    /// bytes are mapped as one. May sleep. Returns how many Send Queue entries it takes.
+    /// bytes are mapped as one. May sleep.
     ///
     /// # Errors
     ///
     /// `EINVAL` if a piece does not exist, the pieces have not `length` bytes in all, or
     /// `length` is zero; `ENOMEM`; what ib_core says, such as `EAGAIN` when a device has run
-    /// out of what it needs.
+    /// out of what it needs. A part of the segment may be mapped then, so that all that is left
+    /// to do is [`Self::finish`].
     pub(crate) fn add<H: QpHandler>(
         &mut self,
         qp: &Qp<H>,
@@ -163,8 +167,37 @@ impl Transfer {
         length: u32,
         remote_addr: u64,
         handle: u32,
-    ) -> Result<u32> {
+    ) -> Result {
         self.keep(qp)?;
+        let mut pieces = pieces.filter(|piece| piece.len != 0).peekable();
+        let mut done = 0;
+        while pieces.peek().is_some() {
+            let remote_addr = remote_addr.checked_add(u64::from(done)).ok_or(EINVAL)?;
+            done += self.add_part(
+                qp,
+                direction,
+                &mut pieces,
+                length - done,
+                remote_addr,
+                handle,
+            )?;
+        }
+        match done == length && length != 0 {
+            true => Ok(()),
+            false => Err(EINVAL),
+        }
+    }
+
+    /// Maps the first part of a remote segment, at most `longest` bytes; returns its length.
+    fn add_part<H: QpHandler>(
+        &mut self,
+        qp: &Qp<H>,
+        direction: TransferDir,
+        pieces: &mut Peekable<impl Iterator<Item = Piece>>,
+        longest: u32,
+        remote_addr: u64,
+        handle: u32,
+    ) -> Result<u32> {
         let pages = self.pages.as_ref().ok_or(EINVAL)?;
         if self.used == self.segments.len() {
             let segment = KBox::new(
@@ -178,7 +211,7 @@ impl Transfer {
             self.segments.push(segment, GFP_KERNEL)?;
         }
         let segment = self.segments.get_mut(self.used).ok_or(EINVAL)?;
-        segment.gather(pages, pieces, length, longest_element(qp, direction))?;
+        let length = segment.gather(pages, pieces, longest, longest_element(qp, direction))?;
         let nr_bvec = u32::try_from(segment.bvecs.len())?;
         let iter = bindings::bvec_iter {
             bi_size: length,
@@ -206,7 +239,7 @@ impl Transfer {
         segment.direction = Some(direction);
         self.used += 1;
         self.sqes = self.sqes.saturating_add(sqes);
-        Ok(sqes)
+        Ok(length)
     }
 
     /// Unmaps everything. May sleep.
@@ -265,30 +298,36 @@ fn longest_element<H: QpHandler>(qp: &Qp<H>, direction: TransferDir) -> u32 {
 }
 
 impl Segment {
-    /// Collects pieces, merging what is contiguous and not longer than `longest`.
+    /// Collects pieces, merging what is contiguous and not longer than `element`. Stops before a
+    /// piece that an IOMMU could not put behind the others: it joins whole pages. Returns how
+    /// many bytes that are.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a piece does not exist, or there are more than `longest` bytes; `ENOMEM`.
     fn gather(
         &mut self,
         pages: &PageVec,
-        pieces: impl Iterator<Item = Piece>,
-        length: u32,
+        pieces: &mut Peekable<impl Iterator<Item = Piece>>,
         longest: u32,
-    ) -> Result {
+        element: u32,
+    ) -> Result<u32> {
         self.bvecs.clear();
-        let mut total = 0_usize;
+        let mut total = 0_u32;
         // Physical address of the first byte after the last element.
         let mut end = 0;
-        for piece in pieces.filter(|p| p.len > 0) {
+        while let Some(&piece) = pieces.peek() {
             let page = pages.piece_page(piece).ok_or(EINVAL)?;
             // SAFETY: The page is valid.
             let pfn = unsafe { bindings::rpcrdma_shim_page_to_pfn(page.as_ptr()) };
             let start = pfn * PAGE_SIZE + piece.offset;
-            total = total.checked_add(piece.len).ok_or(EINVAL)?;
             // CAST: A piece lies in a page.
             let (offset, len) = (piece.offset as u32, piece.len as u32);
             match self.bvecs.as_mut_slice().last_mut() {
-                Some(last) if start == end && last.bv_len.saturating_add(len) <= longest => {
+                Some(last) if start == end && last.bv_len.saturating_add(len) <= element => {
                     last.bv_len += len;
                 }
+                Some(_) if start % PAGE_SIZE != 0 || end % PAGE_SIZE != 0 => break,
                 _ => self.bvecs.push(
                     bindings::bio_vec {
                         bv_page: page.as_ptr(),
@@ -299,11 +338,13 @@ impl Segment {
                 )?,
             }
             end = start + piece.len;
+            total = total
+                .checked_add(len)
+                .filter(|total| *total <= longest)
+                .ok_or(EINVAL)?;
+            pieces.next();
         }
-        if total == 0 || total != length as usize {
-            return Err(EINVAL);
-        }
-        Ok(())
+        Ok(total)
     }
 
     fn unmap(&mut self, qp: &dyn KeepQp) {

@@ -34,21 +34,21 @@ fn address(pages: &PageVec, piece: Piece) -> Result<usize> {
 /// Offset in the first page, and length.
 type Run = (u32, u32);
 
-/// What `gather` makes of these pieces.
-fn runs(pages: &PageVec, pieces: &[Piece]) -> Result<KVec<Run>> {
+/// The parts that `pieces` are mapped in, each with the runs that `gather` makes of it.
+fn parts(pages: &PageVec, pieces: &[Piece], element: u32) -> Result<KVec<KVec<Run>>> {
     let mut segment = segment()?;
-    let total: usize = pieces.iter().map(|piece| piece.len).sum();
-    segment.gather(
-        pages,
-        pieces.iter().copied(),
-        u32::try_from(total)?,
-        LONGEST_RUN,
-    )?;
-    let mut runs = KVec::new();
-    for bvec in &segment.bvecs {
-        runs.push((bvec.bv_offset, bvec.bv_len), GFP_KERNEL)?;
+    let mut pieces = pieces.iter().copied().peekable();
+    let mut parts = KVec::new();
+    while pieces.peek().is_some() {
+        let length = segment.gather(pages, &mut pieces, u32::MAX, element)?;
+        let mut runs = KVec::new();
+        for bvec in &segment.bvecs {
+            runs.push((bvec.bv_offset, bvec.bv_len), GFP_KERNEL)?;
+        }
+        assert_eq!(runs.iter().map(|(_, len)| len).sum::<u32>(), length);
+        parts.push(runs, GFP_KERNEL)?;
     }
-    Ok(runs)
+    Ok(parts)
 }
 
 #[kunit_tests(rpcrdma_rw)]
@@ -58,22 +58,64 @@ mod tests {
     #[test]
     fn what_is_contiguous_is_one_run() -> Result {
         let pages = pages(PAGE_SIZE, 0)?;
-        let cases: [(&[Piece], &[Run]); 6] = [
-            (&[piece(0, 0, PAGE_SIZE)], &[(0, PAGE_SIZE as u32)]),
+        let whole = PAGE_SIZE as u32;
+        // One run to a part: none of them ends where its page does and has one behind it.
+        let cases: [(&[Piece], &[Run]); 5] = [
+            (&[piece(0, 0, PAGE_SIZE)], &[(0, whole)]),
             (&[piece(0, 3, 7), piece(0, 10, 90)], &[(3, 97)]),
             // A gap, and the way back.
             (&[piece(0, 3, 7), piece(0, 11, 9)], &[(3, 7), (11, 9)]),
             (&[piece(0, 10, 5), piece(0, 3, 7)], &[(10, 5), (3, 7)]),
             // The same bytes twice are not one run.
             (&[piece(0, 5, 5), piece(0, 5, 5)], &[(5, 5), (5, 5)]),
-            // Nothing is nowhere.
+        ];
+        for (pieces, expected) in cases {
+            let parts = parts(&pages, pieces, LONGEST_RUN)?;
+            assert_eq!(parts.len(), expected.len());
+            for (part, run) in parts.iter().zip(expected) {
+                assert_eq!(part.as_slice(), [*run]);
+            }
+        }
+        Ok(())
+    }
+
+    /// As `dma_iova_link` demands: of what is joined, only the first run starts inside of a page
+    /// and only the last one ends there.
+    #[test]
+    fn runs_of_a_part_join_at_the_ends_of_pages() -> Result {
+        let pages = pages(PAGES * PAGE_SIZE, 0)?;
+        let all = PAGE_SIZE;
+        let cases: [(&[Piece], &[usize]); 6] = [
             (
-                &[piece(0, 3, 7), piece(0, 99, 0), piece(0, 10, 1)],
-                &[(3, 8)],
+                &[piece(0, 0, all), piece(2, 0, all), piece(4, 0, all)],
+                &[3],
+            ),
+            (
+                &[piece(0, 100, all - 100), piece(2, 0, all), piece(4, 0, 9)],
+                &[3],
+            ),
+            // A head, pages, a tail: as a reply is.
+            (
+                &[piece(0, 0, 120), piece(2, 0, all), piece(4, 0, all)],
+                &[1, 2],
+            ),
+            (
+                &[piece(0, 0, all), piece(2, 0, all), piece(4, 8, 4)],
+                &[2, 1],
+            ),
+            (
+                &[piece(0, 8, 8), piece(2, 8, 8), piece(4, 8, 8)],
+                &[1, 1, 1],
+            ),
+            (
+                &[piece(0, 8, all - 8), piece(2, 0, 8), piece(4, 0, all)],
+                &[2, 1],
             ),
         ];
         for (pieces, expected) in cases {
-            assert_eq!(runs(&pages, pieces)?.as_slice(), expected);
+            let parts = parts(&pages, pieces, 0)?;
+            let lengths = parts.iter().map(|part| part.len());
+            assert!(lengths.eq(expected.iter().copied()));
         }
         Ok(())
     }
@@ -89,10 +131,11 @@ mod tests {
             }
         }
         let mut segment = segment()?;
-        let total = pieces.iter().map(|piece| piece.len).sum::<usize>() as u32;
         // What an earlier use left is gone.
         for _ in 0..2 {
-            segment.gather(&pages, pieces.iter().copied(), total, LONGEST_RUN)?;
+            let mut pieces = pieces.iter().copied().peekable();
+            segment.gather(&pages, &mut pieces, u32::MAX, LONGEST_RUN)?;
+            assert!(pieces.peek().is_none());
         }
         let mut next = pieces.iter();
         let mut end = None;
@@ -118,34 +161,32 @@ mod tests {
     fn no_run_is_longer_than_allowed() -> Result {
         let pages = pages(PAGE_SIZE, 0)?;
         let pieces = [piece(0, 0, 8), piece(0, 8, 8), piece(0, 16, 8)];
-        let mut segment = segment()?;
         for (longest, runs) in [(0, 3), (15, 3), (16, 2), (23, 2), (24, 1), (u32::MAX, 1)] {
-            segment.gather(&pages, pieces.into_iter(), 24, longest)?;
-            assert_eq!(segment.bvecs.len(), runs);
+            assert_eq!(parts(&pages, &pieces, longest)?.len(), runs);
         }
         Ok(())
     }
 
     #[test]
-    fn pieces_must_exist_and_have_the_length() -> Result {
+    fn pieces_must_exist_and_be_no_longer_than_the_segment() -> Result {
         let pages = pages(2 * PAGE_SIZE, 0)?;
         let mut segment = segment()?;
-        let cases: [(&[Piece], u32); 9] = [
-            (&[], 0),
-            (&[piece(0, 5, 0)], 0),
-            (&[], 1),
+        let cases: [(&[Piece], u32); 6] = [
             (&[piece(0, 0, 10)], 9),
-            (&[piece(0, 0, 10)], 11),
+            (&[piece(0, 0, 8), piece(0, 8, 2)], 9),
             (&[piece(2, 0, 1)], 1),
             (&[piece(1, PAGE_SIZE - 1, 2)], 2),
-            (&[piece(0, 0, 1), piece(usize::MAX, 0, 1)], 2),
+            (&[piece(0, 0, PAGE_SIZE), piece(usize::MAX, 0, 1)], u32::MAX),
             (&[piece(0, usize::MAX, 1)], 1),
         ];
-        for (pieces, length) in cases {
-            let result = segment.gather(&pages, pieces.iter().copied(), length, LONGEST_RUN);
+        for (pieces, longest) in cases {
+            let mut pieces = pieces.iter().copied().peekable();
+            let result = segment.gather(&pages, &mut pieces, longest, LONGEST_RUN);
             assert!(result == Err(EINVAL));
         }
-        segment.gather(&pages, [piece(1, PAGE_SIZE - 1, 1)].into_iter(), 1, 0)
+        let mut last = [piece(1, PAGE_SIZE - 1, 1)].into_iter().peekable();
+        assert!(segment.gather(&pages, &mut last, 1, 0) == Ok(1));
+        Ok(())
     }
 
     #[test]
