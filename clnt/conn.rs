@@ -219,7 +219,8 @@ impl Conn {
     ///
     /// Those that the RPC layer knows for connecting: `EPROTO` without a device that leads to
     /// the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
-    /// `ENETUNREACH`, `ENOTCONN`, `ETIMEDOUT`.
+    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
+    /// the device or the transport goes meanwhile.
     pub(super) fn establish(xprt: &Xprt<ClntXprt>) -> Result<Arc<Self>> {
         let server = xprt.server();
         let events = Arc::pin_init(
@@ -339,8 +340,8 @@ impl Conn {
 pub(super) fn our_sizes() -> Private {
     Private {
         remote_invalidation: true,
-        send: InlineSize(tunables::MAX_INLINE_WRITE.get()),
-        receive: InlineSize(tunables::MAX_INLINE_READ.get()),
+        send: InlineSize::tellable(tunables::MAX_INLINE_WRITE.get()),
+        receive: InlineSize::tellable(tunables::MAX_INLINE_READ.get()),
     }
 }
 

@@ -168,18 +168,14 @@ fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
 
 /// What the client is told, and what holds after what it said.
 fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
-    let size = InlineSize(MAX_REQ_SIZE.get());
+    let size = InlineSize::tellable(MAX_REQ_SIZE.get());
     let private = Private {
-        // The client's memory is invalidated, not ours.
-        remote_invalidation: false,
+        // Said by both, or not done (RFC 8797, section 5.1).
+        remote_invalidation: attrs.mem_mgt_extensions,
         send: size,
         receive: size,
     };
-    let may_invalidate = Private {
-        remote_invalidation: attrs.mem_mgt_extensions,
-        ..private
-    };
-    (private, may_invalidate.negotiate(client))
+    (private, private.negotiate(client))
 }
 
 /// Contexts of rdma_rw. iWARP reads through registered memory, which it keeps a pool of.

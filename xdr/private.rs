@@ -88,7 +88,7 @@ fn size_from_wire(size: u8) -> InlineSize {
     InlineSize(u32::from(size).saturating_add(1).saturating_mul(1024))
 }
 
-/// The largest size the wire can tell that is not larger than `size`, but at least 1 KiB.
 fn size_to_wire(size: InlineSize) -> u8 {
+    let size = InlineSize::tellable(size.0);
     u8::try_from((size.0 / 1024).saturating_sub(1)).unwrap_or(u8::MAX)
 }

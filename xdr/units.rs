@@ -46,6 +46,12 @@ pub(crate) struct InlineSize(pub(crate) u32);
 impl InlineSize {
     /// What every peer can take (RFC 8166, section 3.3.3).
     pub(crate) const DEFAULT: Self = InlineSize(1024);
+
+    /// The largest size that can be told to a peer (RFC 8797, section 5.2) and is not larger than
+    /// `octets`; at least 1 KiB. What is told is what has to be used: the peer knows no other.
+    pub(crate) fn tellable(octets: u32) -> Self {
+        InlineSize((octets / 1024).clamp(1, 256).saturating_mul(1024))
+    }
 }
 
 /// Octets of one XDR word.

@@ -75,6 +75,8 @@ fn private_sizes() {
         // Never more than is really there, but at least what everyone must take.
         let expected = (size / 1024 * 1024).clamp(1024, 256 << 10);
         assert_eq!(told, expected);
+        // What is told is what is used.
+        assert_eq!(InlineSize::tellable(size).0, told);
     }
 }
 
