@@ -19,7 +19,7 @@ use crate::xdr::units::{
 };
 use core::ops::Range;
 
-/// Payloads of one reply that can be placed directly. Those beyond stay in the message.
+/// Payloads of one reply that can be placed directly. A Call that wants more cannot be answered.
 pub(super) const MAX_PAYLOADS: usize = 8;
 
 /// A result that is placed directly.
@@ -53,7 +53,7 @@ pub(super) struct CallState {
     pub(super) invalidate: Option<Handle>,
     payloads: [Payload; MAX_PAYLOADS],
     count: usize,
-    too_long: bool,
+    unfit: bool,
 }
 
 impl CallState {
@@ -65,17 +65,19 @@ impl CallState {
     /// Notes that the reply will have a payload for the next Write chunk, which holds
     /// `capacity` octets.
     pub(super) fn note(&mut self, payload: Payload, capacity: u64) {
-        if u64::from(payload.length) > capacity {
-            self.too_long = true;
-        } else if let Some(slot) = self.payloads.get_mut(self.count) {
-            *slot = payload;
-            self.count += 1;
+        match self.payloads.get_mut(self.count) {
+            Some(slot) if u64::from(payload.length) <= capacity => {
+                *slot = payload;
+                self.count += 1;
+            }
+            _ => self.unfit = true,
         }
     }
 
-    /// Whether some payload is longer than its Write chunk: the Call cannot be answered.
-    pub(super) fn too_long(&self) -> bool {
-        self.too_long
+    /// Whether some payload has a Write chunk and cannot go there: it is too long, or there are
+    /// too many. The Call cannot be answered then.
+    pub(super) fn is_unfit(&self) -> bool {
+        self.unfit
     }
 
     /// Drops payloads that are not in a reply of `total` octets after all: the service may
@@ -216,6 +218,19 @@ mod tests {
             },
             49,
         );
-        assert!(state.too_long());
+        assert!(state.is_unfit());
+    }
+
+    #[test]
+    fn more_payloads_than_can_be_placed() {
+        let mut state = CallState::default();
+        for i in 0..MAX_PAYLOADS {
+            let offset = 8 * i as u32;
+            state.note(Payload { offset, length: 8 }, 8);
+            assert!(!state.is_unfit());
+        }
+        let offset = 8 * MAX_PAYLOADS as u32;
+        state.note(Payload { offset, length: 8 }, 8);
+        assert!(state.is_unfit());
     }
 }

@@ -151,7 +151,7 @@ impl Chan {
     /// A message is done with.
     pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: RecvBox<CallState>) {
         self.recvs.lock().free.push(buf);
-        // Only after a client has used more than its credits is this not for nothing.
+        // This posts something only after a client has used more than its credits.
         if !self.is_closing() && self.refill(qp).is_err() {
             self.fail();
         }
@@ -179,6 +179,10 @@ fn judge(message: &Message<'_>, chan: &Chan, state: &mut CallState, len: usize) 
     let refuse = |error: DecodeError| Verdict::Refuse(Some(message.header), error.answer());
     match message.direction() {
         Direction::Call => {}
+        // The answer to a callback, none of which offers a chunk to put it in.
+        Direction::Reply if matches!(message.body, Body::NoMsg { .. }) => {
+            return refuse(DecodeError::PayloadPlace)
+        }
         Direction::Reply => return Verdict::Answered,
         Direction::Unknown => return refuse(DecodeError::RpcHeader),
     }

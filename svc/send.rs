@@ -281,7 +281,7 @@ impl Conn {
         let send = self.chan().params.send;
         let response = choose_response(send, header_len, out.message, lists.reply.as_ref());
         let sent = match response {
-            _ if out.state.too_long() => Err(E2BIG),
+            _ if out.state.is_unfit() => Err(E2BIG),
             Response::TooLarge => Err(E2BIG),
             Response::Inline => self.send_out(reply, &out, None),
             Response::ReplyChunk => self.send_out(reply, &out, lists.reply),

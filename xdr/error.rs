@@ -54,7 +54,8 @@ pub(crate) enum DecodeError {
     Overlap,
     /// A Read list or a chunk longer than the receiver's limit.
     TooLong,
-    /// A Position Zero Read chunk beside an inline Payload stream, or RDMA_NOMSG without one.
+    /// The Payload stream is in two places, inline and in a Position Zero Read chunk or the Reply
+    /// chunk, or in none: RDMA_NOMSG without either.
     PayloadPlace,
     /// The XID or the message type of the RPC message is wrong or missing.
     RpcHeader,

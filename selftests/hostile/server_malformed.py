@@ -380,8 +380,9 @@ def reverse_direction(server):
             outcome = client.exchange(wire.header(xid, wire.NOMSG, reads=reads))
             server.expect(outcome, "dropped|err_chunk")
             reply = [Segment(region.rkey, PAGE, region.address)]
-            outcome = client.exchange(wire.header(xid, wire.NOMSG, reply=reply))
-            server.expect(outcome, "dropped|err_chunk")
+            for lists in ({"reply": reply}, {"writes": [reply]}):
+                outcome = client.exchange(wire.header(xid, wire.NOMSG, **lists))
+                server.expect(outcome, "dropped|err_chunk", "err_chunk")
     region.close()
 
 
