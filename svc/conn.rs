@@ -43,6 +43,7 @@ use super::{
 use crate::{
     kapi::{
         ext::{
+            pages::PageVec,
             patience::{
                 patiently,
                 Patience, //
@@ -71,7 +72,8 @@ use crate::{
                 RecvBox,
                 RecvList,
                 RecvWc, //
-            }, //
+            },
+            rw::Transfer, //
         },
         sunrpc::{
             addr::SockAddr,
@@ -240,11 +242,31 @@ impl Chan {
         patiently(|| self.is_closing(), f)
     }
 
-    /// Whether to try again after `error`, as above: it was a shortage, and a moment has passed.
-    /// Sleeps.
-    pub(super) fn pause(&self, patience: &mut Patience, error: Error) -> bool {
-        let _crowded = self.handle.crowd();
-        patience.pause(error, || self.is_closing())
+    /// Gives `transfer` its pages and has `map` map them, again as long as something for that is
+    /// short, as above. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// What `map` says otherwise; nothing is mapped then. `EINVAL` if there are pages already.
+    pub(super) fn map_patiently(
+        &self,
+        transfer: &mut Transfer,
+        mut pages: PageVec,
+        mut map: impl FnMut(&mut Transfer) -> Result,
+    ) -> Result {
+        let mut patience = Patience::new();
+        loop {
+            transfer.set_pages(pages).map_err(|_| EINVAL)?;
+            let Err(error) = map(transfer) else {
+                return Ok(());
+            };
+            // Others may wait for what is mapped already.
+            pages = transfer.finish().unwrap_or_default();
+            let _crowded = self.handle.crowd();
+            if !patience.pause(error, || self.is_closing()) {
+                return Err(error);
+            }
+        }
     }
 
     /// Closes the connection because of a completion, and says so unless it is an aftermath.
@@ -267,6 +289,8 @@ impl Chan {
         drop(inbox);
         // There is room for each context that exists.
         drop(full);
+        // Pairs with the look at the transport when a thread that has crowded it is done.
+        smp_mb();
         self.handle.enqueue();
     }
 

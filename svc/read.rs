@@ -39,12 +39,9 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::{
-            pages::{
-                PageVec,
-                Piece, //
-            },
-            patience::Patience, //
+        ext::pages::{
+            PageVec,
+            Piece, //
         },
         rdma::{
             cq::{
@@ -306,10 +303,8 @@ impl Completion for ReadCtx {
             Ok(wc) => {
                 let len = this.job.as_ref().map_or(0, |job| job.layout.paged_len());
                 trace_svcrdma_wc_read(wc.cid(), len);
-                if chan.params.read_mrs != 0 {
-                    // All service threads may be waiting for memory regions.
-                    this.as_mut().project().transfer.unmap();
-                }
+                // Now: all service threads may be waiting for what a mapping takes.
+                this.as_mut().project().transfer.unmap();
                 chan.queue_pulled(this);
             }
             Err(e) => {
@@ -396,19 +391,12 @@ impl Conn {
         let count = layout.page_count();
         chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
         receiver.take_pages(&mut pages, count)?;
-        let mut patience = Patience::new();
-        loop {
-            if transfer.set_pages(pages).is_err() {
-                return Err(EINVAL);
-            }
-            match layout.map(self.qp(), &message.lists(), transfer, buf.cid()) {
-                Ok(()) if transfer.sqes() > chan.sq.depth() => return Err(E2BIG),
-                Ok(()) => return Ok(ctx),
-                Err(e) if chan.pause(&mut patience, e) => {
-                    pages = transfer.finish().unwrap_or_default();
-                }
-                Err(e) => return Err(e),
-            }
+        chan.map_patiently(transfer, pages, |transfer| {
+            layout.map(self.qp(), &message.lists(), transfer, buf.cid())
+        })?;
+        match transfer.sqes() > chan.sq.depth() {
+            true => Err(E2BIG),
+            false => Ok(ctx),
         }
     }
 

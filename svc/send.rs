@@ -29,7 +29,6 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::patience::Patience,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -354,19 +353,13 @@ impl Conn {
         let transfer = fields.transfer;
         let mut pages = transfer.finish().unwrap_or_default();
         let map = self.chan().patiently(|| reply.take_pages(&mut pages))?;
-        let mut patience = Patience::new();
-        loop {
-            if transfer.set_pages(pages).is_err() {
-                return Err(EINVAL);
-            }
-            match out.map(self.qp(), transfer, &map, reply_chunk) {
-                Err(e) if self.chan().pause(&mut patience, e) => {
-                    pages = transfer.finish().unwrap_or_default();
-                }
-                // More RDMA Writes than the Send Queue has entries.
-                Ok(()) if transfer.sqes() >= self.chan().sq.depth() => return Err(E2BIG),
-                other => return other.map(|()| len),
-            }
+        self.chan().map_patiently(transfer, pages, |transfer| {
+            out.map(self.qp(), transfer, &map, reply_chunk)
+        })?;
+        // More RDMA Writes than the Send Queue has entries.
+        match transfer.sqes() >= self.chan().sq.depth() {
+            true => Err(E2BIG),
+            false => Ok(len),
         }
     }
 
