@@ -9,3 +9,12 @@ pub(crate) mod patience;
 pub(crate) mod ratelimit;
 pub(crate) mod wait;
 pub(crate) mod work;
+
+use super::bindings;
+use kernel::time::Jiffies;
+
+/// What time it is. Any context.
+pub(crate) fn jiffies() -> Jiffies {
+    // SAFETY: The clock is there to be read; a word is read in one piece.
+    unsafe { (&raw const bindings::jiffies).read_volatile() }
+}

@@ -13,7 +13,7 @@ use kernel::{
     },
 };
 
-use crate::kapi::bindings;
+use super::jiffies;
 
 /// How long a period is.
 const PERIOD_MS: u32 = 5_000;
@@ -39,8 +39,7 @@ impl RateLimit {
 
     /// Whether one more message may go out. Any context.
     pub(crate) fn allow(&self) -> bool {
-        // SAFETY: The clock is there to be read; a word is read in one piece.
-        let now = unsafe { (&raw const bindings::jiffies).read_volatile() };
+        let now = jiffies();
         let age = now.wrapping_sub(self.began.load(Relaxed));
         if age >= msecs_to_jiffies(PERIOD_MS) {
             self.began.store(now, Relaxed);

@@ -21,20 +21,64 @@ use super::{
 };
 use crate::kapi::bindings;
 
-/// An `xprt_class` with its network ids, which C has as a flexible array.
+/// An `xprt_class` with its network ids, which C has as a flexible array. The last one is empty.
 #[repr(C)]
-struct ClassWithIds {
+pub(super) struct ClassWithIds<const N: usize> {
     class: bindings::xprt_class,
-    netids: [*const c_char; 3],
+    netids: [*const c_char; N],
 }
 
 const _: () = assert!(
-    core::mem::offset_of!(ClassWithIds, netids)
+    core::mem::offset_of!(ClassWithIds<1>, netids)
         == core::mem::offset_of!(bindings::xprt_class, netid)
 );
 
+/// Makes a transport of a class.
+type Setup = unsafe extern "C" fn(*mut bindings::xprt_create) -> *mut bindings::rpc_xprt;
+
+impl<const N: usize> ClassWithIds<N> {
+    /// One without an owner, which no list has. A name that is too long does not compile.
+    pub(super) const fn new(
+        name: &'static CStr,
+        ident: c_int,
+        setup: Setup,
+        netids: [&'static CStr; N],
+    ) -> Self {
+        let bytes = name.to_bytes();
+        let mut chars: [c_char; 32] = [0; 32];
+        let mut i = 0;
+        assert!(bytes.len() < chars.len());
+        while i < bytes.len() {
+            // CAST: A byte is a byte.
+            chars[i] = bytes[i] as c_char;
+            i += 1;
+        }
+        let mut ids = [core::ptr::null(); N];
+        let mut i = 0;
+        while i < N {
+            // CAST: C strings of chars of either sign.
+            ids[i] = netids[i].to_bytes_with_nul().as_ptr().cast();
+            i += 1;
+        }
+        Self {
+            class: bindings::xprt_class {
+                list: bindings::list_head {
+                    next: core::ptr::null_mut(),
+                    prev: core::ptr::null_mut(),
+                },
+                ident,
+                setup: Some(setup),
+                owner: core::ptr::null_mut(),
+                name: chars,
+                netid: bindings::__IncompleteArrayField::new(),
+            },
+            netids: ids,
+        }
+    }
+}
+
 /// A class of client transports. To be a `static`.
-pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>);
+pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds<3>>, PhantomData<fn() -> T>);
 
 // SAFETY: It is written by `Registration::new` before sunrpc knows it, and by sunrpc under its
 // own lock from then on.
@@ -43,37 +87,9 @@ unsafe impl<T> Sync for XprtClass<T> {}
 impl<T: XprtOps> XprtClass<T> {
     /// A class of the given name and number; `netids` are the network ids it serves.
     pub(crate) const fn new(name: &'static CStr, ident: c_int, netids: [&'static CStr; 2]) -> Self {
-        let mut chars = [0; 32];
-        let bytes = name.to_bytes();
-        let mut i = 0;
-        while i < bytes.len() {
-            // CAST: A byte is a byte.
-            chars[i] = bytes[i] as c_char;
-            i += 1;
-        }
-        let list = bindings::list_head {
-            next: core::ptr::null_mut(),
-            prev: core::ptr::null_mut(),
-        };
-        Self(
-            UnsafeCell::new(ClassWithIds {
-                class: bindings::xprt_class {
-                    list,
-                    ident,
-                    setup: Some(Xprt::<T>::setup),
-                    owner: core::ptr::null_mut(),
-                    name: chars,
-                    netid: bindings::__IncompleteArrayField::new(),
-                },
-                // CAST: C strings of chars of either sign.
-                netids: [
-                    netids[0].to_bytes_with_nul().as_ptr().cast(),
-                    netids[1].to_bytes_with_nul().as_ptr().cast(),
-                    c"".to_bytes_with_nul().as_ptr().cast(),
-                ],
-            }),
-            PhantomData,
-        )
+        let netids = [netids[0], netids[1], c""];
+        let class = ClassWithIds::new(name, ident, Xprt::<T>::setup, netids);
+        Self(UnsafeCell::new(class), PhantomData)
     }
 }
 

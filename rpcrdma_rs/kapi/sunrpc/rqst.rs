@@ -179,7 +179,7 @@ impl<T: XprtOps> Slot<T> {
         unsafe { (*self.reply.get()).take() }
     }
 
-    /// The transaction id, in wire order read as a number (host order).
+    /// The transaction id, in host order.
     pub(crate) fn xid(&self) -> u32 {
         // SAFETY: Set before a request is handed to the transport, and constant then.
         u32::from_be(unsafe { (*self.as_rqst()).rq_xid })
@@ -198,7 +198,7 @@ impl<T: XprtOps> Slot<T> {
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
     }
 
-    /// Whether data items may be placed directly: not under a security flavour that protects
+    /// Whether data items may be placed directly: not under a security flavor that protects
     /// the content of the message.
     pub(crate) fn placement_allowed(&self) -> bool {
         // SAFETY: The request has a credential as long as its task has the slot.

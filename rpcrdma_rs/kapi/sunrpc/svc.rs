@@ -164,6 +164,10 @@ impl<C: Class> ClassTable<C> {
 }
 
 /// What a new transport has in common with its service: class, service, network namespace.
+///
+/// # Invariants
+///
+/// The class is registered, and all three are valid during `'a`.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     class: *mut bindings::svc_xprt_class,
@@ -180,6 +184,7 @@ impl Origin<'_> {
         serv: *mut bindings::svc_serv,
         net: *mut bindings::net,
     ) -> Self {
+        // INVARIANT: By the contract of this function.
         Origin {
             class: C::cell().class.get(),
             serv,
@@ -190,7 +195,7 @@ impl Origin<'_> {
 
     /// The largest payload in bytes that the service wants in one RPC.
     pub(crate) fn max_payload(&self) -> u32 {
-        // SAFETY: The service is valid, see the type.
+        // SAFETY: The service is valid by the invariants.
         unsafe { (*self.serv).sv_max_payload }
     }
 
@@ -214,13 +219,13 @@ struct Shell<T> {
 
 impl<T> Shell<T> {
     fn test(&self, bit: ffi::c_uint) -> bool {
-        // SAFETY: The shell is initialized; sunrpc changes the word by atomic operations.
+        // SAFETY: The shell is initialised; sunrpc changes the word by atomic operations.
         let flags = unsafe { addr_of_mut!((*self.xprt.get()).xpt_flags).read_volatile() };
         flags & (1 << bit) != 0
     }
 
     fn set(&self, bit: ffi::c_uint) {
-        // SAFETY: The shell is initialized; the operation is atomic.
+        // SAFETY: The shell is initialised; the operation is atomic.
         unsafe {
             bindings::set_bit(
                 bit as ffi::c_ulong,
@@ -230,7 +235,7 @@ impl<T> Shell<T> {
     }
 
     fn clear(&self, bit: ffi::c_uint) {
-        // SAFETY: The shell is initialized; the operation is atomic.
+        // SAFETY: The shell is initialised; the operation is atomic.
         unsafe {
             bindings::clear_bit(
                 bit as ffi::c_ulong,

@@ -12,6 +12,7 @@
 use super::{
     super::bindings,
     addr::SockAddr,
+    class::ClassWithIds,
     errno::{
         ebadslt,
         enotconn, //
@@ -27,15 +28,11 @@ use super::{
 use core::{
     cell::UnsafeCell,
     marker::PhantomData,
-    ptr::{
-        addr_of_mut,
-        null_mut, //
-    }, //
+    ptr::addr_of_mut, //
 };
 use kernel::{
     error::to_result,
     ffi::{
-        c_char,
         c_int,
         c_ulong, //
     },
@@ -76,19 +73,7 @@ struct CallbackXprt {
 
 /// The static memory of the class of `T`.
 #[repr(transparent)]
-pub(crate) struct CallbackClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn(T)>);
-
-/// An `xprt_class` whose list of network ids, a flexible array in C, is empty.
-#[repr(C)]
-struct ClassWithIds {
-    class: bindings::xprt_class,
-    netids: [*const c_char; 1],
-}
-
-const _: () = assert!(
-    core::mem::offset_of!(ClassWithIds, netids)
-        == core::mem::offset_of!(bindings::xprt_class, netid)
-);
+pub(crate) struct CallbackClass<T>(UnsafeCell<ClassWithIds<1>>, PhantomData<fn(T)>);
 
 // SAFETY: sunrpc changes the class under its own lock, we before sunrpc knows it.
 unsafe impl<T> Sync for CallbackClass<T> {}
@@ -96,32 +81,9 @@ unsafe impl<T> Sync for CallbackClass<T> {}
 impl<T: Callbacks> CallbackClass<T> {
     /// A class that is not registered, with the identifier `XPRT_TRANSPORT_BC_*`.
     pub(crate) const fn new(ident: u32, name: &'static CStr) -> Self {
-        let from = name.to_bytes();
-        let mut chars: [c_char; 32] = [0; 32];
-        let mut i = 0;
-        while i < from.len() {
-            chars[i] = from[i] as c_char;
-            i += 1;
-        }
-        CallbackClass(
-            UnsafeCell::new(ClassWithIds {
-                class: bindings::xprt_class {
-                    list: bindings::list_head {
-                        next: null_mut(),
-                        prev: null_mut(),
-                    },
-                    // CAST: The bit that says "backchannel" is the sign.
-                    ident: ident as c_int,
-                    setup: Some(setup::<T>),
-                    owner: null_mut(),
-                    name: chars,
-                    netid: bindings::__IncompleteArrayField::new(),
-                },
-                // An empty string ends the list.
-                netids: [core::ptr::from_ref::<c_char>(&0)],
-            }),
-            PhantomData,
-        )
+        // CAST: The bit that says "backchannel" is the sign.
+        let class = ClassWithIds::new(name, ident as c_int, setup::<T>, [c""]);
+        CallbackClass(UnsafeCell::new(class), PhantomData)
     }
 
     fn as_raw(&self) -> *mut bindings::xprt_class {
@@ -389,7 +351,11 @@ impl<T: Callbacks> CallbackOps<T> {
             (*rqst).rq_xtime = bindings::ktime_get();
             let call = XdrBuf::from_raw(addr_of_mut!((*rqst).rq_snd_buf));
             match server.is_closing() {
-                true => Err(enotconn()),
+                true => {
+                    // Until the server closes us the client would try again at once, and again.
+                    bindings::xprt_disconnect_done((*rqst).rq_xprt);
+                    Err(enotconn())
+                }
                 false => T::send_call(server, u32::from_be((*rqst).rq_xid), call),
             }
         };

@@ -85,7 +85,8 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `E2BIG` if the client has not provided for that many; the service then fails the Call.
+    /// One fails the Call. A payload too long for its chunk is none: the Call is answered as the
+    /// protocol says when its Reply is sent.
     fn result_payload(
         this: &SvcXprt<Self>,
         call: CallRef<'_, <Self::Call as CallContext>::State>,

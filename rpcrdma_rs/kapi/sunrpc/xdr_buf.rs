@@ -211,7 +211,7 @@ impl XdrBuf {
             let slot = unsafe { self.raw().pages.add(i) };
             // SAFETY: As above.
             if unsafe { (*slot).is_null() } {
-                // SAFETY: Any flags and order are fine.
+                // SAFETY: It asks for a page, at any time and in any context.
                 let page = unsafe { bindings::rpcrdma_shim_alloc_page_nowait() };
                 if page.is_null() {
                     return Err(enobufs());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Client transports: sunrpc's `rpc_xprt` with our part behind it, and their class.
+//! Client transports: sunrpc's `rpc_xprt` with our part behind it.
 //!
 //! sunrpc allocates an `rpc_xprt` with room for more and frees it after a grace period. An
 //! [`Xprt`] is that allocation: C's part first, then what every transport of ours has, then
@@ -46,7 +46,10 @@ use super::{
         Text, //
     }, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::jiffies, //
+};
 
 /// What C's `IPPROTO_TCP` is.
 const IPPROTO_TCP: c_int = 6;
@@ -293,19 +296,18 @@ impl<T: XprtOps> Xprt<T> {
                 Ok(()) => {
                     (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
                     (*xprt).stat.connect_count += 1;
-                    (*xprt).stat.connect_time +=
-                        bindings::jiffies.wrapping_sub((*xprt).stat.connect_start);
+                    (*xprt).stat.connect_time += jiffies().wrapping_sub((*xprt).stat.connect_start);
                     bindings::rpcrdma_shim_xprt_set_connected(xprt);
                     EAGAIN
                 }
                 Err(error) => error,
             }
         };
-        // SAFETY: As above; this gives the send lock up. The transport outlives both calls: the
-        // caller has it borrowed.
+        // SAFETY: As above. Those who wait for a connection are woken under the send lock: whoever
+        // waits for that next may wait for a Reply soon, and is not to be told of this attempt.
         unsafe {
-            bindings::xprt_unlock_connect(xprt, xprt.cast());
             bindings::xprt_wake_pending_tasks(xprt, status.to_errno());
+            bindings::xprt_unlock_connect(xprt, xprt.cast());
         }
     }
 
@@ -323,8 +325,7 @@ impl<T: XprtOps> Xprt<T> {
     pub(crate) fn counters(&self) -> Counters {
         let hz = msecs_to_jiffies(1000);
         let idle = match self.is_connected() {
-            // SAFETY: Jiffies are there to be read.
-            true => unsafe { bindings::jiffies }
+            true => jiffies()
                 .wrapping_sub(read_once!(self, last_used))
                 .checked_div(hz)
                 .unwrap_or(0),

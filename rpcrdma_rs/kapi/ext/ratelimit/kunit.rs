@@ -16,8 +16,7 @@ fn allowed(limit: &RateLimit, n: u32) -> u32 {
 
 /// Has the present period begun so long ago.
 fn age(limit: &RateLimit, milliseconds: u32) {
-    // SAFETY: The clock is there to be read; a word is read in one piece.
-    let now = unsafe { (&raw const bindings::jiffies).read_volatile() };
+    let now = jiffies();
     limit
         .began
         .store(now.wrapping_sub(msecs_to_jiffies(milliseconds)), Relaxed);
