@@ -72,7 +72,6 @@ impl Engine {
         if body.len() < MIN_CALL {
             return self.put_receive(buffer);
         }
-        xprt.stats.reverse_calls.add(1);
         match xprt.deliver_bc(xid.0, buffer, body, REVERSE_CALLS as usize) {
             Delivered::Yes => (),
             Delivered::NoService(buffer) => self.put_receive(buffer),

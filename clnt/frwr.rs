@@ -103,10 +103,9 @@ impl Chunks {
 
     /// Takes back that a chain, which was not posted, was to register them.
     pub(super) fn retract(&mut self, unposted: Unposted) {
-        let _ = self.try_for_each(|mr| {
-            mr.retract(unposted);
-            Ok(())
-        });
+        for list in [&mut self.read, &mut self.write, &mut self.reply] {
+            list.retract(unposted);
+        }
     }
 }
 
@@ -287,10 +286,7 @@ impl Engine {
         let unposted = failed.unposted();
         let mut ctx = failed.owner;
         let mut list = core::mem::take(&mut *ctx.mrs.lock());
-        let _ = list.try_for_each(|mr| {
-            mr.retract(unposted);
-            Ok(())
-        });
+        list.retract(unposted);
         let after = ctx.as_mut().project().after.take();
         self.put_inv(ctx);
         Err((list, after))
@@ -377,7 +373,7 @@ impl Completion<0> for InvCtx {
             }
         }
         match after {
-            Some(After::Complete(answer)) => engine.fenced(qp, answer, list),
+            Some(After::Complete(answer)) => engine.fenced(answer, list),
             Some(After::Wake(fence)) => {
                 *fence.left.lock() = list;
                 fence.done.complete();

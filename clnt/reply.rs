@@ -178,14 +178,14 @@ impl Engine {
         xprt.stats.local_invs.add(list.len());
         if let Err((list, after)) = self.invalidate(qp, list, After::Complete(answer)) {
             if let Some(After::Complete(answer)) = after {
-                self.fenced(qp, answer, list);
+                self.fenced(answer, list);
             }
         }
     }
 
     /// Goes on with an answer after the attempt to fence its regions; `left` are those that
     /// could not be.
-    pub(super) fn fenced(&self, _qp: &Qp<Engine>, answer: Answer, left: MrList) {
+    pub(super) fn fenced(&self, answer: Answer, left: MrList) {
         let Some(xprt) = self.xprt() else {
             return;
         };

@@ -62,8 +62,6 @@ pub(super) struct Stats {
     pub(super) local_invs: Count,
     /// Times that a Call waited for an earlier Send to complete.
     pub(super) send_waits: Count,
-    /// Calls of the reverse direction.
-    pub(super) reverse_calls: Count,
 }
 
 impl Stats {
@@ -84,7 +82,6 @@ impl Stats {
             mrs_allocated: Count::new(),
             local_invs: Count::new(),
             send_waits: Count::new(),
-            reverse_calls: Count::new(),
         }
     }
 }

@@ -202,7 +202,8 @@ events! {
 events! {
     /// A connect is due in `delay` jiffies.
     xprtrdma_op_connect(peer: Peer<'_>, delay: c_ulong);
-    /// An attempt to connect is over: zero or an errno, and what was agreed: 1 if connected.
+    /// An attempt to connect is over: `rc` is zero or an errno, `status` 1 if it is connected, else
+    /// `rc`.
     xprtrdma_connect(peer: Peer<'_>, rc: c_int, status: c_int);
     /// A connection was taken down.
     xprtrdma_disconnect(peer: Peer<'_>, rc: c_int, status: c_int);
@@ -266,7 +267,7 @@ events! {
     /// A memory region was made.
     xprtrdma_frwr_alloc(mr: &Mr);
 
-    /// A Reply was matched to its Call; `credits` is what it grants.
+    /// A Reply was matched to its Call; `credits` is what it grants, cut to what was asked for.
     xprtrdma_reply(task: Task<'_>, xid: u32, credits: u32);
     /// A message of an unknown version was received.
     xprtrdma_reply_vers_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);

@@ -107,7 +107,7 @@ pub(crate) struct ConnInfo<'a> {
 /// What we say in our request or our answer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ConnParam<'a> {
-    /// At most 56 bytes on every transport.
+    /// Up to 56 bytes fit on every transport.
     pub(crate) private_data: &'a [u8],
     /// RDMA Reads that we answer at a time.
     pub(crate) responder_resources: u8,

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests
-//! in the Send Queue if a connection breaks at a bad moment. What was posted would then own its
-//! buffers for ever, through them the id, and the removal of the device would wait for that. So
-//! each entry is in the [`Register`] of the QP that it was posted on last, from its first post
-//! until it is dropped: posting again costs a look.
+//! in the Send Queue if a connection is closed in order while it sends. What was posted would then
+//! own its buffers for ever, through them the id, and the removal of the device would wait for
+//! that. So each entry is in the [`Register`] of the QP that it was posted on last, from its first
+//! post until it is dropped: posting again costs a look.
 
 use kernel::{
     new_spinlock,

@@ -473,6 +473,14 @@ impl MrList {
         }
     }
 
+    /// Takes back what a chain was to do with them, which was not posted.
+    pub(crate) fn retract(&mut self, unposted: Unposted) {
+        let _ = self.try_for_each(|mr| {
+            mr.retract(unposted);
+            Ok(())
+        });
+    }
+
     /// Lends the regions in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mr> {
         let mut slot: &*mut MrInner = &self.first;

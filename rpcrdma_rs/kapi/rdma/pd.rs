@@ -100,12 +100,13 @@ impl Pd {
         Ok(())
     }
 
-    /// Reports the QP drained.
+    /// Reports the QP closed.
     pub(super) fn set_fenced(&self) {
         self.fenced.store(true, Release);
     }
 
-    /// Whether the PD's QP is drained: no peer reaches memory registered here, ever again.
+    /// Whether the PD's QP is closed: no peer reaches memory registered here, ever again. (Only a
+    /// device that cannot stop a queue pair may break that, until a region is deregistered.)
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Acquire)
     }

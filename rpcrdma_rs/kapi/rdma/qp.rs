@@ -275,7 +275,8 @@ impl<H: QpHandler> Qp<H> {
             }
             // SAFETY: As above; a pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
-            let mut chain = Chain::new(self.as_raw(), self.id.port(), ticket);
+            // SAFETY: The QP is ours, and the chain is gone before we are.
+            let mut chain = unsafe { Chain::new(self.as_raw(), self.id.port(), ticket) };
             build(object, &mut chain)
                 .and_then(|()| {
                     let first = chain.finish(entry).ok_or(EINVAL)?;
@@ -389,7 +390,8 @@ impl<H: QpHandler> Qp<H> {
             (true, _) => (),
             // SAFETY: The CQ is the QP's, nobody posts, and no completion comes any more.
             (false, Ok(())) => unsafe { self.register.flush(self.cq.load(Relaxed)) },
-            // Then the drain has not waited either, and the device may be at work still.
+            // Then the drain has not waited either, and the device may be at work still. Regions
+            // count as fenced nevertheless: they are deregistered, which is the only fence left.
             (false, Err(e)) => pr_err!(
                 "device {} cannot stop a queue pair (error {}); the memory it uses is lost\n",
                 self.device().name(),

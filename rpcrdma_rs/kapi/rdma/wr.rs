@@ -33,7 +33,8 @@ use crate::kapi::{
 /// # Invariants
 ///
 /// `first` and `last` are the ends of a list of requests, each of which is in this chain or in
-/// something borrowed for `'a`; both are null if the list is empty. The chain is not moved.
+/// something borrowed for `'a`; both are null if the list is empty. The chain is not moved. `qp`
+/// is valid during `'a`.
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
@@ -59,7 +60,13 @@ impl Chain<'_> {
 }
 
 impl<'a> Chain<'a> {
-    pub(super) fn new(qp: *mut bindings::ib_qp, port: u32, ticket: u64) -> Self {
+    /// An empty chain for `qp`.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is valid during `'a`.
+    pub(super) unsafe fn new(qp: *mut bindings::ib_qp, port: u32, ticket: u64) -> Self {
+        // INVARIANT: By the contract of this function; the list is empty.
         Chain {
             first: core::ptr::null_mut(),
             last: core::ptr::null_mut(),
@@ -78,7 +85,7 @@ impl<'a> Chain<'a> {
 
     /// What trace events show to pair this post with its completion.
     pub(crate) fn cid(&self) -> Cid {
-        // SAFETY: The QP is valid, and so is its CQ.
+        // SAFETY: The QP is valid by the invariants, and so is its CQ.
         unsafe { cid_of((*self.qp).send_cq, self.ticket) }
     }
 

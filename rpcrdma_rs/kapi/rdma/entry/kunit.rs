@@ -52,6 +52,11 @@ fn shared(register: &Arc<Register>) -> Result<Arc<Shared>> {
     )?)
 }
 
+fn four(register: &Arc<Register>) -> Result<[Arc<Shared>; 4]> {
+    let one = || shared(register);
+    Ok([one()?, one()?, one()?, one()?])
+}
+
 impl Shared {
     fn entry(self: &Arc<Self>) -> *mut Entry {
         Arc::as_ptr(self).cast_mut().cast()
@@ -139,13 +144,7 @@ mod tests {
     #[test]
     fn only_what_is_in_flight_is_flushed() -> Result {
         let register = Register::new()?;
-        let all = [
-            shared(&register)?,
-            shared(&register)?,
-            shared(&register)?,
-            shared(&register)?,
-        ];
-        let [never, idle, first, second] = &all;
+        let [never, idle, first, second] = four(&register)?;
         assert!(idle.start(1) && first.start(2) && second.start(3));
         assert_eq!(idle.end(), Some(1));
         flush(&register);
@@ -201,12 +200,7 @@ mod tests {
     #[test]
     fn what_is_dropped_leaves_the_register() -> Result {
         let register = Register::new()?;
-        let [a, b, c, d] = [
-            shared(&register)?,
-            shared(&register)?,
-            shared(&register)?,
-            shared(&register)?,
-        ];
+        let [a, b, c, d] = four(&register)?;
         for entry in [&a, &b, &c, &d] {
             assert!(entry.start(1));
         }

@@ -4,10 +4,11 @@
 
 use super::*;
 
-/// A chain for no QP: what would look at the QP is not called.
+/// A chain for no QP.
 fn chain<'a>() -> Result<KBox<Chain<'a>>> {
     Ok(KBox::new(
-        Chain::new(core::ptr::null_mut(), 1, 7),
+        // SAFETY: Nothing that looks at the QP is called.
+        unsafe { Chain::new(core::ptr::null_mut(), 1, 7) },
         GFP_KERNEL,
     )?)
 }
