@@ -46,7 +46,7 @@ peer() {
 	ask "peer $seconds $job"
 }
 
-# qemu_monitor LINE: a command for this guest's QEMU, such as "set_link n0 off".
+# qemu_monitor LINE: a command for this guest's QEMU, such as "set_link nic off".
 qemu_monitor() {
 	ask "host $*"
 }

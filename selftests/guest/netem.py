@@ -146,8 +146,8 @@ def main():
     """The group."""
     seconds = 60 if LONG else 5
     folders = ["/mnt/net-4", "/mnt/net-3"]
-    # rxe may lose a completion, see Documentation/known-issues.rst; then the RPC timer,
-    # by default of 60 s, has the connection closed.
+    # rxe may stop when packets come twice, see Documentation/known-issues.rst; then the RPC
+    # timer, by default of 60 s, has the connection closed.
     mount("4.1", "ipv4", folders[0], "timeo=50")
     mount("3", "ipv6", folders[1], "timeo=50")
     shell("modprobe sch_netem && peer 'modprobe sch_netem'")
