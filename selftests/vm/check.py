@@ -4,9 +4,10 @@
 A boot is one start of one or two guests; it runs the groups of tests that suit
 it, one after the other, in the client guest. A group is a script of
 selftests/guest that prints "ok NAME", "not ok NAME" or "skip NAME # WHY" for
-each of its tests, and anything else as a remark. Each group is followed by two
-tests of its own for each guest: that the kernel log is clean and, at the end of
-the boot, that nothing of ours is left.
+each of its tests, and anything else as a remark. Each group is followed by tests
+of its own: that it has run to its end and that the kernel log of each guest is
+clean; in the debug kernel, that no memory has leaked; at the end of the boot,
+that nothing of ours is left.
 """
 
 import argparse
@@ -75,7 +76,7 @@ FAULTS = [
 ]
 # For Rust on both sides; with --long in every pairing.
 MORE_FAULTS = [
-    Group("disconnects", "python3 -B /t/guest/disconnects.py", 300),
+    Group("disconnects", "python3 -B /t/guest/disconnects.py", 500),
     Group("netem", "python3 -B /t/guest/netem.py", 600,
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
     Group("teardown", "python3 -B /t/guest/teardown.py", 300),
@@ -219,9 +220,8 @@ class Boot:
         module = None
         if "rust" in (self.client, self.server):
             module = host_path(args.module) if args.module else default_module(args)
-        device = self.device or args.device
         if args.debug or args.device != "rxe":
-            self.name += f"{' debug' if args.debug else ''} {device}"
+            self.name += f"{' debug' if args.debug else ''} {args.device}"
         started = time.time()
         folder = run_folder(re.sub(r"\W", "-", self.name), module)
         if module:
@@ -231,7 +231,7 @@ class Boot:
                 shutil.copy(file, folder)
         say(f"{self.name}: boot, run folder {host_name(folder)}")
         try:
-            self.pair = Pair(folder, machine(args, device), self.alone, echo=lambda line: None)
+            self.pair = Pair(folder, machine(args, self.device), self.alone, echo=lambda line: None)
             if not self.alone:
                 self.pair.set_up(self.client, self.server)
             say(f"{self.name}: ready after {time.time() - started:.0f} s")

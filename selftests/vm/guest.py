@@ -115,8 +115,24 @@ class Guest:
         self.buffer = b""
         self.lock = threading.Lock()
         self.seen = 0
-        boot = machine.boot
-        path = lambda what: os.path.join(folder, f"{name}.{what}")
+        os.makedirs(os.path.join(folder, "jobs"), exist_ok=True)
+        with open(self._path("qemu"), "wb") as log:
+            self.qemu = subprocess.Popen(
+                self._command(addresses, net, machine), stdin=subprocess.DEVNULL,
+                preexec_fn=_die_with_parent, stdout=log, stderr=subprocess.STDOUT)
+        self.port = self._connect("jobs")
+        self.ask = self._connect("ask")
+        self.console = self._connect("con")
+        self.monitor = self._connect("mon")
+        threading.Thread(target=self._answer, daemon=True).start()
+        threading.Thread(target=self._drain, args=(self.console,), daemon=True).start()
+
+    def _path(self, what):
+        return os.path.join(self.folder, f"{self.name}.{what}")
+
+    def _command(self, addresses, net, machine):
+        """QEMU's command line."""
+        name, boot, path = self.name, machine.boot, self._path
         accel = accelerator()
         clock = "" if accel == "kvm" else f"tsc=reliable tsc_early_khz={tsc_khz()} "
         command = [
@@ -134,7 +150,7 @@ class Guest:
             "-fsdev", f"local,id=modules,path={boot}/modules,security_model=passthrough,"
             "readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=modules,mount_tag=modules",
-            "-fsdev", f"local,id=share,path={folder},security_model=none,multidevs=remap",
+            "-fsdev", f"local,id=share,path={self.folder},security_model=none,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
             "-netdev", f"{net},id=n0",
             "-device", f"virtio-net-pci,netdev=n0,id=nic,mac=52:54:00:88:00:0{addresses[0]},"
@@ -157,25 +173,15 @@ class Guest:
             "-chardev", f"socket,id=mon,path={path('mon')},server=on,wait=off",
             "-mon", "chardev=mon,mode=readline",
         ]
-        os.makedirs(os.path.join(folder, "jobs"), exist_ok=True)
-        self.qemu = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent,
-            stdout=open(path("qemu"), "wb"), stderr=subprocess.STDOUT)
-        self.port = self._connect("jobs")
-        self.ask = self._connect("ask")
-        self.console = self._connect("con")
-        self.monitor = self._connect("mon")
-        threading.Thread(target=self._answer, daemon=True).start()
-        threading.Thread(target=self._drain, args=(self.console,), daemon=True).start()
+        return command
 
     def _connect(self, what):
-        path = os.path.join(self.folder, f"{self.name}.{what}")
         for _ in range(200):
             if self.qemu.poll() is not None:
                 break
             sock = socket.socket(socket.AF_UNIX)
             try:
-                sock.connect(path)
+                sock.connect(self._path(what))
                 return sock
             except OSError:
                 sock.close()
