@@ -196,7 +196,12 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     let peer = id.peer_addr();
 
     let read_depth = read_depth(pending.read_depth, &attrs, &peer)?;
-    let rw_sges = RW_SGES.min(attrs.max_send_sge).min(attrs.max_sge_rd).max(1);
+    // iWARP reads into a region, one element whatever it holds.
+    let read_sges = match port.iwarp() {
+        true => u32::MAX,
+        false => attrs.max_sge_rd,
+    };
+    let rw_sges = RW_SGES.min(attrs.max_send_sge).min(read_sges).max(1);
     let sizes = Sizes::new(&Bounds {
         // The drain of a queue takes an entry.
         max_queue: attrs.max_qp_wr.saturating_sub(1),
