@@ -46,6 +46,9 @@ use crate::kapi::{
 /// copies (by swiotlb), these have a limit of 256 KiB.
 const LONGEST_RUN: u32 = 128 << 10;
 
+/// The most pages that rdma_rw registers as one.
+const MOST_PAGES: u32 = 256;
+
 /// How many segments a transfer keeps for its next use: what ordinary peers offer.
 const KEPT_SEGMENTS: usize = 4;
 
@@ -211,7 +214,7 @@ impl Transfer {
             self.segments.push(segment, GFP_KERNEL)?;
         }
         let segment = self.segments.get_mut(self.used).ok_or(EINVAL)?;
-        let length = segment.gather(pages, pieces, longest, longest_element(qp, direction))?;
+        let length = segment.gather(pages, pieces, longest, Elements::of(qp, direction))?;
         let nr_bvec = u32::try_from(segment.bvecs.len())?;
         let iter = bindings::bvec_iter {
             bi_size: length,
@@ -288,19 +291,37 @@ impl Drop for Transfer {
     }
 }
 
-/// How long an element may be.
-fn longest_element<H: QpHandler>(qp: &Qp<H>, direction: TransferDir) -> u32 {
-    // Where a region is registered, rdma_rw takes an element for a page.
-    match direction == TransferDir::Read && qp.port().iwarp() {
-        true => 0,
-        false => LONGEST_RUN,
+/// What a mapping is made of.
+#[derive(Clone, Copy)]
+struct Elements {
+    /// Bytes of the longest that is merged from several pieces.
+    longest: u32,
+    /// How many there may be.
+    most: usize,
+}
+
+impl Elements {
+    fn of<H: QpHandler>(qp: &Qp<H>, direction: TransferDir) -> Self {
+        if direction == TransferDir::Write || !qp.port().iwarp() {
+            return Elements {
+                longest: LONGEST_RUN,
+                most: usize::MAX,
+            };
+        }
+        // A region is registered. rdma_rw takes an element for a page, and counts regions after
+        // an IOMMU has joined elements: more than one region holds may then go to one.
+        let most = qp.device().attrs().max_fast_reg_pages.min(MOST_PAGES);
+        Elements {
+            longest: 0,
+            most: most as usize,
+        }
     }
 }
 
 impl Segment {
-    /// Collects pieces, merging what is contiguous and not longer than `element`. Stops before a
-    /// piece that an IOMMU could not put behind the others: it joins whole pages. Returns how
-    /// many bytes that are.
+    /// Collects pieces, merging what is contiguous. Stops before a piece that an IOMMU could not
+    /// put behind the others, as it joins whole pages, and before one element too many. Returns
+    /// how many bytes that are.
     ///
     /// # Errors
     ///
@@ -310,7 +331,7 @@ impl Segment {
         pages: &PageVec,
         pieces: &mut Peekable<impl Iterator<Item = Piece>>,
         longest: u32,
-        element: u32,
+        elements: Elements,
     ) -> Result<u32> {
         self.bvecs.clear();
         let mut total = 0_u32;
@@ -323,11 +344,11 @@ impl Segment {
             let start = pfn * PAGE_SIZE + piece.offset;
             // CAST: A piece lies in a page.
             let (offset, len) = (piece.offset as u32, piece.len as u32);
+            let full = self.bvecs.len() >= elements.most;
+            let fits = |last: u32| start == end && last.saturating_add(len) <= elements.longest;
             match self.bvecs.as_mut_slice().last_mut() {
-                Some(last) if start == end && last.bv_len.saturating_add(len) <= element => {
-                    last.bv_len += len;
-                }
-                Some(_) if start % PAGE_SIZE != 0 || end % PAGE_SIZE != 0 => break,
+                Some(last) if fits(last.bv_len) => last.bv_len += len,
+                Some(_) if full || start % PAGE_SIZE != 0 || end % PAGE_SIZE != 0 => break,
                 _ => self.bvecs.push(
                     bindings::bio_vec {
                         bv_page: page.as_ptr(),

@@ -31,16 +31,25 @@ fn address(pages: &PageVec, piece: Piece) -> Result<usize> {
     Ok(pfn * PAGE_SIZE + piece.offset)
 }
 
+/// What is mapped as it is.
+const RUNS: Elements = Elements {
+    longest: LONGEST_RUN,
+    most: usize::MAX,
+};
+
+/// What goes to regions, of any size.
+const EACH: Elements = Elements { longest: 0, ..RUNS };
+
 /// Offset in the first page, and length.
 type Run = (u32, u32);
 
 /// The parts that `pieces` are mapped in, each with the runs that `gather` makes of it.
-fn parts(pages: &PageVec, pieces: &[Piece], element: u32) -> Result<KVec<KVec<Run>>> {
+fn parts(pages: &PageVec, pieces: &[Piece], elements: Elements) -> Result<KVec<KVec<Run>>> {
     let mut segment = segment()?;
     let mut pieces = pieces.iter().copied().peekable();
     let mut parts = KVec::new();
     while pieces.peek().is_some() {
-        let length = segment.gather(pages, &mut pieces, u32::MAX, element)?;
+        let length = segment.gather(pages, &mut pieces, u32::MAX, elements)?;
         let mut runs = KVec::new();
         for bvec in &segment.bvecs {
             runs.push((bvec.bv_offset, bvec.bv_len), GFP_KERNEL)?;
@@ -70,7 +79,7 @@ mod tests {
             (&[piece(0, 5, 5), piece(0, 5, 5)], &[(5, 5), (5, 5)]),
         ];
         for (pieces, expected) in cases {
-            let parts = parts(&pages, pieces, LONGEST_RUN)?;
+            let parts = parts(&pages, pieces, RUNS)?;
             assert_eq!(parts.len(), expected.len());
             for (part, run) in parts.iter().zip(expected) {
                 assert_eq!(part.as_slice(), [*run]);
@@ -113,7 +122,7 @@ mod tests {
             ),
         ];
         for (pieces, expected) in cases {
-            let parts = parts(&pages, pieces, 0)?;
+            let parts = parts(&pages, pieces, EACH)?;
             let lengths = parts.iter().map(|part| part.len());
             assert!(lengths.eq(expected.iter().copied()));
         }
@@ -134,7 +143,7 @@ mod tests {
         // What an earlier use left is gone.
         for _ in 0..2 {
             let mut pieces = pieces.iter().copied().peekable();
-            segment.gather(&pages, &mut pieces, u32::MAX, LONGEST_RUN)?;
+            segment.gather(&pages, &mut pieces, u32::MAX, RUNS)?;
             assert!(pieces.peek().is_none());
         }
         let mut next = pieces.iter();
@@ -162,7 +171,28 @@ mod tests {
         let pages = pages(PAGE_SIZE, 0)?;
         let pieces = [piece(0, 0, 8), piece(0, 8, 8), piece(0, 16, 8)];
         for (longest, runs) in [(0, 3), (15, 3), (16, 2), (23, 2), (24, 1), (u32::MAX, 1)] {
-            assert_eq!(parts(&pages, &pieces, longest)?.len(), runs);
+            let elements = Elements { longest, ..RUNS };
+            assert_eq!(parts(&pages, &pieces, elements)?.len(), runs);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn there_are_no_more_elements_than_allowed() -> Result {
+        let pages = pages(5 * PAGE_SIZE, 0)?;
+        let pieces = [0, 1, 2, 3, 4].map(|index| piece(index, 0, PAGE_SIZE));
+        let cases: [(usize, &[usize]); 4] = [
+            (1, &[1, 1, 1, 1, 1]),
+            (2, &[2, 2, 1]),
+            (4, &[4, 1]),
+            (5, &[5]),
+        ];
+        for (most, lengths) in cases {
+            let parts = parts(&pages, &pieces, Elements { most, ..EACH })?;
+            assert!(parts
+                .iter()
+                .map(|part| part.len())
+                .eq(lengths.iter().copied()));
         }
         Ok(())
     }
@@ -181,11 +211,11 @@ mod tests {
         ];
         for (pieces, longest) in cases {
             let mut pieces = pieces.iter().copied().peekable();
-            let result = segment.gather(&pages, &mut pieces, longest, LONGEST_RUN);
+            let result = segment.gather(&pages, &mut pieces, longest, RUNS);
             assert!(result == Err(EINVAL));
         }
         let mut last = [piece(1, PAGE_SIZE - 1, 1)].into_iter().peekable();
-        assert!(segment.gather(&pages, &mut last, 1, 0) == Ok(1));
+        assert!(segment.gather(&pages, &mut last, 1, RUNS) == Ok(1));
         Ok(())
     }
 
