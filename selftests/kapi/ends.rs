@@ -67,6 +67,8 @@ use crate::kapi::{
 
 /// Where the listener listens.
 const PORT: u16 = 20050;
+/// How many Receives an end posts.
+pub(super) const RECEIVES: u32 = 16;
 
 /// Fails a test, which is named in the log.
 pub(super) fn check(ok: bool, what: &str) -> Result {
@@ -99,6 +101,8 @@ pub(super) struct End {
     pub(super) sent: SpinLock<Option<Completed>>,
     /// Whether a chain was posted in part.
     pub(super) broken: Atomic<bool>,
+    /// How many Receives have failed.
+    pub(super) failed: Atomic<u32>,
     #[pin]
     changed: WaitQueue,
 }
@@ -112,6 +116,7 @@ impl End {
                 inbox <- new_spinlock!(RecvList::new()),
                 sent <- new_spinlock!(None),
                 broken: Atomic::new(false),
+                failed: Atomic::new(0),
                 changed <- new_waitqueue!("End::changed"),
             }),
             GFP_KERNEL,
@@ -159,10 +164,12 @@ impl QpHandler for End {
     type Recv = u32;
 
     fn recv_done(&self, _qp: &Qp<Self>, buffer: RecvBox<u32>, result: Result<RecvWc, WcError>) {
-        if result.is_ok() {
-            self.inbox.lock().push(buffer);
-            self.changed.wake_all();
+        if result.is_err() {
+            self.failed.fetch_add(1, Relaxed);
+            return;
         }
+        self.inbox.lock().push(buffer);
+        self.changed.wake_all();
     }
 
     fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
@@ -246,7 +253,7 @@ impl Side {
         let pd = Pd::new(&id)?;
         let config = QpConfig {
             max_send_wr,
-            max_recv_wr: 16,
+            max_recv_wr: RECEIVES,
             max_send_sge: 4,
             max_recv_sge: 1,
             max_rdma_ctxs,
@@ -257,7 +264,7 @@ impl Side {
             "a second QP in a PD is refused",
         )?;
         let mut list = RecvList::new();
-        for number in 0..16 {
+        for number in 0..RECEIVES {
             list.push(RecvBox::new(&pd, 1024, number)?);
         }
         qp.post_recvs(list).map_err(|(e, _)| e)?;

@@ -8,9 +8,16 @@
 mod ends;
 
 use kernel::{
+    ffi::c_int,
     page::PAGE_SIZE,
     prelude::*,
-    sync::atomic::Relaxed,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -20,17 +27,21 @@ use kernel::{
 use super::{
     bindings,
     ext::{
+        completion::Done,
         pages::{
             PageVec,
             Piece, //
         }, //
     },
     fixture::{
+        long_pause,
         pages,
-        pattern, //
+        pattern,
+        spawn, //
     },
     rdma::{
         client::RemovalGuard,
+        device::Device,
         mr::Mr,
         recv::{
             RecvBox,
@@ -357,6 +368,73 @@ fn in_part(address: u32) -> Result {
     check(mrs.iter().all(|mr| mr.is_fenced()), "and fences")
 }
 
+/// As long as it lives, the device refuses to change queue pairs.
+struct Refusing {
+    device: *mut bindings::ib_device,
+    modify: Option<ModifyQp>,
+}
+
+/// What a driver changes queue pairs with.
+type ModifyQp = unsafe extern "C" fn(
+    *mut bindings::ib_qp,
+    *mut bindings::ib_qp_attr,
+    c_int,
+    *mut bindings::ib_udata,
+) -> c_int;
+
+/// How often a device has refused.
+static REFUSED: Atomic<u32> = Atomic::new(0);
+
+impl Refusing {
+    fn new(device: &Device) -> Self {
+        unsafe extern "C" fn refuse(
+            _: *mut bindings::ib_qp,
+            _: *mut bindings::ib_qp_attr,
+            _: c_int,
+            _: *mut bindings::ib_udata,
+        ) -> c_int {
+            REFUSED.fetch_add(1, Relaxed);
+            EINVAL.to_errno()
+        }
+        let device = device.as_raw();
+        // SAFETY: The device is valid; the entry is read and written in one piece.
+        let modify = unsafe { (*device).ops.modify_qp.replace(refuse) };
+        Refusing { device, modify }
+    }
+}
+
+impl Drop for Refusing {
+    fn drop(&mut self) {
+        // SAFETY: As above.
+        unsafe { (*self.device).ops.modify_qp = self.modify };
+    }
+}
+
+/// A device that refuses to stop a queue pair is asked again.
+fn refused(address: u32) -> Result {
+    let (client, _server) = connect(address, 64)?;
+    let refusing = Refusing::new(client.id.device().ok_or(ENODEV)?);
+    let end = client.end.clone();
+    let closed = Arc::pin_init(Done::new(), GFP_KERNEL)?;
+    let also = closed.clone();
+    spawn(move || {
+        drop(client);
+        also.complete_all();
+    })?;
+    let mut patience = 200;
+    while REFUSED.load(Relaxed) < 2 && patience > 0 {
+        long_pause();
+        patience -= 1;
+    }
+    drop(refusing);
+    closed.wait();
+    check(REFUSED.load(Relaxed) >= 2, "it is asked more than once")?;
+    check(
+        end.failed.load(Relaxed) == ends::RECEIVES,
+        "all Receives come back",
+    )
+}
+
 /// Runs everything, over the device with this address.
 pub(crate) fn run(address: u32) -> Result {
     let mut number = 0;
@@ -412,6 +490,10 @@ pub(crate) fn run(address: u32) -> Result {
     report(
         "a chain that is posted in part comes back",
         in_part(address),
+    )?;
+    report(
+        "a device that refuses to stop is asked again",
+        refused(address),
     )?;
     pr_info!("1..{number}\n");
     Ok(())

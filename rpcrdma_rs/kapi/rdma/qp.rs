@@ -11,10 +11,7 @@
 //! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
 
 use core::{
-    ffi::{
-        c_int,
-        c_void, //
-    },
+    ffi::c_void,
     ops::Deref,
     ptr::NonNull, //
 };
@@ -36,10 +33,6 @@ use kernel::{
         Arc,
         ArcBorrow,
         Mutex, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
     },
 };
 
@@ -71,10 +64,7 @@ use super::{
     },
     wr::Chain, //
 };
-use crate::kapi::{
-    bindings,
-    ext::ratelimit::limited, //
-};
+use crate::kapi::bindings;
 
 /// What happens on a QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
@@ -156,9 +146,6 @@ static NEXT_TICKET: Atomic<u64> = Atomic::new(1);
 const GATE_CLOSED: u64 = 1 << 31;
 const GATE_POSTS: u64 = GATE_CLOSED - 1;
 const GATE_TAKEN: u32 = 32;
-
-/// How long the completions of a QP that is drained may take.
-const LATE_MS: u32 = 1000;
 
 /// A QP. Always behind an `Arc`, made by [`QpOwner::new`].
 ///
@@ -342,95 +329,6 @@ impl<H: QpHandler> Qp<H> {
         // CAST: Modulo 2^32.
         posting.taken = count.saturating_sub(left) as u32;
         result
-    }
-
-    /// Moves the QP to its error state. Sleeps.
-    fn fail(&self) -> Result {
-        let mut attr = bindings::ib_qp_attr {
-            qp_state: bindings::ib_qp_state_IB_QPS_ERR,
-            ..Default::default()
-        };
-        // CAST: The mask is a small positive number.
-        let mask = bindings::ib_qp_attr_mask_IB_QP_STATE as c_int;
-        // SAFETY: The QP and the attributes are valid.
-        to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask) })
-    }
-
-    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// What rdma_cm says, `EINVAL` if there is no connection.
-    pub(crate) fn disconnect(&self) -> Result {
-        if self.port().iwarp() {
-            // rdma_cm closes in order there, and the Send Queue need not be flushed then; siw
-            // forgets it. If this fails, the drain finds out.
-            let _ = self.fail();
-        }
-        // SAFETY: The id is valid.
-        to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
-    }
-
-    /// Refuses further posts and drains. Sleeps; never from a completion.
-    fn close(&self) {
-        let mut closed = self.closed.lock();
-        if *closed {
-            return;
-        }
-        self.gate.add(GATE_CLOSED, Relaxed);
-        while self.gate.load(Acquire) & GATE_POSTS != 0 {
-            fsleep(Delta::from_micros(20));
-        }
-        let failed = self.fail();
-        // SAFETY: The QP is valid, nobody posts, and there is room for the drain in all queues.
-        unsafe { bindings::ib_drain_qp(self.as_raw()) };
-        let settled = self.settle();
-        self.pd.set_fenced();
-        match (settled, failed) {
-            (true, _) => (),
-            // SAFETY: The CQ is the QP's, nobody posts, and no completion comes any more.
-            (false, Ok(())) => unsafe { self.register.flush(self.cq.load(Relaxed)) },
-            // Then the drain has not waited either, and the device may be at work still. Regions
-            // count as fenced nevertheless: they are deregistered, which is the only fence left.
-            (false, Err(e)) => pr_err!(
-                "device {} cannot stop a queue pair (error {}); the memory it uses is lost\n",
-                self.device().name(),
-                e.to_errno()
-            ),
-        }
-        *closed = true;
-    }
-
-    /// How many chains and Receives the device has taken and not completed.
-    fn in_flight(&self) -> u32 {
-        // CAST: The upper half.
-        let taken = (self.gate.load(Acquire) >> GATE_TAKEN) as u32;
-        taken.wrapping_sub(self.landed.load(Acquire))
-    }
-
-    /// Waits for the completions of a QP that is drained; `false` if there are some that never
-    /// come.
-    ///
-    /// Requests complete in their order, and those of the drain have, behind all others: what is
-    /// in flight still has been forgotten. But siw completes the drain's at once while another
-    /// thread is about to flush the others. So there is some time for that, and a second drain.
-    fn settle(&self) -> bool {
-        for _ in 0..LATE_MS {
-            if self.in_flight() == 0 {
-                return true;
-            }
-            fsleep(Delta::from_millis(1));
-        }
-        // SAFETY: As for the first. There is room: its requests have completed.
-        unsafe { bindings::ib_drain_qp(self.as_raw()) };
-        let forgotten = self.in_flight();
-        if forgotten != 0 {
-            limited!(pr_info!(
-                "device {} was drained and has not completed {forgotten} requests; taken back\n",
-                self.device().name()
-            ));
-        }
-        forgotten == 0
     }
 }
 
@@ -621,6 +519,12 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
 ) {
     // SAFETY: By this function's contract; the object outlives its QP.
     let (number, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
+    if number == bindings::ib_event_type_IB_EVENT_COMM_EST {
+        // The peer sends, so it is connected, though its last word on that was lost. Else the
+        // connection would wait for that to be repeated, for seconds.
+        // SAFETY: The id is valid. If it is not connecting any more, it says so.
+        unsafe { bindings::rdma_notify(qp.id.as_raw(), number) };
+    }
     let event = match number {
         bindings::ib_event_type_IB_EVENT_QP_FATAL
         | bindings::ib_event_type_IB_EVENT_QP_REQ_ERR
@@ -641,5 +545,6 @@ pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'
     unsafe { &*(*cq.as_ptr()).cq_context.cast::<Qp<H>>() }
 }
 
+mod close;
 #[cfg(rpcrdma_kunit)]
 mod kunit;

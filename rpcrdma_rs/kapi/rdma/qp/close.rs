@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! How a queue pair ends.
+//!
+//! ```text
+//!   open ──close──► refusing posts ──► told to stop ──drained──► all has completed ──► closed
+//!                                       ▲   │  │                                        ▲
+//!                                       │   │  └──drained, some of it is forgotten──► flushed
+//!                                       └───┴──the device refuses──────for too long─────┘
+//! ```
+//!
+//! What is in flight owns its buffers, and through them the id of the connection, which the
+//! removal of a device waits for. So all of it has to come back, whatever the device does.
+
+use core::ffi::c_int;
+
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Relaxed, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+};
+
+use super::{
+    Qp,
+    QpHandler,
+    GATE_CLOSED,
+    GATE_POSTS,
+    GATE_TAKEN, //
+};
+use crate::kapi::{
+    bindings,
+    ext::ratelimit::limited,
+    rdma::client, //
+};
+
+/// How long the completions of a QP that is drained may take.
+const LATE_MS: u32 = 1000;
+
+/// How often a device may refuse to stop a QP, each time for [`LATE_MS`]: cxgb4 does while it ends
+/// a connection by itself, which takes a minute if the peer is silent.
+const REFUSALS: u32 = 90;
+/// And one that is going away: bnxt_re and irdma refuse everything once the hardware has failed.
+const LAST_REFUSALS: u32 = 5;
+
+impl<H: QpHandler> Qp<H> {
+    /// Moves the QP to its error state. Sleeps.
+    fn fail(&self) -> Result {
+        let mut attr = bindings::ib_qp_attr {
+            qp_state: bindings::ib_qp_state_IB_QPS_ERR,
+            ..Default::default()
+        };
+        // CAST: The mask is a small positive number.
+        let mask = bindings::ib_qp_attr_mask_IB_QP_STATE as c_int;
+        // SAFETY: The QP and the attributes are valid.
+        to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask) })
+    }
+
+    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// What rdma_cm says, `EINVAL` if there is no connection.
+    pub(crate) fn disconnect(&self) -> Result {
+        if self.port().iwarp() {
+            // rdma_cm closes in order there, and the Send Queue need not be flushed then; siw
+            // forgets it. If this fails, the drain finds out.
+            let _ = self.fail();
+        }
+        // SAFETY: The id is valid.
+        to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
+    }
+
+    /// Refuses further posts and drains. Sleeps; never from a completion.
+    pub(super) fn close(&self) {
+        let mut closed = self.closed.lock();
+        if *closed {
+            return;
+        }
+        self.gate.add(GATE_CLOSED, Relaxed);
+        while self.gate.load(Acquire) & GATE_POSTS != 0 {
+            fsleep(Delta::from_micros(20));
+        }
+        let settled = self.stop();
+        self.pd.set_fenced();
+        if !settled {
+            // SAFETY: The CQ is the QP's, nobody posts, and no completion comes any more: the QP
+            // is drained; or its device has failed, and what completes after that is taken out
+            // of the CQ by the driver, when the QP is destroyed.
+            unsafe { self.register.flush(self.cq.load(Relaxed)) };
+        }
+        *closed = true;
+    }
+
+    /// Has the device complete all that is in flight; `false` if some of it never will.
+    fn stop(&self) -> bool {
+        let mut refusals = 0;
+        loop {
+            let stopped = self.fail();
+            if self.drain(stopped.is_ok()) {
+                return true;
+            }
+            let forgotten = self.in_flight();
+            let name = self.device().name();
+            let Err(error) = stopped else {
+                limited!(pr_info!(
+                    "device {name} was drained and has not completed {forgotten} requests; \
+                     taken back\n"
+                ));
+                return false;
+            };
+            refusals += 1;
+            let most = match client::is_leaving(self.device()) {
+                true => LAST_REFUSALS,
+                false => REFUSALS,
+            };
+            if refusals >= most {
+                limited!(pr_err!(
+                    "device {name} refuses to stop a queue pair (error {}); its {forgotten} \
+                     requests are taken back\n",
+                    error.to_errno()
+                ));
+                return false;
+            }
+        }
+    }
+
+    /// How many chains and Receives the device has taken and not completed.
+    fn in_flight(&self) -> u32 {
+        // CAST: The upper half.
+        let taken = (self.gate.load(Acquire) >> GATE_TAKEN) as u32;
+        taken.wrapping_sub(self.landed.load(Acquire))
+    }
+
+    /// Drains the QP and waits for its completions; `false` if there are some that do not come.
+    ///
+    /// Requests complete in their order, and those of the drain have, behind all others: what is
+    /// in flight still has been forgotten. But siw completes the drain's at once while another
+    /// thread is about to flush the others. So there is some time for that, and a second drain.
+    ///
+    /// If the QP has not been `stopped`, the drain only warns, and what is in flight may complete
+    /// nevertheless. But some drivers have a drain of their own, for hardware that has failed.
+    fn drain(&self, stopped: bool) -> bool {
+        // SAFETY: The QP and its device are valid.
+        let by_itself = unsafe { (*(*self.as_raw()).device).ops.drain_sq.is_some() };
+        let drain = || {
+            if stopped || by_itself {
+                // SAFETY: The QP is valid and nobody posts. There is room in all queues: what
+                // was drained before has completed.
+                unsafe { bindings::ib_drain_qp(self.as_raw()) };
+            }
+        };
+        drain();
+        for _ in 0..LATE_MS {
+            if self.in_flight() == 0 {
+                return true;
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        drain();
+        self.in_flight() == 0
+    }
+}
