@@ -84,9 +84,14 @@ def break_transports(address):
     does so, even if it is the same. Returns how many there are."""
     found = 0
     for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
-        with open(path, encoding="ascii") as file:
-            if file.read().strip() != address:
-                continue
+        try:
+            with open(path, encoding="ascii") as file:
+                leads_to = file.read().strip()
+        except OSError:
+            # It is going.
+            continue
+        if leads_to != address:
+            continue
         write_in_time(path, address)
         found += 1
     return found

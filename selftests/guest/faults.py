@@ -130,7 +130,7 @@ def server_killed(folder):
     def power_cut():
         print("@restart-server", flush=True)
         time.sleep(5)
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while subprocess.run(["bash", "-c", ". /t/guest/lib.sh; peer true"], check=False,
                              stdout=subprocess.DEVNULL).returncode != 0:
             expect_that("the server guest did not come back", time.monotonic() < end)

@@ -131,6 +131,11 @@ server_start() {
 	exportfs -ra || return
 	rpc_services_start
 	pidof nfsdcld >/dev/null || nfsdcld || return
+	# It goes on in the background. nfsd must not ask before it watches for that.
+	for _ in {1..100}; do
+		ls -l "/proc/$(pidof nfsdcld)/fd" | grep -q inotify && break
+		sleep 0.1
+	done
 	pidof rpc.mountd >/dev/null || rpc.mountd || return
 	nfsd_start "${1:-8}" || return
 	grep -q "rdma $PORT" /proc/fs/nfsd/portlist || {

@@ -50,8 +50,12 @@ class Mount:
             for name in os.listdir(f"{root}/{switch}"):
                 if not name.endswith("-rdma"):
                     continue
-                with open(f"{root}/{switch}/{name}/xprt_info", encoding="ascii") as file:
-                    info = dict(line.split("=", 1) for line in file if "=" in line)
+                try:
+                    with open(f"{root}/{switch}/{name}/xprt_info", encoding="ascii") as file:
+                        info = dict(line.split("=", 1) for line in file if "=" in line)
+                except OSError:
+                    # It is going.
+                    continue
                 if info.get("dst_port", "").strip() == str(self.relay.port):
                     found.append(int(info["cong_win"]) >> 8)
         if len(found) != 1:

@@ -108,11 +108,11 @@ open('$EXPORT/sink', 'wb').close()"
 	report $? "nothing is left when nfsd has stopped"
 
 	# shellcheck disable=SC2086
-	timeout 400 python3 -B "$here/client_test.py" --kind "$kind" $fuzz "$SERVER" $FAKE_PORT
+	timeout 1200 python3 -B "$here/client_test.py" --kind "$kind" $fuzz "$SERVER" $FAKE_PORT
 	report $? "all of the client's cases"
 	nothing_left
 	report $? "nothing is left after the last unmount"
-	server_start && timeout 200 python3 -B "$here/reverse_test.py" --kind "$kind" "$SERVER" $RELAY_PORT
+	server_start && timeout 600 python3 -B "$here/reverse_test.py" --kind "$kind" "$SERVER" $RELAY_PORT
 	report $? "all of the callback service's cases"
 	server_stop
 	nothing_left

@@ -33,8 +33,8 @@ TEST_MODULES = (
     "/src/.debug/selftests/kunit/rpcrdma_kunit.ko",
     "/src/.debug/selftests/kapi/rpcrdma_kapi_test.ko",
 )
-# How much more time a group gets in the debug kernel, and with --long.
-DEBUG_SLOWER, LONG_SLOWER = 6, 10
+# How much more time a group gets in the debug kernel, with --long, and as the machine may be slow.
+DEBUG_SLOWER, LONG_SLOWER, MACHINE_SLOWER = 6, 10, 3
 
 EPILOG = """
 Examples:
@@ -256,7 +256,7 @@ class Boot:
         pair = self.pair
         variables = (f"export CLIENT_MODULE={self.client} SERVER_MODULE={self.server} "
                      f"LONG={self.long} DEBUG={'yes' if self.debug else ''}\n")
-        seconds = (group.seconds * (DEBUG_SLOWER if self.debug else 1)
+        seconds = (group.seconds * MACHINE_SLOWER * (DEBUG_SLOWER if self.debug else 1)
                    * (LONG_SLOWER if self.long else 1))
         status = pair.client.run(LIB + variables + group.script, seconds, self.on_line)
         results.case(status == 0, "group runs to its end",

@@ -98,7 +98,7 @@ class Pair:
         When the wire breaks in the middle of a packet, QEMU never sends another; so the
         client stands still until the wire is empty."""
         self.client.qemu_command("stop")
-        time.sleep(0.2)
+        time.sleep(2)
         self.server.kill()
         self.client.qemu_command("cont")
         self.guests.remove(self.server)

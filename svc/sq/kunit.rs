@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn who_takes_nothing_is_not_waited_for() -> Result {
-        let shared = with_patience(4, msecs_to_jiffies(300))?;
+        let shared = with_patience(4, msecs_to_jiffies(3_000))?;
         let held = shared.sq.reserve(3)?;
         // Something is given back now and then: that is worth waiting for.
         let theirs = shared.clone();
@@ -235,9 +235,9 @@ mod tests {
             theirs.count.add(1, Relaxed);
         })?;
         shared.until_waiting(1);
-        fsleep(Delta::from_millis(200));
+        fsleep(Delta::from_millis(2_000));
         drop(more);
-        fsleep(Delta::from_millis(200));
+        fsleep(Delta::from_millis(2_000));
         assert_eq!(shared.count.load(Relaxed), 0);
         // Another who waits is sent away with the first.
         assert!(shared.sq.reserve(1).is_err());
