@@ -23,10 +23,7 @@ use crate::{
             recv::RecvBox, //
         },
         sunrpc::{
-            backchannel::{
-                BcRqst,
-                Delivered, //
-            },
+            backchannel::BcRqst,
             errno::{
                 enobufs,
                 enotconn, //
@@ -69,15 +66,15 @@ impl Engine {
             self.refuse(qp, xid);
             return self.put_receive(buffer);
         }
-        if body.len() < MIN_CALL {
-            return self.put_receive(buffer);
+        match buffer.bytes().get(body) {
+            // If there are far more than the credits we granted, the Call is lost, and the
+            // connection is not.
+            Some(call) if call.len() >= MIN_CALL => {
+                xprt.deliver_bc(xid.0, call, self.number(), REVERSE_CALLS as usize);
+            }
+            _ => (),
         }
-        match xprt.deliver_bc(xid.0, buffer, body, REVERSE_CALLS as usize) {
-            Delivered::Yes => (),
-            Delivered::NoService(buffer) => self.put_receive(buffer),
-            // Far more than the credits we granted: the Call is lost, the connection is not.
-            Delivered::Overflow(buffer) => self.put_receive(buffer),
-        }
+        self.put_receive(buffer);
     }
 
     /// Answers a Call that has chunks, which the reverse direction does not (RFC 8167, section

@@ -39,7 +39,6 @@ use super::{
     },
     sendctx::SendCtx,
     xprt::ClntXprt,
-    REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
 use crate::{
@@ -93,6 +92,9 @@ const REFILL_MRS: usize = 32;
 /// The pause before a refill that failed is tried again.
 const REFILL_PAUSE_MS: u32 = 250;
 
+/// Numbers connections.
+static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
+
 /// Receive buffers: those at hand, and how many are posted.
 struct Receives {
     free: RecvList<()>,
@@ -105,6 +107,8 @@ type Pool<T> = KVec<Pin<KBox<T>>>;
 #[pin_data]
 pub(super) struct Engine {
     link: XprtLink<ClntXprt>,
+    /// No other connection has the same.
+    number: u64,
     limits: ClientLimits,
     ours: Private,
     /// What holds on this connection; set before the first Send.
@@ -155,6 +159,7 @@ impl Engine {
         Arc::pin_init(
             pin_init!(Self {
                 link,
+                number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 limits,
                 ours,
                 agreed: SetOnce::new(),
@@ -171,6 +176,11 @@ impl Engine {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// The number of the connection.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// What the server is offered; the Receives have its size.
@@ -314,31 +324,25 @@ impl Engine {
         let _ = xprtiod().enqueue_delayed(self.clone(), pause);
     }
 
-    /// Whether `buffer` belongs to this connection.
-    pub(super) fn is_mine(&self, buffer: &RecvBox<()>) -> bool {
-        Arc::ptr_eq(buffer.pd(), &self.pd)
-    }
-
     /// Gives a receive buffer back.
     pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
         // A buffer of an earlier connection is of no use here.
-        if self.is_mine(&buffer) {
+        if Arc::ptr_eq(buffer.pd(), &self.pd) {
             self.receives.lock().free.push(buffer);
         }
     }
 
     /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
     ///
-    /// A buffer that is not posted is kept by one of the `slots` until its Reply is decoded, or
-    /// by a Call of the reverse direction until that is over. There is one for each of these,
-    /// so that as many Receives as the server may send messages can be posted at any time: for
-    /// want of memory the connection is not made, but never lost.
+    /// A buffer that is not posted is kept by one of the `slots` until its Reply is decoded.
+    /// There is one for each of these, so that as many Receives as the server may send messages
+    /// can be posted at any time: for want of memory the connection is not made, but never lost.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and what the device says.
     pub(super) fn first_receives(&self, qp: &Qp<Engine>, slots: u32) -> Result {
-        for _ in 0..self.limits.recv_wr + slots + REVERSE_CALLS {
+        for _ in 0..self.limits.recv_wr + slots {
             let len = self.ours.receive.0 as usize;
             let buffer = RecvBox::new(&self.pd, len, ())?;
             self.receives.lock().free.push(buffer);

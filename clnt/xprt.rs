@@ -337,7 +337,7 @@ impl XprtOps for ClntXprt {
             _ => return Err(enotconn()),
         };
         // The server that called on an earlier connection does not wait for a Reply on this one.
-        if !rqst.call().is_some_and(|call| conn.engine().is_mine(call)) {
+        if rqst.connection() != conn.engine().number() {
             return Err(enotconn());
         }
         trace_xprtrdma_cb_reply(Peer::of(xprt), rqst.xid());

@@ -3,16 +3,20 @@
 //! Calls of the reverse direction: requests that the server makes of us (RFC 8167).
 //!
 //! ```text
-//!   pool ──deliver──▶ callback service: reads the Call where it was received,
-//!    ▲                encodes the Reply into the request's page
+//!   pool ──deliver──▶ callback service: reads the copy of the Call in the request's page,
+//!    ▲                encodes the Reply into another
 //!    │                    │                │
 //!    └────── free ◀── dropped      bc_send_reply, then free
 //! ```
+//!
+//! A request has nothing of the connection that the Call came on: it may wait for long to be
+//! answered, and the connection's device may go meanwhile.
 
 use core::{
-    cell::UnsafeCell,
-    marker::PhantomPinned,
-    ops::Range,
+    marker::{
+        PhantomData,
+        PhantomPinned, //
+    },
     pin::Pin, //
 };
 
@@ -25,10 +29,7 @@ use kernel::{
 };
 
 use super::{
-    ops::{
-        Received,
-        XprtOps, //
-    },
+    ops::XprtOps,
     xdr_buf::XdrBuf,
     xprt::Xprt, //
 };
@@ -39,14 +40,16 @@ use crate::kapi::bindings;
 /// # Invariants
 ///
 /// * `rqst` is sunrpc's, marked as one of the backchannel as long as it is out of the pool.
-/// * `call` is what the Call was received in, while it is out of the pool.
 /// * Out of the pool it is a leaked `Pin<KBox<Self>>`, which [`Self::free`] takes back.
 #[repr(C)]
 pub(crate) struct BcRqst<T: XprtOps> {
     rqst: Opaque<bindings::rpc_rqst>,
-    call: UnsafeCell<Option<T::Reply>>,
+    call: KBox<[u8; PAGE_SIZE]>,
     reply: KBox<[u8; PAGE_SIZE]>,
+    /// What the Call came on.
+    connection: u64,
     _pin: PhantomPinned,
+    _transport: PhantomData<fn(T)>,
 }
 
 // SAFETY: sunrpc hands a request from one thread to the next, never to two.
@@ -56,12 +59,15 @@ unsafe impl<T: XprtOps> Sync for BcRqst<T> {}
 
 impl<T: XprtOps> BcRqst<T> {
     fn new() -> Result<Pin<KBox<Self>>> {
+        let page = || KBox::init(pin_init::init_zeroed::<[u8; PAGE_SIZE]>(), GFP_KERNEL);
         let this = KBox::new(
             Self {
                 rqst: Opaque::zeroed(),
-                call: UnsafeCell::new(None),
-                reply: KBox::init(pin_init::init_zeroed::<[u8; PAGE_SIZE]>(), GFP_KERNEL)?,
+                call: page()?,
+                reply: page()?,
+                connection: 0,
                 _pin: PhantomPinned,
+                _transport: PhantomData,
             },
             GFP_KERNEL,
         )?;
@@ -91,10 +97,9 @@ impl<T: XprtOps> BcRqst<T> {
         unsafe { XdrBuf::from_raw(&raw mut (*self.rqst.get()).rq_snd_buf) }
     }
 
-    /// What the Call was received in.
-    pub(crate) fn call(&self) -> Option<&T::Reply> {
-        // SAFETY: Constant from `deliver` to `free`.
-        unsafe { (*self.call.get()).as_ref() }
+    /// The number of the connection that the Call came on.
+    pub(crate) fn connection(&self) -> u64 {
+        self.connection
     }
 
     /// `->bc_free_rqst`.
@@ -104,20 +109,12 @@ impl<T: XprtOps> BcRqst<T> {
     /// `rqst` must have been enqueued by [`deliver`], and the service be done with it.
     pub(super) unsafe fn free(rqst: *mut bindings::rpc_rqst) {
         // SAFETY: A leaked box by the invariants; CAST: the first field.
-        let mut this: Pin<KBox<Self>> =
+        let this: Pin<KBox<Self>> =
             unsafe { Pin::new_unchecked(KBox::from_raw(rqst.cast::<Self>())) };
         // SAFETY: The transport is live: `xprt_enqueue_bc_request` took a reference.
         let xprt = unsafe { (*rqst).rq_xprt };
         // SAFETY: As above.
         let transport = unsafe { Xprt::<T>::from_raw(xprt) };
-        // SAFETY: Nothing that moves is pinned in here.
-        let call = unsafe { this.as_mut().get_unchecked_mut() }
-            .call
-            .get_mut()
-            .take();
-        if let Some(call) = call {
-            T::release_reply(transport, call);
-        }
         transport.bc_pool().put(this);
         // SAFETY: The reference that `xprt_enqueue_bc_request` took.
         unsafe { bindings::xprt_put(xprt) };
@@ -197,16 +194,6 @@ impl<T: XprtOps> BcPool<T> {
     }
 }
 
-/// What became of a Call of the reverse direction.
-pub(crate) enum Delivered<R> {
-    /// The callback service has it.
-    Yes,
-    /// There is no callback service; the buffer is the caller's again.
-    NoService(R),
-    /// Too many are in use; the buffer is the caller's again.
-    Overflow(R),
-}
-
 impl<T: XprtOps> Xprt<T> {
     /// Makes what `count` Calls of the reverse direction at a time need. May sleep.
     ///
@@ -217,25 +204,24 @@ impl<T: XprtOps> Xprt<T> {
         self.bc_pool().fill(count)
     }
 
-    /// Gives the Call in `call[message]` to the callback service, of which at most `limit`
-    /// are there at a time. `xid` is in host order.
-    pub(crate) fn deliver_bc(
-        &self,
-        xid: u32,
-        call: T::Reply,
-        message: Range<usize>,
-        limit: usize,
-    ) -> Delivered<T::Reply> {
-        if !self.has_bc_service() {
-            return Delivered::NoService(call);
+    /// Gives a copy of the Call `message` to the callback service, of which at most `limit` are
+    /// there at a time. `xid` is in host order. The Call is lost if that are too many already, if
+    /// there is no service, or if it is longer than a page.
+    pub(crate) fn deliver_bc(&self, xid: u32, message: &[u8], connection: u64, limit: usize) {
+        if !self.has_bc_service() || message.len() > PAGE_SIZE {
+            return;
         }
-        let (Some(body), Some(rqst)) = (call.message().get(message), self.bc_pool().get(limit))
-        else {
-            return Delivered::Overflow(call);
+        let Some(mut rqst) = self.bc_pool().get(limit) else {
+            return;
         };
-        let raw = rqst.rqst.get();
-        // SAFETY: The request is not in use. What its buffers point to is in `call` and
-        // `reply`, which it keeps.
+        // SAFETY: Nothing is moved out.
+        let this = unsafe { rqst.as_mut().get_unchecked_mut() };
+        let (call, _) = this.call.split_at_mut(message.len());
+        call.copy_from_slice(message);
+        let (call, reply) = (call.as_mut_ptr(), this.reply.as_mut_ptr());
+        this.connection = connection;
+        let raw = this.rqst.get();
+        // SAFETY: The request is not in use. It keeps what its buffers point to.
         unsafe {
             raw.write_bytes(0, 1);
             (*raw).rq_xprt = self.as_ptr();
@@ -244,15 +230,14 @@ impl<T: XprtOps> Xprt<T> {
             // what does, as if it had one.
             (*raw).rq_cong = 1;
             bindings::rpcrdma_shim_bc_set_in_use(raw);
-            (*raw).rq_rcv_buf.head[0].iov_base = body.as_ptr().cast_mut().cast();
-            (*raw).rq_rcv_buf.head[0].iov_len = body.len();
-            // CAST: A receive buffer is far below 4 GiB.
-            (*raw).rq_rcv_buf.len = body.len() as u32;
-            (*raw).rq_private_buf.len = body.len() as u32;
-            (*raw).rq_snd_buf.head[0].iov_base = rqst.reply.as_ptr().cast_mut().cast();
+            (*raw).rq_rcv_buf.head[0].iov_base = call.cast();
+            (*raw).rq_rcv_buf.head[0].iov_len = message.len();
+            // CAST: At most a page.
+            (*raw).rq_rcv_buf.len = message.len() as u32;
+            (*raw).rq_private_buf.len = message.len() as u32;
+            (*raw).rq_snd_buf.head[0].iov_base = reply.cast();
             (*raw).rq_snd_buf.head[0].iov_len = PAGE_SIZE;
             (*raw).rq_snd_buf.buflen = PAGE_SIZE as u32;
-            *rqst.call.get() = Some(call);
         }
         // SAFETY: `free` takes it back; nothing is moved out meanwhile.
         let leaked = KBox::into_raw(unsafe { Pin::into_inner_unchecked(rqst) });
@@ -262,6 +247,5 @@ impl<T: XprtOps> Xprt<T> {
             bindings::rpcrdma_shim_bc_slot_inc(self.as_ptr());
             bindings::xprt_enqueue_bc_request(leaked.cast());
         }
-        Delivered::Yes
     }
 }
