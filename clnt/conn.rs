@@ -103,15 +103,19 @@ struct Events {
 
 impl Events {
     fn feed(&self, event: Event) {
-        let action = self.fsm.lock().event(event);
-        match action {
+        let mut fsm = self.fsm.lock();
+        match fsm.event(event) {
             Action::None => (),
             Action::Wake => self.wait.wake_all(),
-            Action::Disconnect => {
-                if let Some(xprt) = self.link.get() {
-                    xprt.force_disconnect();
-                }
-            }
+            Action::Disconnect => self.force_disconnect(&fsm),
+        }
+    }
+
+    /// Has sunrpc close this connection, and no later one: that comes after it has been retired,
+    /// under the lock that the caller holds.
+    fn force_disconnect(&self, fsm: &Fsm) {
+        if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
+            xprt.force_disconnect();
         }
     }
 
@@ -160,9 +164,7 @@ impl Removal for Events {
     fn removed(&self) {
         self.feed(Event::Down(Failure::DeviceGone));
         // Whatever state it is in, the device waits for us.
-        if let Some(xprt) = self.link.get() {
-            xprt.force_disconnect();
-        }
+        self.force_disconnect(&self.fsm.lock());
     }
 }
 
@@ -222,7 +224,6 @@ impl Conn {
     /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
     /// the device or the transport goes meanwhile.
     pub(super) fn establish(xprt: &Xprt<ClntXprt>) -> Result<Arc<Self>> {
-        let server = xprt.server();
         let events = Arc::pin_init(
             pin_init!(Events {
                 fsm <- new_spinlock!(Fsm::new()),
@@ -233,6 +234,13 @@ impl Conn {
             GFP_KERNEL,
         )
         .map_err(passing)?;
+        let conn = Self::steps(xprt, &events);
+        conn.inspect_err(|_| events.fsm.lock().retire())
+    }
+
+    /// Takes the steps.
+    fn steps(xprt: &Xprt<ClntXprt>, events: &Arc<Events>) -> Result<Arc<Self>> {
+        let server = xprt.server();
         let id = cm::Id::create(xprt.net(), events.clone()).map_err(passing)?;
         events.step(Step::Address, RESOLVE_MS, || {
             id.resolve_addr(None, &server, RESOLVE_MS)
@@ -241,7 +249,7 @@ impl Conn {
         let device = id.device().ok_or_else(eproto)?;
         let limits = limits(device, xprt.max_reqs(), &server)?;
         let conn = Self::prepare(xprt, id, events.clone(), limits).map_err(passing)?;
-        conn.connect(xprt, &events)?;
+        conn.connect(xprt, events)?;
         Ok(conn)
     }
 
@@ -330,6 +338,7 @@ impl Conn {
     /// Ends the connection: on return no completion runs any more, and the server reaches
     /// nothing of ours. Sleeps.
     pub(super) fn shutdown(&self) {
+        self.id.handler().fsm.lock().retire();
         self.disconnect();
         self.qp.close();
         self.engine.set_closed();

@@ -13,7 +13,8 @@
 //!
 //! One thread takes the steps and waits for each; events come from other threads. An event
 //! says what is to be done about it: nothing, wake the one that waits, or have the transport
-//! disconnected. `Down` is final.
+//! disconnected. `Down` is final. Once the connection is shut down it is `Retired`, and what is
+//! heard of it later is nothing to the transport, which may have the next one.
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,7 @@ enum State {
     Waiting(Step),
     Established,
     Down(Failure),
+    Retired,
 }
 
 /// The state of one connection.
@@ -95,6 +97,7 @@ impl Fsm {
     pub(super) fn begin(&mut self, step: Step) -> Result<(), Failure> {
         match self.0 {
             State::Down(failure) => Err(failure),
+            State::Retired => Err(Failure::Lost),
             _ => {
                 self.0 = State::Waiting(step);
                 Ok(())
@@ -114,7 +117,7 @@ impl Fsm {
             }
             // Of a step that was given up, or that the peer repeats.
             (_, Event::Done(_)) => Action::None,
-            (State::Down(_), Event::Down(_)) => Action::None,
+            (State::Down(_) | State::Retired, Event::Down(_)) => Action::None,
             (State::Established, Event::Down(failure)) => {
                 self.0 = State::Down(failure);
                 Action::Disconnect
@@ -132,7 +135,18 @@ impl Fsm {
             State::Waiting(_) => None,
             State::Ready | State::Established => Some(Ok(())),
             State::Down(failure) => Some(Err(failure)),
+            State::Retired => Some(Err(Failure::Lost)),
         }
+    }
+
+    /// The connection is shut down, or about to be.
+    pub(super) fn retire(&mut self) {
+        self.0 = State::Retired;
+    }
+
+    /// Whether it is.
+    pub(super) fn is_retired(&self) -> bool {
+        self.0 == State::Retired
     }
 }
 
@@ -158,6 +172,24 @@ mod tests {
         assert_eq!(fsm.event(Event::Down(Failure::DeviceGone)), Action::None);
         assert_eq!(fsm.outcome(), Some(Err(Failure::Lost)));
         assert_eq!(fsm.begin(Step::Address), Err(Failure::Lost));
+    }
+
+    #[test]
+    fn one_that_is_shut_down_disconnects_nothing() {
+        for failure in [None, Some(Failure::DeviceGone)] {
+            let mut fsm = established();
+            if let Some(failure) = failure {
+                fsm.event(Event::Down(failure));
+            }
+            assert!(!fsm.is_retired());
+            fsm.retire();
+            assert!(fsm.is_retired());
+            assert_eq!(fsm.event(Event::Down(Failure::Lost)), Action::None);
+            assert_eq!(fsm.event(Event::Done(Step::Connect)), Action::None);
+            assert!(fsm.is_retired());
+            assert_eq!(fsm.outcome(), Some(Err(Failure::Lost)));
+            assert_eq!(fsm.begin(Step::Address), Err(Failure::Lost));
+        }
     }
 
     #[test]
