@@ -353,8 +353,8 @@ impl Engine {
     /// Posts Receives if a batch of them is missing.
     ///
     /// What is left of those needed without the batch are the messages that the server may
-    /// send: Replies for the credits we ask for, Calls of its own, and as many again for what
-    /// is not answered yet.
+    /// send: Replies for the credits we ask for, and twice the Calls of its own that it has
+    /// credits for.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ const SEGMENTED: u32 = 256;
 pub(super) struct Bounds {
     /// Most Work Requests of a queue, less what draining needs.
     pub(super) max_queue: u32,
-    /// Most SGEs of one RDMA Read or Write.
+    /// Most SGEs of one RDMA Write; of one Read as well, but over iWARP.
     pub(super) rw_sges: u32,
     /// Credits that the administrator wants to grant.
     pub(super) max_requests: u32,

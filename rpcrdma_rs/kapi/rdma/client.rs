@@ -185,13 +185,6 @@ impl Drop for RemovalGuard {
     }
 }
 
-/// Whether `device` is going away. Any context.
-pub(super) fn is_leaving(device: &Device) -> bool {
-    // SAFETY: The device is valid, the client registered while the module is in use. Whether
-    // there is data is all that is looked at.
-    unsafe { bindings::rpcrdma_shim_ib_get_client_data(device.as_raw(), CLIENT.0.get()).is_null() }
-}
-
 /// Called by ib_core for each device, those that there are and those that come.
 ///
 /// Waits for memory: ib_core ignores an error, and the device would be of no use until the

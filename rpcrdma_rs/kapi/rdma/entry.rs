@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   idle ──start──► starting ──► in flight ──completion──► idle
-//!                                    └──the QP is drained, and no completion came──► flushed
+//!                                    └──the QP is closed, and no completion came──► flushed
 //! ```
 //!
 //! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests
@@ -243,8 +243,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// All entries in flight must have been posted on the QP that `cq` belongs to, nobody may
-    /// post there, and the device must never complete any of them.
+    /// All entries in flight must have been posted on the QP that `cq` belongs to, and nobody may
+    /// post there or poll the CQ any more.
     pub(super) unsafe fn flush(&self, cq: *mut bindings::ib_cq) {
         while let Some(raw) = self.in_flight() {
             let mut wc = bindings::ib_wc {

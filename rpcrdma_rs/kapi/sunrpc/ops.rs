@@ -57,7 +57,7 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// What the transport keeps in each request slot.
     type Slot: Send + Sync;
 
-    /// What a Reply, or a Call of the reverse direction, is received in.
+    /// What a Reply is received in.
     type Reply: Received;
 
     /// The class of the transport.

@@ -6,7 +6,7 @@
 //!   open ──close──► refusing posts ──► told to stop ──drained──► all has completed ──► closed
 //!                                       ▲   │  │                                        ▲
 //!                                       │   │  └──drained, some of it is forgotten──► flushed
-//!                                       └───┴──the device refuses──────for too long─────┘
+//!                                       └───┴──the device refuses──────too often────────┘
 //! ```
 //!
 //! What is in flight owns its buffers, and through them the id of the connection, which the
@@ -36,18 +36,15 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::ratelimit::limited,
-    rdma::client, //
+    ext::ratelimit::limited, //
 };
 
 /// How long the completions of a QP that is drained may take.
 const LATE_MS: u32 = 1000;
 
-/// How often a device may refuse to stop a QP, each time for [`LATE_MS`]: cxgb4 does while it ends
-/// a connection by itself, which takes a minute if the peer is silent.
-const REFUSALS: u32 = 90;
-/// And one that is going away: bnxt_re and irdma refuse everything once the hardware has failed.
-const LAST_REFUSALS: u32 = 5;
+/// How often a device may refuse to stop a QP, each time for [`LATE_MS`]. cxgb4 does when it ends
+/// a connection by itself, bnxt_re and irdma do for good once the hardware has failed.
+const REFUSALS: u32 = 3;
 
 impl<H: QpHandler> Qp<H> {
     /// Moves the QP to its error state. Sleeps.
@@ -90,10 +87,12 @@ impl<H: QpHandler> Qp<H> {
         let settled = self.stop();
         self.pd.set_fenced();
         if !settled {
-            // SAFETY: The CQ is the QP's, nobody posts, and no completion comes any more: the QP
-            // is drained; or its device has failed, and what completes after that is taken out
-            // of the CQ by the driver, when the QP is destroyed.
-            unsafe { self.register.flush(self.cq.load(Relaxed)) };
+            let cq = self.cq.load(Relaxed);
+            // SAFETY: The CQ is the QP's and polled by its work, which we are not in. When the CQ
+            // is freed, the work is cancelled, which does no harm to one that is disabled.
+            unsafe { bindings::disable_work_sync(&raw mut *(*cq).__bindgen_anon_1.work) };
+            // SAFETY: Nobody posts. Nobody polls the CQ any more, whatever the driver does.
+            unsafe { self.register.flush(cq) };
         }
         *closed = true;
     }
@@ -116,11 +115,7 @@ impl<H: QpHandler> Qp<H> {
                 return false;
             };
             refusals += 1;
-            let most = match client::is_leaving(self.device()) {
-                true => LAST_REFUSALS,
-                false => REFUSALS,
-            };
-            if refusals >= most {
+            if refusals == REFUSALS {
                 limited!(pr_err!(
                     "device {name} refuses to stop a queue pair (error {}); its {forgotten} \
                      requests are taken back\n",
