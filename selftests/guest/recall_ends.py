@@ -70,7 +70,7 @@ def main():
     with case("unmount"):
         opened.close(*SETS)
         umount(PLAIN)
-        shell(f"peer 'umount /mnt/second; rm -f {EXPORT}/*'")
+        shell(f"peer 'umount /mnt/second; rm -rf {EXPORT}/*'")
 
 
 main()
