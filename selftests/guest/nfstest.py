@@ -4,6 +4,7 @@
 import contextlib
 import os
 import random
+import re
 import subprocess
 import time
 import traceback
@@ -85,6 +86,12 @@ def contents(pattern, where=""):
     client leaves, or its connection ends."""
     read = f"cat {pattern} 2>/dev/null"
     return shell(f"peer '{read}'" if where else read, check=False)
+
+
+def transports(where=""):
+    """Network id, address and port of sunrpc's transports, as debugfs shows them."""
+    text = contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", where)
+    return re.findall(r"netid: (\S+)\naddr:\s+(\S+)\nport:\s+(\S+)", text)
 
 
 def mount(version, family, folder, options=""):

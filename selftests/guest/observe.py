@@ -5,18 +5,15 @@ Run in the client guest; the server's part is looked at through it. The C module
 has the same files and events, so that most tests hold for either.
 """
 
-import glob
 import os
 import re
 import shlex
 
 from nfstest import SERVER, case, contents, data, expect, expect_that, mount, read_file, shell, \
-    umount, write_file
+    transports, umount, write_file
 
 FOLDER = "/mnt/observe"
 CLIENT = "/proc/sys/sunrpc"
-# Network id, address and port of a transport in debugfs.
-XPRT_INFO = r"netid: (\S+)\naddr:\s+(\S+)\nport:\s+(\S+)"
 SERVICE = "/proc/sys/sunrpc/svc_rdma"
 COUNTED = ("rdma_stat_recv", "rdma_stat_read", "rdma_stat_write", "rdma_stat_sq_starve")
 # File, least, most, default.
@@ -235,8 +232,7 @@ def test_no_events(client, server):
 def views():
     """The addresses that debugfs and sysfs show of the RDMA transport."""
     found = {}
-    text = contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info")
-    for netid, address, port in re.findall(XPRT_INFO, text):
+    for netid, address, port in transports():
         if netid.startswith("rdma"):
             found["debugfs"] = {"addr": address, "port": port}
     for name in ("dstaddr", "srcaddr"):
@@ -261,11 +257,10 @@ def test_callback_views():
     """What sunrpc shows of the server's transport for callbacks."""
     with case("server: debugfs shows where callbacks go"):
         found = []
-        mounted(lambda: found.append(contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", "peer")))
-        xprts = re.findall(XPRT_INFO, found[0])
-        expect_that(f"callbacks go to the client, to a port that is a number: {xprts}",
+        mounted(lambda: found.extend(transports("peer")))
+        expect_that(f"callbacks go to the client, to a port that is a number: {found}",
                     any(netid == "rdma" and address == "192.168.88.1" and port.isdigit()
-                        for netid, address, port in xprts))
+                        for netid, address, port in found))
 
 
 def main():

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import roce
 import second
 from nfstest import EXPORT, SERVER, Delta, case, contents, expect, expect_that, mount, \
-    read_file, shell, umount
+    read_file, shell, transports, umount
 
 CLIENT = "192.168.88.1"
 MANY, BURST = 170, 64
@@ -287,8 +287,7 @@ def traced(counts):
 def views():
     """What sunrpc shows of the server's callback transports."""
     sysfs = contents("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr", "peer").split()
-    debugfs = contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", "peer")
-    debugfs = re.findall(r"netid: rdma\naddr:\s+(\S+)", debugfs)
+    debugfs = [address for netid, address, _ in transports("peer") if netid == "rdma"]
     for found in sysfs, debugfs:
         # The C server may keep some of connections that are gone, to other addresses.
         expect("addresses", set(found) if RUST_SERVER else set(found) & {CLIENT}, {CLIENT})
