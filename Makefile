@@ -28,7 +28,8 @@ help:
 	@echo '  install        the module, its modprobe.d lines, depmod (INSTALL_MOD_PATH=<root>)'
 	@echo '  clean          remove what was built'
 	@echo
-	@echo 'For a developer (in the prepared root folder unless KDIR is given):'
+	@echo 'For a developer (in the prepared root folder unless KDIR is given; lint and fuzz'
+	@echo 'on this machine):'
 	@echo '  prepare        root folder, toolchain and kernel tree, in ~/.cache/rpcrdma-rs'
 	@echo '  debug-kernel   the kernel of check-debug; debug-module: our modules for it'
 	@echo '  all            build $(MODULE)'
