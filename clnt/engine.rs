@@ -352,9 +352,8 @@ impl Engine {
 
     /// Posts Receives if a batch of them is missing.
     ///
-    /// What is left of those needed without the batch are the messages that the server may
-    /// send: Replies for the credits we ask for, and twice the Calls of its own that it has
-    /// credits for.
+    /// Even just before a batch is posted there are as many as the server may send messages: one
+    /// for each credit that we ask for, and twice the Calls of its own that it has credits for.
     ///
     /// # Errors
     ///

@@ -17,6 +17,10 @@
 //!               ▼                                    ▼
 //!          unmap, complete ◀────────────────── unmap, complete
 //! ```
+//!
+//! A message that cannot be read is discarded, or fails the RPC that it names. A second Reply is
+//! dropped. If LOCAL_INV fails, the connection is lost, and the request keeps its regions until
+//! that is drained.
 
 use core::ops::Range;
 

@@ -9,6 +9,8 @@
 //!                 └──────── failed ────────┴────────────────────┘      lost │
 //!                              ▼                                            ▼
 //!                            Down ◀─────────────────────────────────────── Down
+//!
+//!   Ready ─failed─▶ Down           any ─shut down, or connecting failed─▶ Retired
 //! ```
 //!
 //! One thread takes the steps and waits for each; events come from other threads. An event

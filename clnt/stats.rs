@@ -44,7 +44,7 @@ pub(super) struct Stats {
     pub(super) offered_bytes: Count,
     /// Bytes that came back in them.
     pub(super) placed_bytes: Count,
-    /// Bytes of pages and tails copied into Sends.
+    /// Bytes of pages and tails of Calls that were copied as a whole.
     pub(super) pullup_bytes: Count,
     /// Bytes of Replies copied into pages.
     pub(super) fixup_bytes: Count,
@@ -52,7 +52,7 @@ pub(super) struct Stats {
     pub(super) grown_bytes: Count,
     /// Calls that could not be marshalled, for now or for good.
     pub(super) failed_marshal: Count,
-    /// Replies that failed their RPC.
+    /// Replies that failed their RPC, and second ones.
     pub(super) bad_replies: Count,
     /// Calls sent as RDMA_NOMSG.
     pub(super) nomsg_calls: Count,

@@ -2,8 +2,8 @@
 
 //! What an administrator can set for the client, in `/proc/sys/sunrpc`.
 //!
-//! A connection reads the numbers when it is made; changing one does not touch connections
-//! that exist.
+//! A connection reads the numbers when it is made, a mount that of slots; changing one does not
+//! touch connections and mounts that exist.
 
 use crate::kapi::sysctl::{
     File,

@@ -6,8 +6,8 @@
 //! one at a time. Replies, completions and requests that are given up come at any time; they
 //! find the connection by [`ClntXprt::conn`], which holds it while they use it.
 //!
-//! Lock order: a request's chunks, then the locks of the engine's pools. The lock of the
-//! connection is inside all of them and held for a moment only.
+//! Lock order: a request's chunks, then the lock of one of the engine's pools or that of the
+//! connection, which is held for a moment only.
 
 use kernel::{
     impl_has_delayed_work,

@@ -3,10 +3,12 @@
 //! A connection: what sunrpc calls it for, and how it ends.
 //!
 //! ```text
-//!   accepted --ESTABLISHED--> open --close(), from anywhere--> closing
-//!       --detach(), on a service thread--> disconnected --last reference--> drained, freed
+//!   accepted --ESTABLISHED--> open
+//!   accepted, open --close(), from anywhere--> closing
+//!       --detach()--> disconnected --last reference--> drained, freed
 //! ```
 //!
+//! Who closes it detaches it: a service thread, device removal, or who stops the service.
 //! Between accepted and open messages may arrive. They wait for a service thread, which
 //! ESTABLISHED calls.
 //!

@@ -9,6 +9,8 @@
 //! ```text
 //!   take() ---- enough, nobody waits ----> taken
 //!     |
+//!     +-- closed, or more than there are --> refused
+//!     |
 //!     +-- else: ticket --- its turn, and enough ---> taken
 //!                     \--- closed ----------------> refused
 //! ```

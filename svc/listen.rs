@@ -3,10 +3,10 @@
 //! The listening endpoint.
 //!
 //! ```text
-//!   connection request --(CM, adopts the new id)--> waiting --(service thread)--> accept
-//!   address moved      --(CM, marks)--> stale      --(service thread)--> a new listening id
-//!                                         ^                                 |
-//!                                         +-------(timer)---- later <-------+ no such address
+//!   connection request   --(CM, adopts the new id)--> waiting --(service thread)--> accept
+//!   address, device gone --(CM, marks)--> stale    --(service thread)--> a new listening id
+//!                                           ^                                 |
+//!                                           +-------(timer)---- later <-------+ no such address
 //! ```
 //!
 //! What may sleep long, or destroys a connection id, is not done where the CM calls.

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! There are as many buffers as credits twice over: one posted for each message the client may
-//! send, one for each Call in process. A client that sends more than it was granted finds no
+//! send, one for each Call in process; and some for replies to callbacks, and a batch. A client
+//! that sends more than it was granted is served as long as there are buffers. Then it finds no
 //! Receive posted, and loses its connection for that.
 
 use super::{

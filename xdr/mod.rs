@@ -7,7 +7,8 @@
 //! keep it so.
 //!
 //! Everything that comes from the wire is hostile until [`message::decode`] returned it:
-//! one pass checks all lists, and the views it hands out then iterate without failing.
+//! one pass checks all lists, and the views it hands out then iterate without failing. What
+//! Read chunks make together is checked by [`pcl`], returned chunks by [`reply`].
 //!
 //! | What | Where | Specification |
 //! |---|---|---|

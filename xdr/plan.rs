@@ -77,9 +77,9 @@ pub(crate) struct ReplyShape {
 /// How a Call is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallMode {
-    /// Inline, copied together: header and message, two SGEs.
+    /// Inline, copied behind the header: one SGE.
     Copy,
-    /// Inline, gathered from where it lies.
+    /// Inline; the pages are sent from where they are.
     Gather,
     /// The pages in a Read chunk, the rest inline.
     ReadChunk {
@@ -192,7 +192,7 @@ pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) 
     MIN_LEN.saturating_add(read).saturating_add(write)
 }
 
-/// SGEs of a gathered Call: transport header, head, pages, tail.
+/// SGEs of a gathered Call, at most: transport header, head, pages, tail.
 pub(crate) fn gather_sges(call: &CallShape) -> u32 {
     let pages = call
         .pages

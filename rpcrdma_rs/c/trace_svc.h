@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Trace events of the server, in the system and with the names and fields of the C rpcrdma
- * module, which is never active at the same time. Arguments are numbers, addresses and
- * names, so that nothing here depends on how the module keeps its state. Fired from
+ * Trace events of the server, in the system and with the names of the C rpcrdma module (and
+ * most of its fields), which is never active at the same time. Arguments are numbers,
+ * addresses and names, so that nothing here depends on how the module keeps its state. Fired from
  * kapi/trace.rs.
  */
 #undef TRACE_SYSTEM

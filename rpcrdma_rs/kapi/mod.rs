@@ -6,7 +6,7 @@
 //!
 //! * `unsafe`, C types and the bindings stay in here; what is public is safe to use.
 //! * Nothing in here knows the RPC-over-RDMA protocol, the client or the server.
-//! * Memory that C or a device can see is never behind a `&mut`.
+//! * Memory that C or a device may use at that time is never behind a `&mut`.
 
 mod bindings;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Trace events: system `rpcrdma`, with the event and field names of the C module.
+//! Trace events: system `rpcrdma`, with the event names of the C module, and most field names
+//! (`Documentation/tracing.rst` has the others).
 //!
 //! For each event of `c/trace_{clnt,svc,device}.h` there is a function
 //! `trace_<event>`, safe to call in any context. While an event is disabled the call is one
@@ -273,7 +274,7 @@ events! {
     xprtrdma_reply_vers_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
     /// A Reply to no Call of this connection was received.
     xprtrdma_reply_rqst_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
-    /// A message too short for a transport header was received.
+    /// A message too short for the four fixed words was received.
     xprtrdma_reply_short_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
     /// A Reply with a malformed transport header was received.
     xprtrdma_reply_hdr_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
@@ -317,7 +318,7 @@ events! {
     svcrdma_wc_recv_err(cid: Cid, status: u32, vendor_err: u32);
     /// A transport header is well-formed; `hdrlen` is its length.
     svcrdma_decode_rqst(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32, hdrlen: usize);
-    /// A message is too short for a transport header.
+    /// A message is too short for the four fixed words.
     svcrdma_decode_short_err(cid: Cid, hdrlen: usize);
     /// A message has an unknown version.
     svcrdma_decode_badvers_err(cid: Cid, xid: u32, vers: u32, credits: u32, proc: u32);

@@ -6,7 +6,7 @@
 //!   active:   create ─► resolve_addr ─► resolve_route ─► (Pd, Qp) ─► connect ─► Established
 //!   passive:  create ─► bind ─► listen ─► connect_request: adopt ─► (Pd, Qp) ─► accept
 //!                                                                       └─► Established
-//!   both:     Established ─► Disconnected | DeviceRemoval | AddrChange ─► drop
+//!   both:     Established ─► Disconnected | DeviceRemoval | AddrChange (active) ─► drop
 //! ```
 //!
 //! A handler is called under the handler mutex of its id, one event at a time, and may sleep;

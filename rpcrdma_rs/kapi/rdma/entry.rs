@@ -3,8 +3,8 @@
 //! Completion queue entries, and what becomes of those that a driver forgets.
 //!
 //! ```text
-//!   idle ──start──► starting ──► in flight ──completion──► idle
-//!                                    └──the QP is closed, and no completion came──► flushed
+//!   idle ──start──► starting ──► in flight ──completion, or flush at the QP's end──► idle
+//!                      └──not posted──► idle
 //! ```
 //!
 //! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests

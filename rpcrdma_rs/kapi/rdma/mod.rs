@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   QpOwner ─► Qp ─► Pd ─► id (rdma_cm_id, and with it the device)
-//!               │     ▲
+//!               ▲     ▲
 //!               │     └── DmaBuf, RecvBox, SendMap, Mr
 //!               └── Transfer
 //! ```

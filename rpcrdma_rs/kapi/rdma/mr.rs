@@ -10,6 +10,9 @@
 //!     └────────────┴──────── Fenced ◄────────┴──────────────────────────┘
 //! ```
 //!
+//! With a chain that was not posted, a step is taken back (`retract`). Once the QP is drained,
+//! every region counts as fenced.
+//!
 //! The memory behind a region may be used by others again only once it is *fenced*: never
 //! registered, invalidated as one of the completions above proves, or out of the peer's reach
 //! because the QP is drained. A region that is dropped before that is leaked, with a warning,

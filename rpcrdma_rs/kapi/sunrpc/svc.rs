@@ -12,7 +12,7 @@
 //!  new_*()            BUSY; nobody but its maker and its callbacks know it
 //!    | given to sunrpc by Class::create or Listener::accept
 //!  live               service threads call it, one receiver at a time (BUSY)
-//!    | XPT_CLOSE, then detach() on a service thread: BUSY for good
+//!    | XPT_CLOSE, then detach() by a service thread or who closes it: BUSY for good
 //!  dead               references remain: service threads, callbacks, deferred Calls
 //!    | last reference
 //!  free               the data is dropped, which ends all callbacks; then the memory goes

@@ -98,7 +98,8 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// also after the connection was closed; must not wait for other Calls.
     fn release(this: &SvcXprt<Self>, call: Self::Call);
 
-    /// The connection is closed. Called once; Calls may still be in progress.
+    /// The connection is closed. Called once, not always on a service thread; Calls may still be
+    /// in progress.
     fn detach(this: &SvcXprt<Self>);
 }
 
