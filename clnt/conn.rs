@@ -172,7 +172,9 @@ impl Removal for Events {
 fn errno(failure: Failure) -> Error {
     match failure {
         Failure::Address => eproto(),
-        Failure::Route | Failure::Unreachable => enetunreach(),
+        // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount of
+        // a container takes that for the loss of its network, and fails.
+        Failure::Route | Failure::Unreachable => ehostunreach(),
         Failure::Refused => econnrefused(),
         Failure::Stale | Failure::Connect => enotconn(),
         // The RPC layer tries again after a while, maybe on another device.
