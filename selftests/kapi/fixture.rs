@@ -96,6 +96,17 @@ pub(crate) fn addr(address: u32, port: u16) -> Result<SockAddr> {
     unsafe { SockAddr::from_raw(raw.as_ptr().cast(), raw.len()) }
 }
 
+/// An IPv6 address.
+pub(crate) fn addr6(address: [u8; 16], port: u16) -> Result<SockAddr> {
+    let mut raw = [0_u8; 28];
+    // CAST: A small number.
+    raw[..2].copy_from_slice(&(bindings::AF_INET6 as u16).to_ne_bytes());
+    raw[2..4].copy_from_slice(&port.to_be_bytes());
+    raw[8..24].copy_from_slice(&address);
+    // SAFETY: The bytes are valid.
+    unsafe { SockAddr::from_raw(raw.as_ptr().cast(), raw.len()) }
+}
+
 /// The initial namespace.
 pub(crate) fn net() -> &'static Net {
     // SAFETY: It lives for ever.

@@ -93,7 +93,7 @@ impl Strings {
             Some(core::net::IpAddr::V6(ip)) => {
                 let s = ip.segments();
                 this.hex_addr.set(format_args!(
-                    "{:04x}:{:04x}:{:04x}:{:04x}:{:04x}:{:04x}:{:04x}:{:04x}",
+                    "{:04x}{:04x}{:04x}{:04x}{:04x}{:04x}{:04x}{:04x}",
                     s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
                 ));
             }

@@ -3,7 +3,10 @@
 //! KUnit: short strings that are cut off where their place ends.
 
 use super::*;
-use crate::kapi::fixture::addr;
+use crate::kapi::fixture::{
+    addr,
+    addr6, //
+};
 use kernel::prelude::*;
 
 /// Whether C sees `expected`.
@@ -50,6 +53,11 @@ mod tests {
     fn addresses_are_shown_as_the_c_module_shows_them() -> Result {
         let mut strings = Strings::new(&addr(0xc0a8_5802, 20049)?);
         assert!(reads(&strings.hex_addr, "c0a85802"));
+        let mut address = [0; 16];
+        address[..2].copy_from_slice(&[0xfd, 0x88]);
+        address[15] = 2;
+        let six = Strings::new(&addr6(address, 20049)?);
+        assert!(reads(&six.hex_addr, "fd880000000000000000000000000002"));
         assert!(reads(&strings.port, "20049"));
         assert!(reads(&strings.hex_port, "4e51"));
         strings.set_port(7);
