@@ -112,7 +112,8 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Full, //
+            Full,
+            Relaxed, //
         },
         barrier::smp_mb,
         Arc,
@@ -173,6 +174,8 @@ pub(super) struct Chan {
     pub(super) sq: Arc<Sq>,
     handle: Handle<Conn>,
     events: Arc<ConnEvents>,
+    /// Whether the client has had an answer, and with it its credits.
+    pub(super) answered: Atomic<bool>,
     #[pin]
     inbox: SpinLock<Inbox>,
     #[pin]
@@ -216,6 +219,7 @@ impl Chan {
                 sq,
                 handle,
                 events,
+                answered: Atomic::new(false),
                 inbox <- new_spinlock!(Inbox {
                     messages: RecvList::new(),
                     pulled,
@@ -558,8 +562,15 @@ impl Connection for Conn {
         Ok(())
     }
 
+    /// The service drops a Call without an answer if it has that of an earlier connection in
+    /// process still, and leaves it to the client to ask again after a while. Before the first
+    /// answer a client has one credit (RFC 8166, section 3.3.1), so no other Call would come until
+    /// then: it shall ask at once.
     fn release(this: &SvcXprt<Self>, call: RecvBox<CallState>) {
         this.chan.release_receive(&this.qp, call);
+        if !this.chan.answered.load(Relaxed) {
+            this.chan.fail();
+        }
     }
 
     fn detach(this: &SvcXprt<Self>) {

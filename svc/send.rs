@@ -95,7 +95,10 @@ use crate::{
     },
 };
 use core::ops::Range;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
 
 /// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
 #[pin_data]
@@ -372,7 +375,10 @@ impl Conn {
     fn post_send(&self, ctx: Pin<KBox<SendCtx>>, len: usize, invalidate: Option<Handle>) -> Result {
         let sqes = ctx.transfer.sqes().saturating_add(1);
         match self.reserve(sqes) {
-            Ok(reservation) => self.post_reserved(ctx, len, invalidate, reservation),
+            Ok(reservation) => {
+                self.chan().answered.store(true, Relaxed);
+                self.post_reserved(ctx, len, invalidate, reservation)
+            }
             Err(e) => {
                 self.chan().keep_send_ctx(ctx);
                 Err(e)

@@ -14,10 +14,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-from faultio import DISK, Churn, no_link, serve_from_disk
-from nfstest import IWARP, LONG, Skip, case, counters, data, expect, expect_that, mount, \
+from faultio import DISK, Churn, force_disconnect, no_link, serve_from_disk
+from nfstest import IWARP, LONG, SERVER, Skip, case, counters, data, expect, expect_that, mount, \
     read_file, shell, umount, write_file
 
 CLIENT, MODULE = os.environ["CLIENT_MODULE"], os.environ["SERVER_MODULE"]
@@ -89,6 +90,44 @@ def neighbour_changed(folder):
 def nfsd_restarted():
     """nfsd is stopped, and started again after a while."""
     shell("peer 'server_stop && sleep 2 && server_start'")
+
+
+def interrupted():
+    """The connection breaks while the server is at work on a WRITE: with version 3 nfsd drops
+    what it is asked again meanwhile, on a connection that has one credit before its first answer."""
+    folder = "/mnt/interrupted"
+    mount("3", "ipv4", folder, "nosharecache")
+    fd = os.open(f"{folder}/frozen", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    memory = mmap.mmap(-1, 4096)
+    os.pwrite(fd, memory, 0)
+    before = counters(folder)
+    shell("peer 'fsfreeze -f /srv/disk'")
+    try:
+        writer = threading.Thread(target=os.pwrite, args=(fd, memory, 4096))
+        writer.start()
+        grows(folder, "sends", before["sends"])
+        time.sleep(1)
+        force_disconnect(SERVER["ipv4"])
+        grows(folder, "connect_count", before["connect_count"])
+        grows(folder, "sends", before["sends"] + 1)
+        time.sleep(1)
+    finally:
+        shell("peer 'fsfreeze -u /srv/disk'")
+    begun = time.monotonic()
+    writer.join(120)
+    seconds = time.monotonic() - begun
+    os.close(fd)
+    umount(folder)
+    print(f"written {seconds:.1f} s after the server could")
+    expect_that("it took the RPC layer's timer", seconds < 45 or MODULE == "c")
+
+
+def grows(folder, name, value):
+    """Wait until a counter of the mount is beyond `value`."""
+    end = time.monotonic() + 60
+    while counters(folder)[name] <= value:
+        expect_that(f"{folder}: {name} stays {value}", time.monotonic() < end)
+        time.sleep(0.05)
 
 
 def soft_mount():
@@ -163,6 +202,8 @@ def main():
         neighbour_changed(folder)
     with case("nfsd stopped and started under I/O"):
         under_io(folder, nfsd_restarted)
+    with case("connection broken while the server is at work on a WRITE of version 3"):
+        interrupted()
     with case("soft mount: an error in time, and recovery"):
         soft_mount()
     with case("server killed under I/O, and back"):
