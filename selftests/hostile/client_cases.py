@@ -19,11 +19,12 @@ import time
 import peer
 import wire
 from fake import DATA, GETATTR, READ, READDIR, READLINK, SYMLINK, WRITE
-from ktap import Failed, Table
+from ktap import Failed, Skip, Table
 from wire import Segment
 
 TABLE = Table()
 PATIENCE = 30
+MIXED = "mixed"
 POOL = concurrent.futures.ThreadPoolExecutor(4)
 
 
@@ -112,9 +113,11 @@ class Mount:
 
 def spoiled(name, proc, wanted, c=None):
     """Decorator: the function spoils the answer to `proc`; the system call's result is
-    one of `wanted`, with the C module of `c` (default: the same)."""
+    one of `wanted`, with the C module of `c` (default: the same; MIXED: not run)."""
     def add(spoil):
         def function(mount):
+            if c == MIXED and mount.kind == "c":
+                raise Skip("the C client takes bytes of the header for those of the payload")
             mount.fake.answer_next(proc, spoil)
             result = mount.attempt(mount.operation(proc))
             if mount.fake.spoiled is None:
@@ -323,6 +326,34 @@ simple("Reply chunk with an RPC message cut short", READDIR, BAD, lambda call: c
     proc=wire.NOMSG, reply=call.push(call.head.reply, call.body[:50])))
 simple("Reply chunk with noise", READDIR, BAD, lambda call: call.reply(
     proc=wire.NOMSG, reply=call.push(call.head.reply, bytes(range(256)) * 4)))
+
+# --- what is before a payload has another length than the client expects --------------
+
+def with_payload(call, results, verifier=b"", behind=b"", payload=None):
+    """A reply to READ in its Write chunk: another verifier, other results up to the payload, and
+    something behind them."""
+    chunk = call.push(call.head.writes[0], call.payload if payload is None else payload)
+    call.reply(wire.u32(call.xid, 1, 0, 0) + wire.opaque(verifier) + wire.u32(0) + results + behind,
+               writes=[chunk])
+
+
+@spoiled("READ without attributes", READ, "ok", MIXED)
+def _no_attributes(call):
+    size = len(call.payload)
+    with_payload(call, wire.u32(0, 0, size, 0, size))
+
+
+@spoiled("READ with a verifier of 40 bytes", READ, "ok", MIXED)
+def _long_verifier(call):
+    with_payload(call, call.before + wire.u32(len(call.payload)), verifier=bytes(40))
+
+
+@spoiled("READ of an odd length, its pad behind the reply", READ, "ok", MIXED)
+def _pad_inline(call):
+    # The count and the end of file are the last words of the results, then comes the length.
+    results = call.before[:-8] + wire.u32(2001, 0, 2001)
+    with_payload(call, results, behind=bytes(3), payload=call.payload[:2001])
+
 
 # --- RPC messages that are not what they should be ---------------------------------
 

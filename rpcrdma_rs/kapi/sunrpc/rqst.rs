@@ -313,6 +313,11 @@ impl<T: XprtOps> Pinned<T> {
     /// Head and tail are read where they were received; the rest of the message is copied to
     /// the pages. Returns the length of the whole message and how much was copied.
     ///
+    /// How long the head is, the upper layer has only guessed. A message in one piece it takes
+    /// apart by itself; of one with a payload that was placed only we know what is before that:
+    /// everything, as replies are placed whose last item is the payload. (Some peers send its pad,
+    /// for which there is no use: a message without a pad has a multiple of four bytes.)
+    ///
     /// # Errors
     ///
     /// `EIO` when the message does not fit what the upper layer has made ready.
@@ -324,49 +329,41 @@ impl<T: XprtOps> Pinned<T> {
     ) -> Result<(usize, usize)> {
         let answer = self.answer();
         let bytes = reply.message().get(message).ok_or(EIO)?;
-        let (head, rest) = bytes.split_at(bytes.len().min(answer.head_len()));
-        let page_len = answer.page_len();
         if placed == 0 {
+            let (head, rest) = bytes.split_at(bytes.len().min(answer.head_len()));
             let copied = answer.fill_pages(0, rest);
-            self.redirect(head, page_len, &rest[copied..]);
+            // What sunrpc moves there finds the room that it has planned.
+            let tail = match answer.fill_tail(&rest[copied..]) {
+                true => &[],
+                false => &rest[copied..],
+            };
+            self.redirect(head, tail);
             return Ok((bytes.len(), copied));
         }
-        if placed > page_len || head.len() < answer.head_len() {
+        let head = &bytes[..bytes.len() & !3];
+        let aligned = placed.next_multiple_of(4);
+        // A pad that the pages have no room for is in the tail; what it holds does not matter:
+        // if there is no room either, bytes of the head.
+        let pad = match aligned.saturating_sub(answer.page_len()) {
+            pad if pad <= answer.tail_len() => 0,
+            pad => pad,
+        };
+        if placed > answer.page_len() || head.len() < pad {
             return Err(EIO);
         }
-        // The payload and its pad end where the tail begins. A pad that the pages have no room
-        // for is at the front of the tail; what it holds does not matter: bytes of the head.
-        let aligned = placed.next_multiple_of(4);
-        let pad = aligned.saturating_sub(page_len);
-        let tail = head
-            .len()
-            .checked_sub(pad)
-            .and_then(|from| bytes.get(from..))
-            .ok_or(EIO)?;
-        let pages = if rest.is_empty() {
-            page_len
-        } else {
-            aligned.min(page_len)
-        };
-        self.redirect(head, pages, tail);
-        Ok((bytes.len() + aligned, 0))
+        self.redirect(head, &head[head.len() - pad..]);
+        Ok((head.len() + aligned, 0))
     }
 
-    /// Points head and tail of the answer at received bytes.
-    fn redirect(&self, head: &[u8], page_len: usize, tail: &[u8]) {
+    /// Makes received bytes the head, and the tail if there are any for that, of the answer.
+    fn redirect(&self, head: &[u8], tail: &[u8]) {
         let rqst = self.as_rqst();
         // SAFETY: Before the RPC completes and while it is pinned, both buffers are ours to
         // fill in. The bytes outlive their use: they are in `reply`, which `complete` keeps in
         // the slot until it is freed.
         unsafe {
-            for buf in [&raw mut (*rqst).rq_rcv_buf, &raw mut (*rqst).rq_private_buf] {
-                (*buf).head[0].iov_base = head.as_ptr().cast_mut().cast();
-                // CAST: It only shrinks a length of that type.
-                (*buf).page_len = page_len as u32;
-                if !tail.is_empty() {
-                    (*buf).tail[0].iov_base = tail.as_ptr().cast_mut().cast();
-                }
-            }
+            XdrBuf::redirect(&raw mut (*rqst).rq_rcv_buf, head, tail);
+            XdrBuf::redirect(&raw mut (*rqst).rq_private_buf, head, tail);
         }
     }
 

@@ -51,6 +51,32 @@ impl XdrBuf {
         unsafe { &*ptr.cast() }
     }
 
+    /// Makes `head` the head of the message, and `tail`, unless it is empty, the tail.
+    ///
+    /// Their lengths are what they are, and there is no other room: whoever takes the message
+    /// apart may move it inside of it, and has more of the pages moved the longer the tail may be.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must point to an `xdr_buf` that the caller may write, and nobody use the new parts
+    /// after the end of what they are borrowed from.
+    pub(in crate::kapi) unsafe fn redirect(ptr: *mut bindings::xdr_buf, head: &[u8], tail: &[u8]) {
+        let part = |bytes: &[u8]| bindings::kvec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: By the safety requirement.
+        unsafe {
+            (*ptr).head[0] = part(head);
+            if !tail.is_empty() {
+                (*ptr).tail[0] = part(tail);
+            }
+            let room = head.len() + (*ptr).page_len as usize + (*ptr).tail[0].iov_len;
+            // CAST: Received bytes are less than 2 GiB, and so is what was there before.
+            (*ptr).buflen = room as u32;
+        }
+    }
+
     /// The C object.
     pub(in crate::kapi) fn as_ptr(&self) -> *mut bindings::xdr_buf {
         self.0.get()
@@ -176,6 +202,22 @@ impl XdrBuf {
             }
         }
         done
+    }
+
+    /// Writes `src` to the front of the tail if it fits there; returns whether.
+    pub(crate) fn fill_tail(&self, src: &[u8]) -> bool {
+        let tail = &self.raw().tail[0];
+        if src.len() > tail.iov_len {
+            return false;
+        }
+        if !src.is_empty() {
+            // SAFETY: The tail is valid for its length, and lent to us, by the type invariants;
+            // `src` is not in it: it is none of this message.
+            unsafe {
+                core::ptr::copy_nonoverlapping(src.as_ptr(), tail.iov_base.cast(), src.len())
+            };
+        }
+        true
     }
 
     /// Walks the bytes `range` of the message as runs inside one page each, for a device.

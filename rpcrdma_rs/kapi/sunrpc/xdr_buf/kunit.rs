@@ -261,6 +261,47 @@ mod tests {
     }
 
     #[test]
+    fn other_parts_have_the_room_they_have() -> Result {
+        let (head, tail) = ([1_u8; 40], [2_u8; 5]);
+        for shape in SHAPES {
+            for (head, tail) in [(&head[..], &tail[..]), (&head[..4], &tail[..0])] {
+                let mut message = Message::new(shape)?;
+                // SAFETY: The message is ours; the parts live longer.
+                unsafe { XdrBuf::redirect(&raw mut *message.raw, head, tail) };
+                let left = if tail.is_empty() {
+                    shape[3]
+                } else {
+                    tail.len()
+                };
+                assert_eq!(message.raw.buflen as usize, head.len() + shape[2] + left);
+                let buf = message.buf();
+                assert_eq!(buf.head(), head);
+                assert_eq!(buf.tail_len(), left);
+                assert!(tail.is_empty() || buf.tail() == tail);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_tail_is_filled_or_left() -> Result {
+        let source = [0xaa_u8; 9];
+        for shape in SHAPES {
+            let [head, _, len, tail] = shape;
+            for count in [0, 1, 3, 4, 5, 9] {
+                let mut message = Message::new(shape)?;
+                let filled = message.buf().fill_tail(&source[..count]);
+                assert_eq!(filled, count <= tail);
+                let new = if filled { count } else { 0 };
+                assert!(message.tail[..new].iter().all(|b| *b == 0xaa));
+                let mut left = message.tail.iter().enumerate().skip(new);
+                assert!(left.all(|(i, b)| *b == pattern(head + len + i, 1)));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn pages_are_counted() -> Result {
         let cases = [
             (0, 0, 0),
