@@ -232,8 +232,11 @@ fn map(
             engine.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
         }
         CallMode::PositionZero => {
-            let segs = call.segs(0..call.total());
-            engine.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
+            let access = match slot.owns_pages() {
+                true => Access::SharedRead,
+                false => Access::RemoteRead,
+            };
+            engine.map_chunk(call.segs(0..call.total()), access, tag, &mut chunks.read)?;
         }
     }
     match reply_mode {

@@ -222,18 +222,51 @@ impl Sge<'_> {
     }
 }
 
-/// A run of bytes that is mapped for a Send; it has a reference to `page` if there is one.
+/// A reference to a page, which stays what it is meanwhile, whatever its owner does.
+///
+/// # Invariants
+///
+/// The reference is ours.
+pub(super) struct PageRef(NonNull<bindings::page>);
+
+impl PageRef {
+    /// A reference to the page of `seg`. Pages of the slab allocator have none: their owner keeps
+    /// them.
+    pub(super) fn of(seg: &MemSeg<'_>) -> Option<Self> {
+        // SAFETY: The page is valid.
+        if !unsafe { bindings::rpcrdma_shim_sendpage_ok(seg.page.as_ptr()) } {
+            return None;
+        }
+        // INVARIANT: Taken here.
+        // SAFETY: The page is valid and has a reference count.
+        unsafe { bindings::rpcrdma_shim_get_page(seg.page.as_ptr()) };
+        Some(Self(seg.page))
+    }
+}
+
+// SAFETY: References to pages have no affinity to a thread.
+unsafe impl Send for PageRef {}
+// SAFETY: Shared access does nothing.
+unsafe impl Sync for PageRef {}
+
+impl Drop for PageRef {
+    fn drop(&mut self) {
+        // SAFETY: By the type's invariant.
+        unsafe { bindings::rpcrdma_shim_put_page(self.0.as_ptr()) };
+    }
+}
+
+/// A run of bytes that is mapped for a Send.
 struct SendRun {
     addr: u64,
     len: u32,
-    page: Option<NonNull<bindings::page>>,
+    _page: Option<PageRef>,
 }
 
 /// Runs of pages that a Send takes its bytes from.
 ///
 /// References to the pages are taken, so that they stay what they are until the device has
-/// read them, whatever becomes of the request they are from. Pages of the slab allocator have
-/// no references: their owner keeps them.
+/// read them, whatever becomes of the request they are from.
 ///
 /// # Invariants
 ///
@@ -266,18 +299,11 @@ impl SendMap {
             return Err(ENOSPC);
         }
         let addr = map_page(self.pd.device(), seg.page, seg.offset(), seg.len())?;
-        let page = seg.page;
-        // SAFETY: The page is valid.
-        let counted = unsafe { bindings::rpcrdma_shim_sendpage_ok(page.as_ptr()) };
-        if counted {
-            // SAFETY: The page is valid and has a reference count.
-            unsafe { bindings::rpcrdma_shim_get_page(page.as_ptr()) };
-        }
         // INVARIANT: Mapped just now; there is room.
         let _ = self.mapped.push_within_capacity(SendRun {
             addr,
             len: seg.len,
-            page: counted.then_some(page),
+            _page: PageRef::of(&seg),
         });
         Ok(())
     }
@@ -294,19 +320,10 @@ impl SendMap {
     pub(crate) fn clear(&mut self) {
         for run in &self.mapped {
             unmap_page(self.pd.device(), run.addr, run.len);
-            if let Some(page) = run.page {
-                // SAFETY: The reference was taken by `push`.
-                unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
-            }
         }
         self.mapped.clear();
     }
 }
-
-// SAFETY: What is mapped, and references to pages, have no affinity to a thread.
-unsafe impl Send for SendMap {}
-// SAFETY: Shared access reads only.
-unsafe impl Sync for SendMap {}
 
 impl Drop for SendMap {
     fn drop(&mut self) {

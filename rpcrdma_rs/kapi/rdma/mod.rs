@@ -79,6 +79,9 @@ impl Direction {
 pub(crate) enum Access {
     /// The peer may read it.
     RemoteRead,
+    /// The peer may read it; its owner may give the pages back before the region is unmapped,
+    /// which has references to them.
+    SharedRead,
     /// The peer may write it.
     RemoteWrite,
 }
@@ -87,7 +90,9 @@ impl Access {
     fn flags(self) -> i32 {
         // CAST: The flags are small positive numbers.
         match self {
-            Access::RemoteRead => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ as i32,
+            Access::RemoteRead | Access::SharedRead => {
+                bindings::ib_access_flags_IB_ACCESS_REMOTE_READ as i32
+            }
             Access::RemoteWrite => {
                 (bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
                     | bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE) as i32
@@ -97,7 +102,7 @@ impl Access {
 
     fn direction(self) -> Direction {
         match self {
-            Access::RemoteRead => Direction::ToDevice,
+            Access::RemoteRead | Access::SharedRead => Direction::ToDevice,
             Access::RemoteWrite => Direction::FromDevice,
         }
     }

@@ -32,6 +32,7 @@ use kernel::{
 
 use super::{
     cq::Wc,
+    dma::PageRef,
     pd::Pd,
     qp::Unposted,
     recv::Invalidated,
@@ -61,6 +62,8 @@ struct MrInner {
     mr: *mut bindings::ib_mr,
     list: KVec<bindings::scatterlist>,
     nents: i32,
+    /// References to what is mapped, if that is shared.
+    pages: KVec<PageRef>,
     gaps: bool,
     state: State,
     access: Access,
@@ -112,6 +115,7 @@ impl Mr {
             mr,
             list,
             nents: 0,
+            pages: KVec::new(),
             gaps,
             state: State::Idle,
             access: Access::RemoteRead,
@@ -149,8 +153,9 @@ impl Mr {
     /// # Errors
     ///
     /// `EBUSY` unless the region is idle; `EINVAL` if there is nothing to map; `ENOMEM` if
-    /// there is no room in the IOMMU, `EIO` if the device cannot. What was taken from `segs` is
-    /// then lost.
+    /// there is no room in the IOMMU, or no memory for references to shared pages, which is
+    /// asked for without sleeping; `EIO` if the device cannot. What was taken from `segs` is then
+    /// lost.
     pub(crate) fn map<'s, I>(
         &mut self,
         segs: &mut Peekable<I>,
@@ -164,12 +169,15 @@ impl Mr {
         if this.state != State::Idle {
             return Err(EBUSY);
         }
-        let (count, bytes) = this.fill(segs);
-        if count == 0 {
-            return Err(EINVAL);
-        }
         this.access = access;
-        this.dma_map(count)?;
+        let filled = this.fill(segs).and_then(|(count, bytes)| {
+            this.dma_map(count)?;
+            Ok(bytes)
+        });
+        let Ok(bytes) = filled else {
+            this.pages = KVec::new();
+            return filled;
+        };
         // SAFETY: The region is ours and unknown to the device as long as it is not registered.
         unsafe {
             let mr = this.mr;
@@ -299,7 +307,7 @@ impl Mr {
 
 impl MrInner {
     /// Puts runs into the list; returns how many, and of how many bytes.
-    fn fill<'s, I>(&mut self, segs: &mut Peekable<I>) -> (i32, usize)
+    fn fill<'s, I>(&mut self, segs: &mut Peekable<I>) -> Result<(i32, usize)>
     where
         I: Iterator<Item = MemSeg<'s>>,
     {
@@ -308,6 +316,11 @@ impl MrInner {
             let Some(seg) = segs.next_if(|s| count == 0 || self.gaps || s.offset() == 0) else {
                 break;
             };
+            if self.access == Access::SharedRead {
+                if let Some(page) = PageRef::of(&seg) {
+                    self.pages.push(page, GFP_NOWAIT)?;
+                }
+            }
             entry.page_link =
                 (entry.page_link & SG_MARKS) | (seg.page.as_ptr().expose_provenance() & !SG_MARKS);
             entry.offset = seg.offset;
@@ -318,7 +331,10 @@ impl MrInner {
                 break;
             }
         }
-        (count, bytes)
+        match count {
+            0 => Err(EINVAL),
+            _ => Ok((count, bytes)),
+        }
     }
 
     fn direction(&self) -> bindings::dma_data_direction {
@@ -369,6 +385,7 @@ impl MrInner {
             );
         }
         self.nents = 0;
+        self.pages = KVec::new();
     }
 }
 

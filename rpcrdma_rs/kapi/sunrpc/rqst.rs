@@ -205,6 +205,13 @@ impl<T: XprtOps> Slot<T> {
         !unsafe { bindings::rpcrdma_shim_rqst_datatouch(self.as_rqst()) }
     }
 
+    /// Whether the pages of the Call are the request's own: encrypted copies, which are freed when
+    /// it is encoded again, and we are not told.
+    pub(crate) fn owns_pages(&self) -> bool {
+        // SAFETY: Written by the request's task alone, while it encodes.
+        unsafe { (*self.as_rqst()).rq_release_snd_buf.is_some() }
+    }
+
     /// Whether anybody waits for a Reply.
     pub(crate) fn reply_expected(&self) -> bool {
         // SAFETY: The request has a task while the transport sees it.

@@ -126,7 +126,7 @@ mod tests {
         let before = references(seg.page);
         map.push(seg)?;
         assert_eq!(references(seg.page), before);
-        assert!(map.mapped.iter().all(|run| run.page.is_none()));
+        assert!(map.mapped.iter().all(|run| run._page.is_none()));
         drop(map);
         assert_eq!(references(seg.page), before);
         Ok(())

@@ -6,7 +6,8 @@
 use super::*;
 use crate::kapi::fixture::{
     page,
-    pd, //
+    pd,
+    references, //
 };
 
 /// Pages of a region.
@@ -92,6 +93,25 @@ mod tests {
             assert_eq!(taken(&pd, &page, shape)?, expected);
         }
         assert!(taken(&pd, &page, &[]).is_err_and(|e| e == EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn shared_pages_are_held_until_they_are_unmapped() -> Result {
+        let (pd, page) = (pd()?, Page(page()?));
+        let mut mr = Mr::new(&pd, MAX_PAGES)?;
+        for (access, held) in [
+            (Access::RemoteRead, 0),
+            (Access::RemoteWrite, 0),
+            (Access::SharedRead, 2),
+        ] {
+            let whole = || page.run(0, PAGE_SIZE);
+            let mut runs = [whole(), whole()].into_iter().flatten().peekable();
+            mr.map(&mut runs, access, 0)?;
+            assert_eq!(references(page.0), 1 + held);
+            mr.unmap()?;
+            assert_eq!(references(page.0), 1);
+        }
         Ok(())
     }
 
