@@ -20,6 +20,11 @@ use super::{
     addr::SockAddr,
     backchannel::BcRqst,
     class::XprtClass,
+    errno::{
+        ebadslt,
+        enobufs,
+        enotconn, //
+    },
     link::XprtLink,
     rqst::Slot,
     text::Text,
@@ -46,6 +51,11 @@ unsafe impl<T: Send> Received for RecvBox<T> {
     fn message(&self) -> &[u8] {
         self.bytes()
     }
+}
+
+/// Whether sunrpc has the request sent again after this error of [`XprtOps::send_request`].
+fn is_passing(error: Error) -> bool {
+    [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
 /// A client transport. `Self` is what it keeps beside sunrpc's `rpc_xprt`, see [`Xprt`].
@@ -318,7 +328,14 @@ impl<T: XprtOps> OpsTable<T> {
         };
         match result {
             Ok(()) => 0,
-            Err(error) => error.to_errno(),
+            Err(error) if is_passing(error) => error.to_errno(),
+            Err(error) => {
+                // sunrpc would have it fail the task that has the send lock, which sends the
+                // requests of others as well. It takes this one for sent, and its task ends.
+                // SAFETY: A request that is sent has its task.
+                unsafe { bindings::rpcrdma_shim_rpc_task_fail((*rqst).rq_task, error.to_errno()) };
+                0
+            }
         }
     }
 
