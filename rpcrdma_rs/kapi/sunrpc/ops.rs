@@ -13,7 +13,8 @@ use kernel::{
         c_ushort, //
     },
     prelude::*,
-    seq_file::SeqFile, //
+    seq_file::SeqFile,
+    sync::atomic::Relaxed, //
 };
 
 use super::{
@@ -386,15 +387,31 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// None: sunrpc counts the users, and the connect worker is safe under reclaim anyway.
-    unsafe extern "C" fn enable_swap(_xprt: *mut bindings::rpc_xprt) -> c_int {
+    /// As for `alloc_slot`.
+    unsafe extern "C" fn enable_swap(xprt: *mut bindings::rpc_xprt) -> c_int {
+        // From now on the senders and our workers may use the reserves of memory.
+        // SAFETY: By the safety requirement.
+        unsafe { Xprt::<T>::from_raw(xprt) }
+            .swappers()
+            .fetch_add(1, Relaxed);
         0
     }
 
     /// # Safety
     ///
     /// As for `enable_swap`.
-    unsafe extern "C" fn disable_swap(_xprt: *mut bindings::rpc_xprt) {}
+    unsafe extern "C" fn disable_swap(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the safety requirement.
+        let swappers = unsafe { Xprt::<T>::from_raw(xprt) }.swappers();
+        let mut now = swappers.load(Relaxed);
+        // sunrpc does not count a transport that was added to a mount that swaps already.
+        while now > 0 {
+            match swappers.cmpxchg(now, now - 1, Relaxed) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+    }
 
     /// # Safety
     ///

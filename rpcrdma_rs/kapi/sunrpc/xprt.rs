@@ -19,7 +19,13 @@ use kernel::{
         c_ulong, //
     },
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
     time::msecs_to_jiffies,
     types::Opaque, //
 };
@@ -161,10 +167,10 @@ impl<T: XprtOps> Xprt<T> {
         read_once!(self, max_reqs)
     }
 
-    /// Whether memory is swapped out over this transport.
-    pub(crate) fn is_swapper(&self) -> bool {
-        // SAFETY: An aligned word that C changes atomically.
-        unsafe { (&raw const (*self.as_ptr()).swapper.counter).read_volatile() != 0 }
+    /// How many of sunrpc's clients swap memory out over this transport.
+    pub(super) fn swappers(&self) -> &Atomic<i32> {
+        // SAFETY: It is part of the transport, and changed atomically alone.
+        unsafe { Atomic::from_ptr(&raw mut (*self.as_ptr()).swapper.counter) }
     }
 
     /// Whether the transport is connected.
@@ -271,10 +277,10 @@ impl<T: XprtOps> Xprt<T> {
     /// thread may use the reserves: what it allocates serves to free memory.
     pub(crate) fn reclaim_scope(&self) -> ReclaimScope {
         ReclaimScope(
-            match self.is_swapper() {
+            match self.swappers().load(Relaxed) {
+                0 => None,
                 // SAFETY: Undone by the drop, on the same thread as the result is not `Send`.
-                true => Some(unsafe { bindings::rpcrdma_shim_memalloc_noreclaim_save() }),
-                false => None,
+                _ => Some(unsafe { bindings::rpcrdma_shim_memalloc_noreclaim_save() }),
             },
             PhantomData,
         )
