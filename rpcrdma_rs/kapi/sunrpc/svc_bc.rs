@@ -287,7 +287,7 @@ impl<T: Callbacks> CallbackOps<T> {
         print_stats: None,
         enable_swap: None,
         disable_swap: None,
-        inject_disconnect: None,
+        inject_disconnect: Some(Self::inject_disconnect),
         bc_setup: None,
         bc_maxpayload: None,
         bc_num_slots: None,
@@ -376,6 +376,14 @@ impl<T: Callbacks> CallbackOps<T> {
             (*xprt).cwnd = 1 << bindings::RPC_CWNDSHIFT;
             bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
         }
+    }
+
+    /// # Safety
+    ///
+    /// For sunrpc; `xprt` is live.
+    unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
+        // SAFETY: By the requirement; the users of the client transport hold the server's.
+        unsafe { bindings::svc_xprt_deferred_close((*xprt).bc_xprt) };
     }
 
     /// # Safety
