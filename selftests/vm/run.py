@@ -2,6 +2,7 @@
 """Boot guests, load the modules under test, start nfsd, run a script."""
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -46,8 +47,10 @@ def run_folder(prefix, module=None):
     'make install' needs. Old ones go, unless they may still be in use."""
     os.makedirs("/cache/runs", exist_ok=True)
     for old in sorted(os.listdir("/cache/runs"))[:-20]:
-        if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > 7200:
-            shutil.rmtree(f"/cache/runs/{old}", ignore_errors=True)
+        # Another one may be doing the same.
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > 7200:
+                shutil.rmtree(f"/cache/runs/{old}", ignore_errors=True)
     folder = tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-") + prefix + "-",
                               dir="/cache/runs")
     os.chmod(folder, 0o755)
