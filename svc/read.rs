@@ -81,6 +81,7 @@ use crate::{
             self,
             ReadChunks, //
         },
+        rpc::plain_arguments_at,
         segment::Segment,
         units::{
             host_len,
@@ -125,7 +126,8 @@ struct Layout {
     chunks: ReadChunks,
     /// Where the inline stream starts in the received octets.
     inline_start: usize,
-    /// If there is just one payload beside the inline message: its position.
+    /// If there is just one payload beside the inline message, behind the RPC header: its
+    /// position.
     item: Option<u32>,
 }
 
@@ -149,9 +151,15 @@ impl ReadCtx {
 }
 
 impl Layout {
-    fn new(chunks: ReadChunks, inline_start: usize) -> Self {
-        let item = match chunks.chunks() {
-            [one] if chunks.call_chunk().is_none() => Some(one.position.0),
+    /// `received` is the whole message; its inline stream starts at `inline_start`.
+    fn new(chunks: ReadChunks, received: &[u8], inline_start: usize) -> Self {
+        let inline = received.get(inline_start..).unwrap_or_default();
+        // The service takes the RPC header to be in one piece, and a token of GSS as well: it
+        // looks from one part of the message to the next by pointer.
+        let item = match (chunks.chunks(), plain_arguments_at(inline)) {
+            ([one], Some(at)) if chunks.call_chunk().is_none() && at <= one.position.0 => {
+                Some(one.position.0)
+            }
             _ => None,
         };
         Layout {
@@ -355,7 +363,8 @@ impl Conn {
         header: &Header,
         header_len: usize,
     ) {
-        let layout = Layout::new(chunks, header_len);
+        let received = buf.bytes().get(..buf.byte_len()).unwrap_or_default();
+        let layout = Layout::new(chunks, received, header_len);
         match self.prepare_pull(&mut receiver, &buf, &layout) {
             Ok(ctx) => self.post_pull(ctx, Job { buf, layout }),
             Err(E2BIG) => self.refuse(buf, header),

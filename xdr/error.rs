@@ -24,6 +24,8 @@ pub(crate) enum Item {
     Segment,
     /// The body of an RDMA_ERROR message.
     ErrorBody,
+    /// The RPC message, before its arguments.
+    RpcHeader,
 }
 
 /// Why a received header cannot be used.

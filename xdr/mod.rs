@@ -19,6 +19,7 @@
 //! | whole messages, direction | [`message`] | RFC 8166, 4; RFC 8167, 2 |
 //! | segments, chunk lists | [`segment`], [`chunk`] | RFC 8166, 3.4, 4.3 |
 //! | Read chunks in XDR order | [`pcl`] | RFC 8166, 3.4.5 |
+//! | where the arguments of a Call begin | [`rpc`] | RFC 5531, 9 |
 //! | writing headers | [`encode`] | RFC 8166, 4 |
 //! | what came back against what was offered | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | properties exchanged at connect time | [`private`] | RFC 8797 |
@@ -51,5 +52,6 @@ pub(crate) mod pcl;
 pub(crate) mod plan;
 pub(crate) mod private;
 pub(crate) mod reply;
+pub(crate) mod rpc;
 pub(crate) mod segment;
 pub(crate) mod units;

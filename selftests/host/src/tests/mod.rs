@@ -9,4 +9,5 @@ mod mutation;
 mod numbers;
 mod plan;
 mod returned;
+mod rpc;
 mod streams;

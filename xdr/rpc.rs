@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Where the arguments of an RPC Call begin (RFC 5531, section 9; RFC 2203, section 5).
+//!
+//! ```text
+//!   XID CALL 2 prog vers proc | flavor length credential | flavor length verifier | arguments
+//! ```
+//!
+//! Who checks the credential takes what is before the arguments to be in one piece.
+
+use super::{
+    cursor::Reader,
+    error::{
+        DecodeError,
+        Item, //
+    },
+    units::{
+        host_len,
+        padded_len,
+        wire_len, //
+    },
+};
+
+/// Words before the credential.
+const FIXED: usize = 24;
+const RPCSEC_GSS: u32 = 6;
+/// The procedure of RPCSEC_GSS for Calls, and its service that covers the header alone.
+const GSS_DATA: u32 = 0;
+const GSS_NONE: u32 = 1;
+
+/// Octets of the RPC Call in `payload` before its arguments.
+///
+/// `None` if that is cut off, or if the arguments are no plain data: those of the establishment of
+/// a GSS context, and those that a GSS service covers, are a token for whoever unwraps it.
+pub(crate) fn plain_arguments_at(payload: &[u8]) -> Option<u32> {
+    let mut r = Reader::new(payload);
+    r.take(FIXED, Item::RpcHeader).ok()?;
+    let flavor = r.u32(Item::RpcHeader).ok()?;
+    let credential = opaque(&mut r).ok()?;
+    r.u32(Item::RpcHeader).ok()?;
+    opaque(&mut r).ok()?;
+    if flavor == RPCSEC_GSS && !is_plain(credential) {
+        return None;
+    }
+    wire_len(r.since(&Reader::new(payload)).len())
+}
+
+/// Takes an opaque of variable length and its roundup; returns it with that.
+fn opaque<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
+    let length = r.u32(Item::RpcHeader)?;
+    let padded = padded_len(length).ok_or(DecodeError::TooLong)?;
+    r.take(host_len(padded), Item::RpcHeader)
+}
+
+/// Whether a credential of RPCSEC_GSS leaves the arguments as they are.
+fn is_plain(credential: &[u8]) -> bool {
+    let mut r = Reader::new(credential);
+    let mut word = || r.u32(Item::RpcHeader);
+    // Version, procedure, sequence number, service.
+    let (Ok(_), Ok(procedure), Ok(_), Ok(service)) = (word(), word(), word(), word()) else {
+        return false;
+    };
+    procedure == GSS_DATA && service == GSS_NONE
+}
