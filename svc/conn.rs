@@ -50,7 +50,11 @@ use crate::{
                 patiently,
                 Patience, //
             },
-            ratelimit::limited, //
+            ratelimit::limited,
+            work::{
+                cancel_delayed_sync,
+                xprtiod, //
+            }, //
         },
         rdma::{
             client::{
@@ -105,6 +109,8 @@ use crate::{
     },
 };
 use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
     new_spinlock,
     page::PAGE_SIZE,
     prelude::*,
@@ -120,8 +126,15 @@ use kernel::{
         SetOnce,
         SpinLock, //
     },
-    time::msecs_to_jiffies, //
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
 };
+
+/// How long a connection is left on which a Call was dropped before any was answered.
+const UNANSWERED_MS: u32 = 2_000;
 
 /// How long a client may take nothing of what is sent to it while service threads wait to send
 /// more.
@@ -173,9 +186,7 @@ pub(super) struct Chan {
     pub(super) params: Params,
     pub(super) sq: Arc<Sq>,
     handle: Handle<Conn>,
-    events: Arc<ConnEvents>,
-    /// Whether the client has had an answer, and with it its credits.
-    pub(super) answered: Atomic<bool>,
+    pub(super) events: Arc<ConnEvents>,
     #[pin]
     inbox: SpinLock<Inbox>,
     #[pin]
@@ -219,7 +230,6 @@ impl Chan {
                 sq,
                 handle,
                 events,
-                answered: Atomic::new(false),
                 inbox <- new_spinlock!(Inbox {
                     messages: RecvList::new(),
                     pulled,
@@ -356,24 +366,50 @@ impl QpHandler for Chan {
     }
 }
 
-/// What the CM and device removal call.
+/// What the CM, device removal and the timer call.
+#[pin_data]
 pub(super) struct ConnEvents {
     established: Atomic<bool>,
     lost: Atomic<bool>,
+    /// Whether the client has had an answer, and with it its credits.
+    answered: Atomic<bool>,
     conn: SetOnce<(Handle<Conn>, Arc<Sq>)>,
+    #[pin]
+    unanswered: DelayedWork<ConnEvents>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for ConnEvents { self.unanswered }
+}
+
+impl WorkItem for ConnEvents {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if !this.answered.load(Relaxed) {
+            this.lose();
+        }
+    }
 }
 
 impl ConnEvents {
     /// Of a connection that nobody knows yet.
     pub(super) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(
-            ConnEvents {
+        Arc::pin_init(
+            pin_init!(ConnEvents {
                 established: Atomic::new(false),
                 lost: Atomic::new(false),
+                answered: Atomic::new(false),
                 conn: SetOnce::new(),
-            },
+                unanswered <- new_delayed_work!("rpcrdma_rs: unanswered"),
+            }),
             GFP_KERNEL,
-        )?)
+        )
+    }
+
+    /// The client gets an answer.
+    pub(super) fn answer(&self) {
+        self.answered.store(true, Relaxed);
     }
 
     /// Tells where to report to, and reports what has happened already.
@@ -499,6 +535,7 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
+        cancel_delayed_sync(&self.chan.events);
         self.chan.sq.close();
         // From here on no completion runs, and no device touches memory.
         self.qp.close();
@@ -565,11 +602,14 @@ impl Connection for Conn {
     /// The service drops a Call without an answer if it has that of an earlier connection in
     /// process still, and leaves it to the client to ask again after a while. Before the first
     /// answer a client has one credit (RFC 8166, section 3.3.1), so no other Call would come until
-    /// then: it shall ask at once.
+    /// then. It shall ask sooner; not at once, since some do that without a pause.
     fn release(this: &SvcXprt<Self>, call: RecvBox<CallState>) {
         this.chan.release_receive(&this.qp, call);
-        if !this.chan.answered.load(Relaxed) {
-            this.chan.fail();
+        let events = &this.chan.events;
+        if !events.answered.load(Relaxed) && !this.chan.is_closing() {
+            let delay = msecs_to_jiffies(UNANSWERED_MS);
+            // If it is queued already, that will do.
+            let _ = xprtiod().enqueue_delayed(events.clone(), delay);
         }
     }
 

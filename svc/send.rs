@@ -95,10 +95,7 @@ use crate::{
     },
 };
 use core::ops::Range;
-use kernel::{
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::prelude::*;
 
 /// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
 #[pin_data]
@@ -376,7 +373,7 @@ impl Conn {
         let sqes = ctx.transfer.sqes().saturating_add(1);
         match self.reserve(sqes) {
             Ok(reservation) => {
-                self.chan().answered.store(true, Relaxed);
+                self.chan().events.answer();
                 self.post_reserved(ctx, len, invalidate, reservation)
             }
             Err(e) => {
