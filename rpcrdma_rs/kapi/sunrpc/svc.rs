@@ -556,6 +556,10 @@ impl<T> Handle<T> {
     ///
     /// For device removal, when there may be no thread left.
     pub(crate) fn close_now(&self) {
+        if self.0.test(bindings::XPT_DEAD) {
+            // Closed, and perhaps without its namespace.
+            return;
+        }
         // SAFETY: The memory is a `struct svc_xprt`; one that is dead or unknown to sunrpc is
         // BUSY, and then the call only marks it.
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
