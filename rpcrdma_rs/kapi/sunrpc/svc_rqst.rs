@@ -335,6 +335,11 @@ impl Delivered<'_> {
             // No IP protocol carries this.
             (*rqstp).rq_prot = bindings::RPCRDMA_SHIM_IPPROTO_MAX;
             bindings::svc_xprt_copy_addrs(rqstp, xprt);
+            // What the thread did before may have been from this machine.
+            bindings::clear_bit(
+                bindings::RQ_LOCAL as ffi::c_ulong,
+                addr_of_mut!((*rqstp).rq_flags),
+            );
             // A peer needs privileges to open a queue pair; ports tell nothing.
             bindings::set_bit(
                 bindings::RQ_SECURE as ffi::c_ulong,
