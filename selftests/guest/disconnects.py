@@ -13,7 +13,7 @@ import os
 import random
 import time
 
-from faultio import Churn, force_disconnect
+from faultio import Churn, force_disconnect, grows
 from nfstest import LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
@@ -60,13 +60,6 @@ def from_server(families):
 def connections(folder):
     """How often the mount has connected."""
     return counters(folder)["connect_count"]
-
-
-def grows(folder, name, value, end):
-    """Wait until a counter of the mount is beyond `value`."""
-    while counters(folder)[name] <= value:
-        expect_that(f"{folder}: {name} stays {value}", time.monotonic() < end)
-        time.sleep(0.01)
 
 
 def comes_back(folder, before, useless):
@@ -116,9 +109,8 @@ def injected(count, side):
         raise Skip("the kernel has no CONFIG_FAIL_SUNRPC")
     # A server sends as a client, too: callbacks. (For those the C module has no such operation,
     # and sunrpc calls it nevertheless.)
-    ours = side == "server" and os.environ.get("SERVER_MODULE") == "rust"
-    ignored = {"client": "Y" if side == "server" and not ours else "N",
-               "server": "Y" if side == "client" else "N"}
+    sends = side == "client" or os.environ["SERVER_MODULE"] == "rust"
+    ignored = {"client": "N" if sends else "Y", "server": "N" if side == "server" else "Y"}
     churns = [Churn(f"{folder}/injected-{version}-{i}", flags)
               for folder, (version, _) in MOUNTS.items() for i, flags in enumerate((0, os.O_DIRECT))]
     begun, before = time.monotonic(), sum(map(connections, MOUNTS))

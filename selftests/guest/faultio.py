@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from nfstest import EXPORT, SERVER, data, expect, expect_that, shell
+from nfstest import EXPORT, SERVER, counters, data, expect, expect_that, shell
 
 DISK = f"""
 modprobe -a loop ext4
@@ -95,6 +95,13 @@ def break_transports(address):
         write_in_time(path, address)
         found += 1
     return found
+
+
+def grows(folder, name, value, end):
+    """Wait until a counter of the mount is beyond `value`."""
+    while counters(folder)[name] <= value:
+        expect_that(f"{folder}: {name} stays {value}", time.monotonic() < end)
+        time.sleep(0.01)
 
 
 def force_disconnect(address):

@@ -333,8 +333,7 @@ def with_payload(call, results, verifier=b"", behind=b"", payload=None):
     """A reply to READ in its Write chunk: another verifier, other results up to the payload, and
     something behind them."""
     chunk = call.push(call.head.writes[0], call.payload if payload is None else payload)
-    call.reply(wire.u32(call.xid, 1, 0, 0) + wire.opaque(verifier) + wire.u32(0) + results + behind,
-               writes=[chunk])
+    call.reply(wire.accepted(call.xid, 0, results + behind, verifier), writes=[chunk])
 
 
 @spoiled("READ without attributes", READ, "ok", MIXED)

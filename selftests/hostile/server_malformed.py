@@ -124,21 +124,19 @@ def overlapping_positions(server):
 @case("Read chunk inside of the RPC header")
 def chunk_in_header(server):
     # A credential of AUTH_SYS, and one of RPCSEC_GSS for a context that nobody has made.
-    unix = wire.u32(1, 5) + b"guest\0\0\0" + wire.u32(0, 0, 0)
-    gss = wire.u32(1, 0, 1, 1, 16) + bytes(16)
-    for flavor, credential in (1, unix), (6, gss):
-        verifier = wire.u32(0, 0) if flavor == 1 else wire.u32(6, 28) + bytes(28)
-        for position in range(8, 32 + len(credential) + len(verifier) + 4, 12):
+    gss = wire.u32(6) + wire.opaque(wire.u32(1, 0, 1, 1) + wire.opaque(bytes(16)))
+    gss += wire.u32(6) + wire.opaque(bytes(28))
+    for cred, wanted in (wire.auth_sys(), "reply"), (gss, "reply|dropped|closed"):
+        for position in range(8, 24 + len(cred) + 4, 12):
             xid = next(XIDS)
-            whole = wire.u32(xid, 0, 2, 100003, 3, 0, flavor, len(credential)) + credential + verifier
+            whole = wire.call(xid, 0, cred=cred)
             part = whole[position:position + 8]
             region = server.device.region(PAGE, part + bytes(PAGE - len(part)))
             reads = [Segment(region.rkey, max(len(part), 4), region.address, position)]
             inline = whole[:position] + whole[position + 8:]
             with server.connect() as client:
                 call = wire.header(xid, wire.MSG, reads=reads) + inline
-                server.expect(client.exchange(call), "reply|dropped|closed|" + BAD_READ,
-                              "reply" if flavor == 1 else "reply|dropped|closed")
+                server.expect(client.exchange(call), "reply|dropped|closed|" + BAD_READ, wanted)
             region.close()
 
 

@@ -198,9 +198,9 @@ def null(xid):
     return call(xid, 0)
 
 
-def accepted(xid, status=0, results=b""):
-    """An RPC Reply with an empty verifier."""
-    return u32(xid, REPLY, 0, 0, 0, status) + results
+def accepted(xid, status=0, results=b"", verifier=b""):
+    """An RPC Reply; the body of its verifier is empty by default."""
+    return u32(xid, REPLY, 0, 0) + opaque(verifier) + u32(status) + results
 
 
 def results(data, xid):
