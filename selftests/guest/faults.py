@@ -126,24 +126,34 @@ def interrupted():
     expect_that("it took the RPC layer's timer", seconds < 45 or MODULE == "c")
 
 
-def soft_mount():
-    """A soft mount gives up in time, and works again when the link does."""
-    folder = "/mnt/soft"
+def short_timeouts():
+    """A soft mount gives up in time, and works again when the link does. A hard one goes on, though
+    its READ has then waited for several times its timeout: the new connection is not to blame."""
+    folder, hard = "/mnt/soft", "/mnt/hard"
     mount("3", "ipv6", folder, "soft,timeo=30,retrans=1,noac,nosharecache")
+    mount("3", "ipv4", hard, "timeo=10,retrans=1,nosharecache")
     write_file(f"{folder}/soft", data(MIB, 3))
     fd = os.open(f"{folder}/soft", os.O_RDONLY | os.O_DIRECT)
     memory = mmap.mmap(-1, MIB)
+    reader = threading.Thread(target=read_file, args=(f"{hard}/soft", os.O_DIRECT), daemon=True)
     with no_link():
+        reader.start()
         started, error = time.monotonic(), 0
         try:
             os.preadv(fd, [memory], 0)
         except OSError as failure:
             error = failure.errno
         seconds = time.monotonic() - started
+        begun, connections = time.monotonic(), counters(hard)["connect_count"]
     expect_that(f"READ ended with {errno.errorcode.get(error, error)}",
                 error in (errno.ETIMEDOUT, errno.EIO))
     expect_that(f"it took {seconds:.0f} s", seconds < 60)
     print(f"{errno.errorcode[error]} after {seconds:.1f} s")
+    reader.join(60)
+    expect_that("the hard mount's READ has not ended 60 s after the link was up",
+                not reader.is_alive())
+    print(f"read from the hard mount after {time.monotonic() - begun:.1f} s and "
+          f"{counters(hard)['connect_count'] - connections} connections")
     for _ in range(60):
         try:
             expect("bytes read", os.preadv(fd, [memory], 0), MIB)
@@ -153,6 +163,7 @@ def soft_mount():
     expect_that("content once the link is up", memory[:] == data(MIB, 3))
     os.close(fd)
     umount(folder)
+    umount(hard)
 
 
 def server_killed(folder):
@@ -200,8 +211,8 @@ def main():
         under_io(folder, nfsd_restarted)
     with case("connection broken while the server is at work on a WRITE of version 3"):
         interrupted()
-    with case("soft mount: an error in time, and recovery"):
-        soft_mount()
+    with case("short timeouts: an error of a soft mount in time, and recovery"):
+        short_timeouts()
     with case("server killed under I/O, and back"):
         server_killed(folder)
     with case("unmount"):

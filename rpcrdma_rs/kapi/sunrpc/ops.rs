@@ -342,11 +342,16 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
-    unsafe extern "C" fn timer(xprt: *mut bindings::rpc_xprt, _task: *mut bindings::rpc_task) {
-        // An RPC timed out, and a connection has no keep-alive of its own: find out.
+    /// As for `alloc_slot`; `task` must have waited for the Reply to its request.
+    unsafe extern "C" fn timer(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
+        // An RPC timed out, and a connection has no keep-alive of its own: find out. But one of
+        // a soft mount may have waited for the connection most of its time.
         // SAFETY: By the safety requirement.
-        unsafe { bindings::xprt_force_disconnect(xprt) };
+        unsafe {
+            if Slot::<T>::from_rqst((*task).tk_rqstp).had_its_time() {
+                bindings::xprt_force_disconnect(xprt);
+            }
+        }
     }
 
     /// # Safety

@@ -29,6 +29,11 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::SpinLock,
+    time::{
+        msecs_to_jiffies,
+        Jiffies,
+        NSEC_PER_MSEC, //
+    },
     types::Opaque, //
 };
 
@@ -39,7 +44,16 @@ use super::{
     },
     xdr_buf::XdrBuf, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::jiffies, //
+};
+
+/// Whether the time `a` is earlier than `b`, in jiffies, which wrap around.
+fn time_before(a: Jiffies, b: Jiffies) -> bool {
+    // CAST: The distance has a sign.
+    (a.wrapping_sub(b) as isize) < 0
+}
 
 /// Memory that sunrpc encodes a Call into or that a Reply is decoded from.
 ///
@@ -224,7 +238,12 @@ impl<T: XprtOps> Slot<T> {
         unsafe { (*self.as_rqst()).rq_connect_cookie }
     }
 
-    /// Notes that the Call, all of it, is about to be sent.
+    /// Notes that the Call, all of it, is about to be sent, and sees to it that it has the time of
+    /// a first attempt.
+    ///
+    /// sunrpc's clock runs without a connection as well. A request that has waited longer than its
+    /// timeout would time out at once, and have the connection broken that it came on, the next
+    /// one too, and so on. The deadline of a soft mount is kept; see [`Self::had_its_time`].
     pub(crate) fn note_sent(&self) {
         let rqst = self.as_rqst();
         // SAFETY: The caller is in `->send_request`, which has these fields to itself.
@@ -232,6 +251,38 @@ impl<T: XprtOps> Slot<T> {
             (*rqst).rq_xtime = bindings::ktime_get();
             (*rqst).rq_xmit_bytes_sent += (*rqst).rq_snd_buf.len as usize;
         }
+        // SAFETY: A request that is sent has its task.
+        let flags = unsafe { (&raw const (*(*rqst).rq_task).tk_flags).read_volatile() };
+        if u32::from(flags) & (bindings::RPC_TASK_SOFT | bindings::RPC_TASK_TIMEOUT) != 0 {
+            return;
+        }
+        let earliest = jiffies().wrapping_add(self.first_timeout());
+        // SAFETY: An aligned word. Another may send for the task, which may put its deadline off
+        // itself meanwhile; a lost race costs one connection.
+        unsafe {
+            let deadline = &raw mut (*rqst).rq_majortimeo;
+            if time_before(deadline.read_volatile(), earliest) {
+                deadline.write_volatile(earliest);
+            }
+        }
+    }
+
+    /// How long a mount gives a Call before it is asked again, in jiffies.
+    fn first_timeout(&self) -> Jiffies {
+        // SAFETY: As long as the transport sees a request, it has a task, and that its client.
+        unsafe { (*(*(*(*self.as_rqst()).rq_task).tk_client).cl_timeout).to_initval }
+    }
+
+    /// Whether the Call has been on its way long enough for the connection to be blamed: for half
+    /// of what its mount allows, as clocks differ by a tick.
+    pub(super) fn had_its_time(&self) -> bool {
+        // SAFETY: Written when the Call was sent, by which it has come here.
+        let sent = unsafe { (*self.as_rqst()).rq_xtime };
+        // SAFETY: Any context will do.
+        let since = unsafe { bindings::ktime_get() }.saturating_sub(sent);
+        // CAST: Not negative, and cut.
+        let millis = (since / NSEC_PER_MSEC).clamp(0, i64::from(i32::MAX)) as u32;
+        msecs_to_jiffies(millis) >= self.first_timeout() / 2
     }
 
     /// Takes a place in the congestion window, unless it has one; `false` if there is none.
