@@ -110,8 +110,8 @@ const LIMITS: ListLimits = ListLimits {
 impl Engine {
     /// Takes in a message.
     pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: RecvBox<()>) {
-        // The connection is of use, whatever this is.
-        xprt.reset_backoff();
+        // Even if it makes no sense: the peer is there.
+        xprt.note_message();
         let (header, grant) = match decode(buffer.bytes(), &LIMITS) {
             Ok(message) if message.direction() == Direction::Call => {
                 let body = message.header_len..buffer.byte_len();

@@ -9,6 +9,7 @@ pub(crate) mod errno;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod ops;
+mod pace;
 pub(crate) mod rqst;
 pub(crate) mod svc;
 pub(crate) mod svc_bc;

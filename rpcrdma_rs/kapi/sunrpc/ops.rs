@@ -344,13 +344,12 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// As for `alloc_slot`; `task` must have waited for the Reply to its request.
     unsafe extern "C" fn timer(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
-        // An RPC timed out, and a connection has no keep-alive of its own: find out. But one of
-        // a soft mount may have waited for the connection most of its time.
         // SAFETY: By the safety requirement.
-        unsafe {
-            if Slot::<T>::from_rqst((*task).tk_rqstp).had_its_time() {
-                bindings::xprt_force_disconnect(xprt);
-            }
+        let (this, slot) =
+            unsafe { (Xprt::<T>::from_raw(xprt), Slot::from_rqst((*task).tk_rqstp)) };
+        // A connection has no keep-alive of its own: find out.
+        if this.is_to_blame(slot) {
+            this.force_disconnect();
         }
     }
 

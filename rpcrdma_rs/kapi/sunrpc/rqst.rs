@@ -42,18 +42,13 @@ use super::{
         Received,
         XprtOps, //
     },
+    pace::time_before,
     xdr_buf::XdrBuf, //
 };
 use crate::kapi::{
     bindings,
     ext::jiffies, //
 };
-
-/// Whether the time `a` is earlier than `b`, in jiffies, which wrap around.
-fn time_before(a: Jiffies, b: Jiffies) -> bool {
-    // CAST: The distance has a sign.
-    (a.wrapping_sub(b) as isize) < 0
-}
 
 /// Memory that sunrpc encodes a Call into or that a Reply is decoded from.
 ///
@@ -243,7 +238,9 @@ impl<T: XprtOps> Slot<T> {
     ///
     /// sunrpc's clock runs without a connection as well. A request that has waited longer than its
     /// timeout would time out at once, and have the connection broken that it came on, the next
-    /// one too, and so on. The deadline of a soft mount is kept; see [`Self::had_its_time`].
+    /// one too, and so on. The deadline of a soft mount is kept; see [`Xprt::is_to_blame`].
+    ///
+    /// [`Xprt::is_to_blame`]: super::xprt::Xprt::is_to_blame
     pub(crate) fn note_sent(&self) {
         let rqst = self.as_rqst();
         // SAFETY: The caller is in `->send_request`, which has these fields to itself.
@@ -268,21 +265,17 @@ impl<T: XprtOps> Slot<T> {
     }
 
     /// How long a mount gives a Call before it is asked again, in jiffies.
-    fn first_timeout(&self) -> Jiffies {
+    pub(super) fn first_timeout(&self) -> Jiffies {
         // SAFETY: As long as the transport sees a request, it has a task, and that its client.
         unsafe { (*(*(*(*self.as_rqst()).rq_task).tk_client).cl_timeout).to_initval }
     }
 
-    /// Whether the Call has been on its way long enough for the connection to be blamed: for half
-    /// of what its mount allows, as clocks differ by a tick.
-    pub(super) fn had_its_time(&self) -> bool {
-        // SAFETY: Written when the Call was sent, by which it has come here.
-        let sent = unsafe { (*self.as_rqst()).rq_xtime };
-        // SAFETY: Any context will do.
-        let since = unsafe { bindings::ktime_get() }.saturating_sub(sent);
+    /// How long ago the Call was sent, in jiffies.
+    pub(super) fn under_way(&self) -> Jiffies {
+        // SAFETY: Written when the Call was sent; any context will do for the clock.
+        let since = unsafe { bindings::ktime_get().saturating_sub((*self.as_rqst()).rq_xtime) };
         // CAST: Not negative, and cut.
-        let millis = (since / NSEC_PER_MSEC).clamp(0, i64::from(i32::MAX)) as u32;
-        msecs_to_jiffies(millis) >= self.first_timeout() / 2
+        msecs_to_jiffies((since / NSEC_PER_MSEC).clamp(0, i64::from(i32::MAX)) as u32)
     }
 
     /// Takes a place in the congestion window, unless it has one; `false` if there is none.

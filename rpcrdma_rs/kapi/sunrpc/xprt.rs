@@ -26,7 +26,10 @@ use kernel::{
         },
         Arc, //
     },
-    time::msecs_to_jiffies,
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
     types::Opaque, //
 };
 
@@ -42,6 +45,7 @@ use super::{
         OpsTable,
         XprtOps, //
     },
+    pace::Pace,
     rqst::{
         Pinned,
         Slot,
@@ -83,6 +87,7 @@ pub(crate) struct Xprt<T: XprtOps> {
     shared: Arc<Shared<T>>,
     strings: UnsafeCell<Strings>,
     timeout: UnsafeCell<bindings::rpc_timeout>,
+    pace: Pace,
     slots: core::pin::Pin<KBox<SlotPool<T>>>,
     bc: core::pin::Pin<KBox<BcPool<T>>>,
     data: T,
@@ -185,6 +190,16 @@ impl<T: XprtOps> Xprt<T> {
         unsafe { bindings::rpcrdma_shim_xprt_clear_connected(self.as_ptr()) }
     }
 
+    /// Whether a Call that timed out is a reason to break the connection: it was sent on this one,
+    /// and either has been under way for half of its mount's first timeout, or as long has nothing
+    /// come on the connection. A Call of a soft mount may have waited for the connection, or for a
+    /// credit, most of the time it had.
+    pub(super) fn is_to_blame(&self, slot: &Slot<T>) -> bool {
+        let enough = slot.first_timeout() / 2;
+        slot.connect_cookie() == self.connect_cookie()
+            && (slot.under_way() >= enough || self.pace.silence(jiffies()) >= enough)
+    }
+
     /// Has sunrpc close the connection soon. Does not sleep.
     pub(crate) fn force_disconnect(&self) {
         // SAFETY: As above.
@@ -225,19 +240,21 @@ impl<T: XprtOps> Xprt<T> {
         read_once!(self, connect_cookie)
     }
 
-    /// The pause before the next attempt to connect, in jiffies; unless a message comes on that
-    /// connection, the one after is longer. None after a connection that was of use.
-    pub(crate) fn reconnect_pause(&self) -> usize {
-        // SAFETY: Under the send lock, as the functions ask.
+    /// The pause before the next attempt to connect, in jiffies: what is left of the time that it
+    /// is to be apart from the last one. Unless a message comes on that connection, the one after
+    /// is further apart. None after a connection that was of use.
+    pub(crate) fn reconnect_pause(&self) -> Jiffies {
+        let spacing = read_once!(self, reestablish_timeout);
+        // SAFETY: Under the send lock, as the function asks.
         unsafe {
-            let pause = bindings::xprt_reconnect_delay(self.as_ptr());
             bindings::xprt_reconnect_backoff(self.as_ptr(), msecs_to_jiffies(FIRST_RECONNECT_MS));
-            pause
         }
+        self.pace.pause(jiffies(), spacing)
     }
 
-    /// The connection is of use: the next attempt to connect need not wait.
-    pub(crate) fn reset_backoff(&self) {
+    /// A message came: the connection is of use, and the next attempt to connect need not wait.
+    pub(crate) fn note_message(&self) {
+        self.pace.heard(jiffies());
         if read_once!(self, reestablish_timeout) != 0 {
             // SAFETY: An aligned word; a lost race with the back-off costs one pause.
             unsafe { (&raw mut (*self.as_ptr()).reestablish_timeout).write_volatile(0) };
@@ -301,6 +318,7 @@ impl<T: XprtOps> Xprt<T> {
             match result {
                 Ok(()) => {
                     (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
+                    self.pace.heard(jiffies());
                     (*xprt).stat.connect_count += 1;
                     (*xprt).stat.connect_time += jiffies().wrapping_sub((*xprt).stat.connect_start);
                     bindings::rpcrdma_shim_xprt_set_connected(xprt);
@@ -450,6 +468,7 @@ impl<T: XprtOps> Xprt<T> {
             (&raw mut (*this).shared).write(shared);
             (&raw mut (*this).strings).write(UnsafeCell::new(Strings::new(&server)));
             (&raw mut (*this).timeout).write(UnsafeCell::new(default_timeout()));
+            (&raw mut (*this).pace).write(Pace::new(jiffies()));
             (&raw mut (*this).slots).write(slots);
             (&raw mut (*this).bc).write(bc);
             (*xprt).timeout = (*this).timeout.get();
