@@ -315,9 +315,11 @@ impl<T: XprtOps> Xprt<T> {
         // fields are written.
         let status = unsafe {
             bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
+            // Failed or not: who is told of this attempt may ask for a disconnect by its number
+            // when the next one is under way, and would hit that.
+            (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
             match result {
                 Ok(()) => {
-                    (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
                     self.pace.heard(jiffies());
                     (*xprt).stat.connect_count += 1;
                     (*xprt).stat.connect_time += jiffies().wrapping_sub((*xprt).stat.connect_start);
