@@ -166,6 +166,32 @@ def short_timeouts():
     umount(hard)
 
 
+def outage_of_long_ago():
+    """A soft mount that gave up in an outage is used again: it does not wait for the pause of then,
+    which is longer than it has."""
+    folder = "/mnt/quiet"
+    mount("3", "ipv6", folder, "soft,timeo=30,retrans=1,noac,nosharecache")
+    write_file(f"{folder}/quiet", data(4096, 4))
+    fd = os.open(f"{folder}/quiet", os.O_RDONLY | os.O_DIRECT)
+    memory = mmap.mmap(-1, 4096)
+    failed = 0
+    with no_link():
+        for _ in range(3):
+            try:
+                os.preadv(fd, [memory], 0)
+            except OSError:
+                failed += 1
+        connections = counters(folder)["connect_count"]
+    expect("READs that failed", failed, 3)
+    grows(folder, "connect_count", connections, time.monotonic() + 40)
+    # Longer than any pause; what sunrpc does with the connection after 300 s.
+    time.sleep(16)
+    force_disconnect(SERVER["ipv6"])
+    expect("bytes read", os.preadv(fd, [memory], 0), 4096)
+    os.close(fd)
+    umount(folder)
+
+
 def server_killed(folder):
     """Power cut at the server under I/O over two mounts; it comes back."""
     other = "/mnt/faults-3"
@@ -213,6 +239,9 @@ def main():
         interrupted()
     with case("short timeouts: an error of a soft mount in time, and recovery"):
         short_timeouts()
+    if LONG:
+        with case("soft mount used again long after an outage"):
+            outage_of_long_ago()
     with case("server killed under I/O, and back"):
         server_killed(folder)
     with case("unmount"):
