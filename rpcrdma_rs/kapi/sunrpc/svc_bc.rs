@@ -28,7 +28,10 @@ use super::{
 use core::{
     cell::UnsafeCell,
     marker::PhantomData,
-    ptr::addr_of_mut, //
+    ptr::{
+        addr_of_mut,
+        null_mut, //
+    }, //
 };
 use kernel::{
     error::to_result,
@@ -37,6 +40,10 @@ use kernel::{
         c_ulong, //
     },
     prelude::*,
+    sync::atomic::{
+        Atomic,
+        Full, //
+    },
     time::msecs_to_jiffies, //
 };
 
@@ -223,8 +230,7 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
     }
     let this = xprt.cast::<CallbackXprt>();
     // SAFETY: The memory is ours and has the size; the strings are part of it or static. The
-    // server transport is live, and we are the only ones who set its backchannel up, as the
-    // service does this one at a time.
+    // server transport is live.
     unsafe {
         addr_of_mut!((*this).timeout).write(bindings::rpc_timeout {
             to_initval: msecs_to_jiffies(TIMEOUT_MS),
@@ -253,7 +259,14 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
         // that the client transport was made with is the caller's.
         bindings::xprt_get(xprt);
         (*xprt).bc_xprt = args.bc_xprt;
-        addr_of_mut!((*args.bc_xprt).xpt_bc_xprt).write_volatile(xprt);
+        // Two clients on one connection may have theirs set up at the same time, and so may whoever
+        // writes to `add_xprt` in sysfs: callbacks go by the first.
+        let published = Atomic::from_ptr(addr_of_mut!((*args.bc_xprt).xpt_bc_xprt));
+        if published.cmpxchg(null_mut(), xprt, Full).is_err() {
+            // Nobody has seen it.
+            CallbackOps::<T>::destroy(xprt);
+            return Err(EEXIST);
+        }
     }
     Ok(xprt)
 }
