@@ -157,7 +157,7 @@ impl<T: XprtOps> OpsTable<T> {
         get_srcport: Some(Self::get_srcport),
         buf_alloc: Some(Self::buf_alloc),
         buf_free: Some(Self::buf_free),
-        prepare_request: None,
+        prepare_request: Some(Self::prepare_request),
         send_request: Some(Self::send_request),
         abort_send_request: None,
         wait_for_reply_request: Some(bindings::xprt_wait_for_reply_request_def),
@@ -312,6 +312,29 @@ impl<T: XprtOps> OpsTable<T> {
                 T::release_buffers(this, slot);
             }
         }
+    }
+
+    /// Called for the Call and the answer of a request when it has been encoded: anew, if there was
+    /// a Reply that sunrpc could not use. What that was received in is of the old connection, whose
+    /// device it keeps, and is not read any more once the answer's head is the request's own again.
+    ///
+    /// # Safety
+    ///
+    /// The task of `rqst` must run, the request not be in the receive queue when `buf` is its
+    /// answer.
+    unsafe extern "C" fn prepare_request(
+        rqst: *mut bindings::rpc_rqst,
+        buf: *mut bindings::xdr_buf,
+    ) -> c_int {
+        // SAFETY: By the safety requirement. Those of the backchannel have no answer.
+        unsafe {
+            if buf == &raw mut (*rqst).rq_rcv_buf && (*buf).head[0].iov_base == (*rqst).rq_rbuffer {
+                if let Some(reply) = Slot::<T>::from_rqst(rqst).take_reply() {
+                    T::release_reply(Xprt::from_raw((*rqst).rq_xprt), reply);
+                }
+            }
+        }
+        0
     }
 
     /// # Safety

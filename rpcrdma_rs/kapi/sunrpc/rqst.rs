@@ -99,8 +99,9 @@ impl Drop for RpcBuf {
 /// * `rqst` is sunrpc's; of the fields below only `data` is used by several threads.
 /// * `call` and `answer` change in `->buf_alloc` only, when the slot's owner has no message
 ///   in them yet.
-/// * `reply` changes in [`Pinned::complete`] and in `->free_slot` only. One of the two at a
-///   time: a slot is not freed while it is pinned.
+/// * `reply` changes in [`Pinned::complete`], in `->free_slot` and in `->prepare_request` of an
+///   answer. One at a time: a slot is neither freed nor encoded while it is pinned, and one that
+///   is not in the receive queue cannot be pinned.
 /// * `pinned` is whether there is a [`Pinned`] for it, of which there is one at a time. It
 ///   changes under the transport's queue lock.
 /// * `next` belongs to the pool.
@@ -182,7 +183,7 @@ impl<T: XprtOps> Slot<T> {
     ///
     /// # Safety
     ///
-    /// Only for `->free_slot` of this slot.
+    /// Only for `->free_slot` and `->prepare_request` of this slot; nobody may read the answer.
     pub(super) unsafe fn take_reply(&self) -> Option<T::Reply> {
         // SAFETY: By the invariants nobody else uses the field now.
         unsafe { (*self.reply.get()).take() }
