@@ -34,18 +34,20 @@ module! {
 /// What is registered while the module is loaded.
 ///
 /// The fields are dropped, that is unregistered, in the order they are written: first nothing
-/// new comes in, last the devices are let go.
+/// new comes in, last the devices are let go, and the end of what was freed is waited for.
 struct RpcRdma {
     _client: clnt::Registration,
     _server: svc::Registration,
     _client_tunables: kapi::sysctl::Registration,
     _server_tunables: kapi::sysctl::Registration,
     _devices: kapi::rdma::client::Registration,
+    _queue: kapi::ext::work::OwnQueue,
 }
 
 impl RpcRdma {
     /// Registers everything, or nothing.
     fn register(module: &'static ThisModule) -> Result<Self> {
+        let queue = kapi::ext::work::OwnQueue::new()?;
         let devices = kapi::rdma::client::Registration::new()?;
         // Before the tunables, whose names may be taken as well: the class tells by whom.
         let client = clnt::register()?;
@@ -56,6 +58,7 @@ impl RpcRdma {
             _client_tunables: clnt::tunables::register()?,
             _server_tunables: svc::tunables::register()?,
             _devices: devices,
+            _queue: queue,
         })
     }
 }

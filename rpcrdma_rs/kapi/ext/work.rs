@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A work queue that makes progress under memory pressure, and cancelling of work.
+//! Work queues: sunrpc's and the module's own; and cancelling of work.
 //!
 //! Work items themselves are the kernel crate's `Work` and `DelayedWork`.
 
+use core::ptr::null_mut;
+
 use kernel::{
-    sync::Arc,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
     workqueue::{
         HasDelayedWork,
         Queue,
+        RawWorkItem,
         Work,
         WorkItem, //
     },
@@ -21,6 +32,54 @@ pub(crate) fn xprtiod() -> &'static Queue {
     // SAFETY: sunrpc makes the queue before any of its users can be loaded and destroys it
     // after the last is gone; the variable is not written in between.
     unsafe { Queue::from_raw(bindings::xprtiod_workqueue) }
+}
+
+/// The module's own queue, while there is an [`OwnQueue`].
+static OWN: Atomic<*mut bindings::workqueue_struct> = Atomic::new(null_mut());
+
+/// The module's own queue, for work that the end of the module has to wait for. Dropping it does
+/// that, and ends the queue; who enqueues there must be gone.
+pub(crate) struct OwnQueue(());
+
+impl OwnQueue {
+    /// Makes the queue. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        let name = c"rpcrdma_rs".as_char_ptr();
+        // SAFETY: The name is a format without arguments.
+        let queue =
+            unsafe { bindings::alloc_workqueue_noprof(name, bindings::wq_flags_WQ_UNBOUND, 0) };
+        if queue.is_null() {
+            return Err(ENOMEM);
+        }
+        OWN.store(queue, Release);
+        Ok(OwnQueue(()))
+    }
+
+    /// Has `work` run soon, on a thread that may sleep. Any context.
+    ///
+    /// The module's references must keep the queue: something of the module's that others use is
+    /// left, and the module with it.
+    pub(crate) fn enqueue<W>(work: W) -> W::EnqueueOutput
+    where
+        W: RawWorkItem<0> + Send + 'static,
+    {
+        let queue = OWN.load(Acquire);
+        assert!(!queue.is_null());
+        // SAFETY: The queue is there until `drop`, when nobody calls this any more.
+        unsafe { Queue::from_raw(queue) }.enqueue(work)
+    }
+}
+
+impl Drop for OwnQueue {
+    fn drop(&mut self) {
+        // SAFETY: Made by `new`. Waits for what runs or is to run.
+        unsafe { bindings::destroy_workqueue(OWN.load(Acquire)) };
+        OWN.store(null_mut(), Release);
+    }
 }
 
 /// Takes `this` back from its queue if it waits there or for its timer, and waits for it if it

@@ -18,6 +18,9 @@
 //!  free               the data is dropped, which ends all callbacks; then the memory goes
 //! ```
 //!
+//! The last reference to a connection may go under a spin lock: that of a session of NFSv4 does,
+//! under nfsd's `client_lock`. So its data, which waits for the device, is dropped by a work item.
+//!
 //! # What callbacks hold
 //!
 //! Completions and connection events must reach the transport, which in turn owns the queue
@@ -29,7 +32,10 @@
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
 use super::{
-    super::bindings,
+    super::{
+        bindings,
+        ext::work::OwnQueue, //
+    },
     addr::SockAddr,
     net::Net,
     svc_ops::{
@@ -63,7 +69,13 @@ use kernel::{
         },
         Arc, //
     },
-    types::Opaque, //
+    types::Opaque,
+    workqueue::{
+        impl_has_work,
+        new_work,
+        Work,
+        WorkItem, //
+    },
 };
 
 /// A server transport class: how sunrpc finds a transport by name and makes a listener.
@@ -208,16 +220,46 @@ impl Origin<'_> {
 
 /// The memory of a transport. Its first field is what sunrpc sees.
 #[repr(C)]
+#[pin_data]
 struct Shell<T> {
     xprt: Opaque<bindings::svc_xprt>,
     /// How many [`Crowded`] there are. Beside the data: `xpo_has_wspace` is called on behalf of
     /// handles as well, when the data may be gone.
     crowded: Atomic<u32>,
-    /// `Some` from construction until `xpo_free`.
+    /// `Some` from construction until after `xpo_free`.
     data: UnsafeCell<Option<T>>,
+    /// Enqueued once, by `xpo_free` of a connection.
+    #[pin]
+    freeing: Work<Shell<T>>,
+}
+
+// SAFETY: The data is changed by one thread, before there is a reference or when none is left; the
+// rest may be used from any thread.
+unsafe impl<T: Send + Sync> Send for Shell<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for Shell<T> {}
+
+impl_has_work! {
+    impl{T} HasWork<Self> for Shell<T> { self.freeing }
+}
+
+impl<T: Send + Sync + 'static> WorkItem for Shell<T> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.free();
+    }
 }
 
 impl<T> Shell<T> {
+    /// Drops the data. Called once, when no reference is left.
+    fn free(&self) {
+        // SAFETY: Nobody else looks at the data then. Handles may be in use while it is dropped;
+        // they do not look at it either.
+        drop(unsafe { (*self.data.get()).take() });
+    }
+
     fn test(&self, bit: ffi::c_uint) -> bool {
         // SAFETY: The shell is initialised; sunrpc changes the word by atomic operations.
         let flags = unsafe { addr_of_mut!((*self.xprt.get()).xpt_flags).read_volatile() };
@@ -315,6 +357,17 @@ impl<T: Listener> SvcXprt<T> {
 }
 
 impl<T: Connection> SvcXprt<T> {
+    /// The last step of a connection: `xpo_free`, in any context.
+    ///
+    /// # Safety
+    ///
+    /// Called once, when the reference count has come to zero.
+    pub(super) unsafe extern "C" fn free_later_thunk(xprt: *mut bindings::svc_xprt) {
+        // SAFETY: By the requirement. It was not enqueued before. The reference to the module that
+        // the transport has is given up after this.
+        let _ = OwnQueue::enqueue(unsafe { Self::take_shell(xprt) });
+    }
+
     /// Makes a connection, whose data `build` makes. May sleep.
     ///
     /// # Errors
@@ -339,18 +392,19 @@ impl<T: Connection> SvcXprt<T> {
     }
 }
 
-impl<T: Send + Sync> SvcXprt<T> {
+impl<T: Send + Sync + 'static> SvcXprt<T> {
     fn new(
         origin: Origin<'_>,
         ops: &'static bindings::svc_xprt_ops,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<ARef<Self>> {
-        let shell = Arc::new(
-            Shell {
+        let shell = Arc::pin_init(
+            pin_init!(Shell {
                 xprt: Opaque::uninit(),
                 crowded: Atomic::new(0),
                 data: UnsafeCell::new(None),
-            },
+                freeing <- new_work!("rpcrdma_rs: free"),
+            }),
             GFP_KERNEL,
         )?;
         let xprt = shell.xprt.get();
@@ -402,17 +456,22 @@ impl<T: Send + Sync> SvcXprt<T> {
         xprt
     }
 
-    /// The last step of a transport: `xpo_free`.
-    ///
     /// # Safety
     ///
     /// Called once, when the reference count has come to zero.
-    pub(super) unsafe extern "C" fn free_thunk(xprt: *mut bindings::svc_xprt) {
+    unsafe fn take_shell(xprt: *mut bindings::svc_xprt) -> Arc<Shell<T>> {
         // SAFETY: The count stood for this reference, see `new`.
-        let shell = unsafe { Arc::from_raw(xprt.cast::<Shell<T>>().cast_const()) };
-        // SAFETY: No reference is left, so nobody else looks at the data. Handles may be in
-        // use while it is dropped; they do not look at it either.
-        drop(unsafe { (*shell.data.get()).take() });
+        unsafe { Arc::from_raw(xprt.cast::<Shell<T>>().cast_const()) }
+    }
+
+    /// The last step of a listener: `xpo_free`. May sleep.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take_shell`].
+    pub(super) unsafe extern "C" fn free_thunk(xprt: *mut bindings::svc_xprt) {
+        // SAFETY: By the requirement.
+        unsafe { Self::take_shell(xprt) }.free();
     }
 
     /// What a connection accepted by this listener is made from.

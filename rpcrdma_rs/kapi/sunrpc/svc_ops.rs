@@ -202,7 +202,7 @@ impl<T: Connection> ConnectionOps<T> {
         xpo_result_payload: Some(Self::result_payload),
         xpo_release_ctxt: Some(Self::release_ctxt),
         xpo_detach: Some(Self::detach),
-        xpo_free: Some(SvcXprt::<T>::free_thunk),
+        xpo_free: Some(SvcXprt::<T>::free_later_thunk),
         xpo_kill_temp_xprt: Some(kill_temp_xprt),
         ..NO_OPS
     };
