@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import roce
 import second
-from nfstest import EXPORT, SERVER, Delta, case, contents, expect, expect_that, mount, \
+from nfstest import EXPORT, SERVER, Delta, Skip, case, contents, expect, expect_that, mount, \
     read_file, shell, transports, umount
 
 CLIENT = "192.168.88.1"
@@ -293,6 +293,17 @@ def views():
         expect("addresses", set(found) if RUST_SERVER else set(found) & {CLIENT}, {CLIENT})
 
 
+def one_each():
+    """sunrpc is asked in sysfs to set up the callbacks of connections that have theirs."""
+    if not RUST_SERVER:
+        raise Skip("the C server forgets the first, which then stays for good")
+    there = "/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma"
+    asked = shell(f"""peer 'for xprt in {there}; do
+        echo $(dirname $xprt); echo 1 >$(dirname $xprt)/add_xprt; done 2>&1; true'""")
+    expect_that("there are no callback transports", asked)
+    expect(f"refusals in {asked}", asked.count("File exists"), asked.count("/xprt-switches/"))
+
+
 def test_recalls(opened):
     """Many, and many at once."""
     with case("delegations are handed out over versions 4.1 and 4.2"):
@@ -331,6 +342,8 @@ def test_recalls(opened):
         print(f"windows: client {before}, server's callback transports {windows('peer')}")
     with case("sysfs and debugfs show the server's callback transports"):
         views()
+    with case("a connection has one callback transport"):
+        one_each()
 
 
 def test_capture(opened, job):
