@@ -439,6 +439,39 @@ def _late_killed(mount):
         raise Failed("RDMA Write after the process was killed was allowed")
 
 
+@TABLE.case("Reply with SYSTEM_ERR, and then nobody: nothing of the old connection is kept")
+def _unusable(mount):
+    """While the call is sent again, and the server is silent, the client has one connection in
+    the making; what the Reply was received in would keep the other one's device."""
+    asked, over = threading.Event(), threading.Event()
+
+    def spoil(call):
+        call.reply(wire.accepted(call.xid, 5))
+        asked.set()
+        over.wait(10)
+        hang_up(call)
+
+    module = {"c": "[rpcrdma]", "rust": "[rpcrdma_rs]"}[mount.kind]
+    mount.fake.answer_next(GETATTR, spoil)
+    task = POOL.submit(mount.getattr)
+    if not asked.wait(10):
+        raise Failed("the client never sent GETATTR")
+    counts = []
+    for _ in range(15):
+        time.sleep(0.1)
+        shown = subprocess.run(["rdma", "resource", "show", "pd"], check=True, text=True,
+                               stdout=subprocess.PIPE).stdout
+        counts.append(shown.count(module))
+    over.set()
+    try:
+        task.result(PATIENCE)
+    except OSError as error:
+        mount.notes.append(errno.errorcode[error.errno])
+    mount.notes.append(f"PDs: {counts}")
+    if max(counts) > 1:
+        raise Failed(f"{module} has had {counts} PDs, while one connection was being made")
+
+
 # What the process has in its buffer when its system call has failed, and what the
 # server writes.
 KEPT, LATE = b"\xc3" * 8192, b"\x5a" * 8192
