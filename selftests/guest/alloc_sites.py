@@ -11,8 +11,8 @@ import re
 import struct
 from dataclasses import dataclass
 
-# Functions outside of the module that allocate. Those of ib_core, rdma_cm, sunrpc and
-# sysctl allocate on our behalf.
+# Functions outside of the module that allocate. Those of ib_core, rdma_cm, sunrpc, sysctl and
+# the workqueues allocate on our behalf.
 MEMORY = re.compile(
     r"(rust_helper_)?k?v?realloc_node_align(_noprof)?|(rust_helper_)?k(v)?realloc\w*|"
     r"__kmalloc\w*|__kvmalloc\w*|kmem_cache_alloc\w*|_*alloc_pages\w*|v[mz]alloc\w*|kstrdup|"
@@ -21,7 +21,7 @@ ON_BEHALF = re.compile(
     r"__?ib_alloc_(cq|cq_any|pd)|ib_alloc_mr|ib_create_qp\w*|ib_register_client|"
     r"__rdma_create_kernel_id|rdma_(accept|bind_addr|connect|create_qp|destroy_id|disconnect|"
     r"listen|resolve_addr|resolve_route)|rdma_rw_ctx_init_bvec|register_sysctl_sz|"
-    r"xprt_alloc|xprt_alloc_slot")
+    r"xprt_alloc|xprt_alloc_slot|alloc_workqueue\w*")
 # Functions of the module that pass an allocation on: generic code of the kernel crate, and
 # wrappers of inline functions of C.
 PASS_ON = re.compile(r"rpcrdma_shim_|kernel::alloc|::allocator|::kbox|::kvec|krealloc")
