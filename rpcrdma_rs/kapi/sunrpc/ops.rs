@@ -365,11 +365,10 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; `task` must have waited for the Reply to its request.
-    unsafe extern "C" fn timer(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
+    /// As for `buf_alloc`; `task` must have waited for the Reply to its request.
+    unsafe extern "C" fn timer(_xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
         // SAFETY: By the safety requirement.
-        let (this, slot) =
-            unsafe { (Xprt::<T>::from_raw(xprt), Slot::from_rqst((*task).tk_rqstp)) };
+        let (this, slot) = unsafe { Self::of_task(task) };
         // A connection has no keep-alive of its own: find out.
         if this.is_to_blame(slot) {
             this.force_disconnect();

@@ -361,7 +361,7 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// # Safety
     ///
-    /// Called once, when the reference count has come to zero.
+    /// As for [`Self::take_shell`].
     pub(super) unsafe extern "C" fn free_later_thunk(xprt: *mut bindings::svc_xprt) {
         // SAFETY: By the requirement. It was not enqueued before. The reference to the module that
         // the transport has is given up after this.
