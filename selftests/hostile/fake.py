@@ -243,12 +243,15 @@ class FakeServer(threading.Thread):
         self.orders = queue.Queue()
         self.plan = None
         self.spoiled = None
+        # How often the call came that was answered by a plan.
+        self.times = 0
         self.last = {}
         self.errors = []
 
     def answer_next(self, proc, spoil):
         """Answer the next call of `proc` by spoil(call)."""
         self.spoiled = None
+        self.times = 0
         self.plan = (proc, spoil)
 
     def do(self, action):
@@ -310,9 +313,10 @@ class FakeServer(threading.Thread):
         self.last[call.proc] = call
         if self.plan and self.plan[0] == call.proc:
             (_, spoil), self.plan = self.plan, None
-            self.spoiled = call
+            self.spoiled, self.times = call, 1
             spoil(call)
             if call.end.closed:
                 self.hang_up()
         else:
+            self.times += self.spoiled is not None and call.xid == self.spoiled.xid
             call.good()

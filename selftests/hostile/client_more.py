@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""The client's memory, once a call is over, and its connections."""
+
+import ctypes
+import errno
+import mmap
+import os
+import subprocess
+import threading
+import time
+
+import peer
+import wire
+from client_cases import PATIENCE, POOL, RETRIED, TABLE, hang_up, spoiled
+from fake import GETATTR, READ, READLINK, WRITE
+from ktap import Failed
+
+
+# --- memory protection ---------------------------------------------------------------
+
+def late_access(mount, proc, operation, invalidate):
+    """After the system call has returned, its handles are worth nothing."""
+    def spoil(call):
+        first = call.head.reads[0] if call.head.reads else call.head.writes[0][0]
+        call.good(invalidate=first.handle if invalidate else None)
+    mount.fake.answer_next(proc, spoil)
+    result = mount.attempt(operation)
+    if result != "ok":
+        raise Failed(f"good answer gives {result}")
+    call = mount.fake.spoiled
+
+    def late():
+        segment = (call.head.reads or call.head.writes[0])[0]
+        access = call.end.remote_read if call.head.reads else call.end.remote_write
+        try:
+            return access(segment.handle, segment.offset, mount.fake.arena, 4)
+        except peer.Closed as reason:
+            return f"not tried: {reason}"
+    outcome = mount.fake.do(late)
+    if outcome is not False:
+        raise Failed(f"RDMA access after the call has completed: {outcome}")
+
+
+for _inv, _how in ((False, "local"), (True, "remote")):
+    TABLE.case(f"READ's handle after completion, {_how} invalidation", inv=_inv)(
+        lambda mount, inv: late_access(mount, READ, mount.read, inv))
+    TABLE.case(f"WRITE's handle after completion, {_how} invalidation", inv=_inv)(
+        lambda mount, inv: late_access(mount, WRITE, mount.write, inv))
+
+
+@TABLE.case("READ's handle after ERR_CHUNK")
+def _late_error(mount):
+    mount.fake.answer_next(READ, lambda call: call.send(
+        wire.u32(call.xid, 1, 32, wire.ERROR, wire.ERR_CHUNK)))
+    mount.attempt(mount.read)
+    call = mount.fake.spoiled
+    segment = call.head.writes[0][0]
+    try:
+        allowed = mount.fake.do(lambda: call.end.remote_write(
+            segment.handle, segment.offset, mount.fake.arena, 4))
+    except peer.Closed as reason:
+        raise Failed(f"the RDMA Write was not tried: {reason}") from None
+    if allowed:
+        raise Failed("RDMA Write after the call has failed was allowed")
+
+
+@TABLE.case("Reply chunk's handle after the process that waits was killed")
+def _late_killed(mount):
+    """A killed process gives up the buffers of its call at once; the reply chunk must
+    not be writable by then, or the server writes to memory that is someone else's."""
+    asked = threading.Event()
+    mount.fake.answer_next(READLINK, lambda call: asked.set())
+    child = subprocess.Popen(["readlink", mount.path("link")], stdout=subprocess.DEVNULL)
+    if not asked.wait(10):
+        raise Failed("the client never sent READLINK")
+    child.kill()
+    child.wait(10)
+    call = mount.fake.spoiled
+    segment = call.head.reply[0]
+    try:
+        allowed = mount.fake.do(lambda: call.end.remote_write(
+            segment.handle, segment.offset, mount.fake.arena, 4))
+    except peer.Closed:
+        mount.notes.append("the client has closed the connection")
+        return
+    if allowed:
+        raise Failed("RDMA Write after the process was killed was allowed")
+
+
+@TABLE.case("Reply with SYSTEM_ERR, and then nobody: nothing of the old connection is kept")
+def _unusable(mount):
+    """While the call is sent again, and the server is silent, the client has one connection in
+    the making; what the Reply was received in would keep the other one's device."""
+    asked, over = threading.Event(), threading.Event()
+
+    def spoil(call):
+        call.reply(wire.accepted(call.xid, 5))
+        asked.set()
+        over.wait(10)
+        hang_up(call)
+
+    module = {"c": "[rpcrdma]", "rust": "[rpcrdma_rs]"}[mount.kind]
+    mount.fake.answer_next(GETATTR, spoil)
+    task = POOL.submit(mount.getattr)
+    if not asked.wait(10):
+        raise Failed("the client never sent GETATTR")
+    counts = []
+    for _ in range(15):
+        time.sleep(0.1)
+        shown = subprocess.run(["rdma", "resource", "show", "pd"], check=True, text=True,
+                               stdout=subprocess.PIPE).stdout
+        counts.append(shown.count(module))
+    over.set()
+    try:
+        task.result(PATIENCE)
+    except OSError as error:
+        mount.notes.append(errno.errorcode[error.errno])
+    mount.notes.append(f"PDs: {counts}")
+    if max(counts) > 1:
+        raise Failed(f"{module} has had {counts} PDs, while one connection was being made")
+
+
+# What the process has in its buffer when its system call has failed, and what the
+# server writes.
+KEPT, LATE = b"\xc3" * 8192, b"\x5a" * 8192
+MNT_FORCE = 1
+
+
+def direct(mount, write):
+    """Start a READ or WRITE of 8 KiB by O_DIRECT. Returns the process' buffer, and a
+    task for the errno of the system call; as soon as that is there, the buffer is
+    something else's: it is filled anew."""
+    memory = mmap.mmap(-1, 8192)
+
+    def operation():
+        fd = os.open(mount.path("data"), os.O_RDWR | os.O_DIRECT)
+        try:
+            (os.pwritev if write else os.preadv)(fd, [memory], 4096)
+        except OSError as error:
+            memory[:] = KEPT
+            return error.errno
+        finally:
+            os.close(fd)
+        return 0
+    return memory, POOL.submit(operation)
+
+
+def ended_by_force(mount, write):
+    """umount -f ends the call while the connection stays; then the server answers."""
+    asked = threading.Event()
+    mount.fake.answer_next(WRITE if write else READ, lambda call: asked.set())
+    memory, task = direct(mount, write)
+    if not asked.wait(10):
+        raise Failed("the client never asked")
+    # It is busy, and stays.
+    ctypes.CDLL(None).umount2(mount.folder.encode(), MNT_FORCE)
+    error = task.result(PATIENCE)
+    # The NFS client lets the kernel's own ERESTARTSYS (512) through.
+    if error not in (errno.EIO, 512):
+        raise Failed(f"the system call gave {error}")
+    call = mount.fake.spoiled
+
+    def late():
+        segment = call.head.reads[0] if write else call.head.writes[0][0]
+        access = call.end.remote_read if write else call.end.remote_write
+        mount.fake.arena.fill(LATE)
+        allowed = access(segment.handle, segment.offset, mount.fake.arena, 8192)
+        return allowed, mount.fake.arena.read(8192)
+    allowed, seen = mount.fake.do(late)
+    if memory[:] != KEPT:
+        raise Failed("the server has written to memory that was given back")
+    if seen != LATE:
+        raise Failed("the server has read memory that was given back")
+    if allowed:
+        raise Failed("RDMA access after the call was ended was allowed")
+
+
+TABLE.case("READ ended by umount -f: its memory is out of the server's reach")(
+    lambda mount: ended_by_force(mount, False))
+TABLE.case("WRITE ended by umount -f: its memory is out of the server's reach")(
+    lambda mount: ended_by_force(mount, True))
+
+
+@TABLE.case("READ that timed out while the server writes: not after the system call")
+def _late_timeout(mount):
+    """The server writes to the chunk all the time, and never answers."""
+    over = threading.Event()
+    writes = []
+
+    def spoil(call):
+        mount.fake.plan = (READ, spoil)
+        segment = call.head.writes[0][0]
+        mount.fake.arena.fill(LATE)
+        while not over.is_set() and call.end.remote_write(
+                segment.handle, segment.offset, mount.fake.arena, 8192):
+            writes.append(segment)
+        hang_up(call)
+    mount.fake.answer_next(READ, spoil)
+    memory, task = direct(mount, False)
+    try:
+        error = task.result(PATIENCE)
+        before = len(writes)
+        time.sleep(1)
+    finally:
+        over.set()
+        mount.fake.plan = None
+    if error not in (errno.EIO, errno.ETIMEDOUT):
+        raise Failed(f"the system call gave {error}")
+    if not writes:
+        raise Failed("the server could not write at all")
+    if memory[:] != KEPT:
+        raise Failed("the server has written to memory that was given back")
+    mount.notes.append(f"{before} RDMA Writes to {len({s.handle for s in writes})} handles")
+
+
+@spoiled("RDMA Write beyond a Write chunk", READ, "again", RETRIED)
+def _write_beyond(call):
+    segment = call.head.writes[0][0]
+    if call.end.remote_write(segment.handle, segment.offset + segment.length, call.arena, 4096):
+        raise Failed("allowed")
+
+
+@spoiled("RDMA Read of a Write chunk", READ, "again", RETRIED)
+def _read_write_chunk(call):
+    segment = call.head.writes[0][0]
+    if call.end.remote_read(segment.handle, segment.offset, call.arena, 4):
+        raise Failed("allowed")
+    hang_up(call)
+
+
+@spoiled("RDMA Write to a Read chunk", WRITE, "again", RETRIED)
+def _write_read_chunk(call):
+    segment = call.head.reads[0]
+    if call.end.remote_write(segment.handle, segment.offset, call.arena, 4):
+        raise Failed("allowed")
+
+
+# --- connections -----------------------------------------------------------------------
+
+ACCEPTANCES = {
+    "none": b"",
+    "wrong magic": wire.cm_private(magic=0x180eabf6),
+    "version 2": wire.cm_private(vers=2),
+    "all flags": wire.cm_private(flags=0xff),
+    "sizes of 1 KiB": wire.cm_private(1024, 1024),
+    "sizes of 256 KiB": wire.cm_private(256 * 1024, 256 * 1024),
+    "noise": bytes(range(200, 256)),
+}
+
+
+@TABLE.case("private data of the acceptance, every wrong kind")
+def _acceptances(mount):
+    for what, private in ACCEPTANCES.items():
+        mount.fake.private = private
+        before = mount.fake.connections
+        mount.fake.do(mount.fake.hang_up)
+        for operation in (mount.getattr, mount.read, mount.write, mount.readdir, mount.symlink):
+            result = mount.attempt(operation)
+            if result != "ok":
+                raise Failed(f"{what}: {operation.__name__} gives {result}")
+        if mount.fake.connections == before:
+            raise Failed(f"{what}: the client did not connect again")
+        limit = 4096 if what in ("all flags", "sizes of 256 KiB") else 1024
+        largest = max(call.head.size + len(call.head.body)
+                      for call in mount.fake.last.values())
+        if largest > limit:
+            raise Failed(f"{what}: a message of {largest} bytes")
+    mount.fake.private = wire.cm_private()
+    mount.fake.do(mount.fake.hang_up)
+
+
+@TABLE.case("a refused connection is tried again")
+def _refused(mount):
+    mount.fake.listener.refuse = 1
+    mount.fake.do(mount.fake.hang_up)
+    result = mount.attempt(mount.getattr)
+    if result not in ("ok", "EIO", "ETIMEDOUT", "ECONNREFUSED"):
+        raise Failed(result)
+    for _ in range(5):
+        if mount.attempt(mount.getattr) == "ok":
+            return
+    raise Failed("the client does not come back")
+
+
+@TABLE.case("hang-ups in quick succession")
+def _hang_ups(mount):
+    for _ in range(10):
+        mount.fake.answer_next(READ, hang_up)
+        if mount.attempt(mount.read) not in RETRIED.split("|"):
+            raise Failed("unexpected error")
