@@ -39,6 +39,7 @@ from pyverbs.enums import (
     IBV_QPT_RC,
     IBV_SEND_SIGNALED,
     IBV_WC_RECV,
+    IBV_WC_REM_ACCESS_ERR,
     IBV_WC_SUCCESS,
     IBV_WC_WITH_INV,
     IBV_WR_BIND_MW,
@@ -248,11 +249,11 @@ class Endpoint:
         return handle
 
     def remote_read(self, handle, offset, region, length):
-        """RDMA Read into `region`; returns whether it succeeded."""
+        """RDMA Read into `region`; returns whether it was allowed."""
         return self._remote(IBV_WR_RDMA_READ, handle, offset, region, length)
 
     def remote_write(self, handle, offset, region, length):
-        """RDMA Write from `region`; returns whether it succeeded."""
+        """RDMA Write from `region`; returns whether it was allowed."""
         return self._remote(IBV_WR_RDMA_WRITE, handle, offset, region, length)
 
     def _remote(self, opcode, handle, offset, region, length):
@@ -266,7 +267,12 @@ class Endpoint:
         self.qp.post_send(work)
         while self.remote_status is None:
             self._progress(TIMEOUT)
-        return self.remote_status == IBV_WC_SUCCESS
+        if self.remote_status == IBV_WC_SUCCESS:
+            return True
+        # iWARP says it in a message that ends the connection.
+        if self.remote_status != IBV_WC_REM_ACCESS_ERR and not IWARP:
+            raise Closed(f"completion status {self.remote_status}")
+        return False
 
     def _progress(self, timeout):
         """Take completions and events until there is news; Timeout if none."""

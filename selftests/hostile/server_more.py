@@ -248,17 +248,18 @@ def hang_up(server):
     server.check_alive()
 
 
-@case("hang-up while the RDMA Reads of a call are under way")
-def hang_up_mid_read(server):
+@case("hang-up while the RDMA Writes of a call are under way")
+def hang_up_mid_write(server):
     """Wait for the first bytes of a READ's data to arrive, then leave."""
     for hang in HANGUPS.values():
         region = server.device.region(FILE_SIZE)
         with server.connect() as client:
             client.send(large_read(server, region))
             client.send(large_write(server, region))
-            for _ in range(10000):
-                if region.read(8) != b"\xee" * 8:
-                    break
+            deadline = time.monotonic() + peer.TIMEOUT
+            while region.read(8) == b"\xee" * 8:
+                if time.monotonic() > deadline:
+                    raise Failed("no RDMA Write has come")
             hang(client, region)
         region.close()
 
@@ -272,7 +273,9 @@ def killed(server):
         os.execv("/usr/bin/python3", [
             "python3", "-B", os.path.join(os.path.dirname(__file__), "victim.py"),
             server.address, str(server.port)])
-    os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    ended = os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    if ended.si_code != os.CLD_STOPPED:
+        raise Failed(f"the process has ended by itself: {ended}")
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
