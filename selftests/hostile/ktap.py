@@ -4,11 +4,13 @@
 import argparse
 import os
 import re
+import sys
 import time
 import traceback
 
-FAULT = re.compile(r"WARNING:|BUG|Oops|Call Trace|refcount_t|corruption|panicked|"
-                   r"general protection|blocked for more than|page allocation failure")
+sys.path.append(os.path.join(os.path.dirname(__file__), "../guest"))
+
+from kernel_log import log_faults  # noqa: E402
 
 
 class Failed(Exception):
@@ -36,9 +38,7 @@ class KernelLog:
                 return found
             except BrokenPipeError:  # overwritten before we read it
                 continue
-            line = text.split(";", 1)[-1].split("\n")[0]
-            if FAULT.search(line):
-                found.append(line)
+            found += log_faults(text.split(";", 1)[-1].split("\n")[0])
 
 
 class Table:

@@ -122,6 +122,8 @@ open('$EXPORT/sink', 'wb').close()"
 	server_stop
 	nothing_left
 	report $? "nothing is left in the end"
+	module_unload "$kind"
+	report $? "the module can be removed"
 }
 
 # One plan and one numbering; line by line, to be seen as it comes.

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
 
-from guest import GuestError, log_faults
+from guest import GuestError
 from run import Pair, add_machine_options, default_module, host_name, host_path, machine, \
     run_folder, say
 
@@ -239,7 +239,7 @@ class Boot:
                 self.run_group(group)
             if not self.alone:
                 self.nothing_left()
-            self.pair.stop()
+            self.shut_down()
         except (GuestError, OSError) as error:
             if self.pair is None or not results.group.startswith(self.name):
                 results.begin(f"{self.name} boot")
@@ -272,6 +272,7 @@ class Boot:
         if self.lost_faults:
             results.case(False, "kernel log of the killed guest is clean",
                          "; ".join(self.lost_faults[:5]))
+            self.lost_faults = []
         results.end(started)
 
     def guests_are_well(self, known=()):
@@ -300,10 +301,17 @@ class Boot:
 
     def restart_server(self):
         """Kill the server guest as a power cut would, and start it again."""
-        pair = self.pair
-        with open(f"{pair.folder}/server.console", errors="replace") as file:
-            self.lost_faults += log_faults(file.read())
-        pair.restart_server()
+        self.lost_faults += self.pair.restart_server()
+
+    def shut_down(self):
+        """The guests shut down, and have not complained since the last group."""
+        started = time.time()
+        self.results.begin(f"{self.name} shut down")
+        for name, faults in self.pair.stop().items():
+            faults = unknown(faults, (), self.results.say)
+            self.results.case(not faults, f"kernel log of {name} is clean to its end",
+                              "; ".join(faults[:5]))
+        self.results.end(started)
 
     def nothing_left(self):
         """Unmounted and with nfsd stopped, the modules must be free."""

@@ -9,6 +9,7 @@ exit status. A second port lets a job ask the host for something: to run a
 command in the other guest ("peer"), or a QEMU monitor command ("host").
 """
 
+import contextlib
 import ctypes
 import glob
 import mmap
@@ -19,23 +20,16 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 
-KERNEL_LOG_FAULTS = re.compile(
-    r"WARNING:|BUG[: ]|Oops|refcount_t|list_(add|del) corruption|KASAN|KFENCE|UBSAN"
-    r"|general protection|rcu: INFO|rcu.*kthread starved|INFO: task .* blocked|hung task"
-    r"|Call Trace|scheduling while atomic|sleeping function called|soft lockup"
-    r"|unregister_netdevice: waiting|Kernel panic|kernel BUG|invalid opcode"
-    r"|page allocation failure|Out of memory|rust_kernel: panicked|DMA-API: (?!preallocated|debugging enabled)|kmemleak:.*new"
-)
+sys.path.append(os.path.join(os.path.dirname(__file__), "../guest"))
+
+from kernel_log import log_faults  # noqa: E402
+
 END = b"\x1e"
-
-
-def log_faults(text):
-    """The lines of a kernel log that no test may leave behind."""
-    return [line for line in text.splitlines() if KERNEL_LOG_FAULTS.search(line)]
 
 
 class GuestError(Exception):
@@ -114,7 +108,7 @@ class Guest:
         self.jobs = 0
         self.buffer = b""
         self.lock = threading.Lock()
-        self.seen = 0
+        self.told = set()
         os.makedirs(os.path.join(folder, "jobs"), exist_ok=True)
         with open(self._path("qemu"), "wb") as log:
             self.qemu = subprocess.Popen(
@@ -306,32 +300,42 @@ class Guest:
         return "\n".join(lines)
 
     def new_log_faults(self):
-        """Faults in the kernel log since the last call."""
-        text = self.output("dmesg")
-        lines = text.splitlines()
-        fresh, self.seen = lines[self.seen:], len(lines)
-        return log_faults("\n".join(fresh))
+        """Faults in the kernel log that nobody was told of yet."""
+        return self._untold(self.output("dmesg"))
+
+    def _untold(self, text):
+        """Faults in `text`, the kernel log or some of it, that nobody was told of yet."""
+        faults = []
+        for line in log_faults(text):
+            # On the console the second bracket, of who speaks, has no space before it.
+            key = re.sub(r"^(\[ *[\d.]+\]) *(\[[^]]*\])? *", r"\1", line)
+            if key not in self.told:
+                self.told.add(key)
+                faults.append(line)
+        return faults
+
+    def _logged(self, what):
+        with contextlib.suppress(FileNotFoundError):
+            with open(os.path.join(self.folder, what), errors="replace") as file:
+                return file.read()
+        return ""
 
     def stop(self):
-        """Shut down; returns the faults of the whole log, console included."""
+        """Shut down; returns the faults that nobody was told of yet, those on the console
+        included."""
+        faults = []
         try:
             self.port.sendall(b"off\n")
-            self.qemu.wait(30)
-        except (OSError, subprocess.TimeoutExpired):
-            self.qemu.kill()
-            self.qemu.wait()
-        text = ""
-        for what in f"dmesg.{self.name}", f"{self.name}.console":
-            try:
-                with open(os.path.join(self.folder, what), errors="replace") as file:
-                    text += file.read()
-            except FileNotFoundError:
-                pass
-        seen = set()
-        return [x for x in log_faults(text) if not (x in seen or seen.add(x))]
+            self.qemu.wait(60)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            faults.append(f"{self.name} does not shut down: {error}")
+        self.kill()
+        return faults + self._untold(self._logged(f"dmesg.{self.name}")
+                                     + self._logged(f"{self.name}.console"))
 
     def kill(self):
-        """End QEMU at once."""
+        """End QEMU at once; returns the faults on the console that nobody was told of yet."""
         if self.qemu.poll() is None:
             self.qemu.kill()
             self.qemu.wait()
+        return self._untold(self._logged(f"{self.name}.console"))

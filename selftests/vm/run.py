@@ -43,8 +43,8 @@ def host_name(path):
 
 
 def run_folder(prefix, module=None):
-    """A new folder shared with the guests: their scripts, our module, and what
-    'make install' needs. Old ones go, unless they may still be in use."""
+    """A new folder shared with the guests: their scripts and our module. Old ones go, unless
+    they may still be in use."""
     os.makedirs("/cache/runs", exist_ok=True)
     for old in sorted(os.listdir("/cache/runs"))[:-20]:
         # Another one may be doing the same.
@@ -58,10 +58,6 @@ def run_folder(prefix, module=None):
         shutil.copytree(f"/src/selftests/{part}", f"{folder}/{part}")
     if module:
         shutil.copy(module, f"{folder}/rpcrdma_rs.ko")
-        os.makedirs(f"{folder}/tree/rpcrdma_rs")
-        os.link(f"{folder}/rpcrdma_rs.ko", f"{folder}/tree/rpcrdma_rs/rpcrdma_rs.ko")
-        shutil.copy("/src/Makefile", f"{folder}/tree")
-        shutil.copytree("/src/rpcrdma_rs/modprobe.d", f"{folder}/tree/rpcrdma_rs/modprobe.d")
     return folder
 
 
@@ -96,19 +92,21 @@ class Pair:
         return guest
 
     def restart_server(self):
-        """Kill the server guest as a power cut would, and start it again.
+        """Kill the server guest as a power cut would, and start it again; returns the faults
+        that its log had and nobody was told of.
 
         When the wire breaks in the middle of a packet, QEMU never sends another; so the
         client stands still until the wire is empty."""
         self.client.qemu_command("stop")
         time.sleep(2)
-        self.server.kill()
+        faults = self.server.kill()
         self.client.qemu_command("cont")
         self.guests.remove(self.server)
         self.server = self._boot("server", "2", self._wire() + ",server=on")
         self.server.peer = self.client
         self.server.wait_ready()
         self.client.peer = self.server
+        return faults
 
     def set_up(self, client, server):
         """Load the modules and start nfsd and the client's services."""
@@ -123,7 +121,7 @@ class Pair:
                 raise GuestError(f"{guest.name}: '{step}' failed")
 
     def stop(self):
-        """Shut down; returns the faults in the logs, by guest."""
+        """Shut down; returns the faults in the logs that nobody was told of yet, by guest."""
         return {guest.name: guest.stop() for guest in self.guests}
 
     def kill(self):

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""What a kernel log must not say, wherever it is read: in a guest or on the host."""
+
+import re
+
+FAULT = re.compile(
+    r"WARNING:|BUG[: ]|Oops|refcount_t|list_(add|del) corruption|KASAN|KFENCE|UBSAN"
+    r"|general protection|rcu: INFO|rcu.*kthread starved|INFO: task .* blocked|hung task"
+    r"|Call Trace|scheduling while atomic|sleeping function called|soft lockup"
+    r"|unregister_netdevice: waiting|Kernel panic|kernel BUG|invalid opcode"
+    r"|page allocation failure|Out of memory|rust_kernel: panicked"
+    r"|DMA-API: (?!preallocated|debugging enabled)|kmemleak:.*new"
+)
+
+
+def log_faults(text):
+    """The lines of a kernel log that no test may leave behind."""
+    return [line for line in text.splitlines() if FAULT.search(line)]
