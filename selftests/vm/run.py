@@ -140,9 +140,10 @@ def add_machine_options(parser):
     parser.add_argument("--cpus", type=int, default=1)
 
 
-def machine(args, device=None):
-    """The machine those options describe, perhaps with another kind of RDMA device."""
-    return Machine(args.memory, args.cpus, device or args.device)
+def machine(args, device=None, cpus=1):
+    """The machine those options describe, perhaps with another kind of RDMA device or more
+    processors."""
+    return Machine(args.memory, max(args.cpus, cpus), device or args.device)
 
 
 def default_module(args):
