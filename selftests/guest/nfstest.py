@@ -6,8 +6,10 @@ import os
 import random
 import re
 import subprocess
+import threading
 import time
 import traceback
+from concurrent.futures import Future
 
 SERVER = {"ipv4": "192.168.88.2", "ipv6": "fd88::2"}
 EXPORT = "/srv/export"
@@ -92,6 +94,20 @@ def transports(where=""):
     """Network id, address and port of sunrpc's transports, as debugfs shows them."""
     text = contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", where)
     return re.findall(r"netid: (\S+)\naddr:\s+(\S+)\nport:\s+(\S+)", text)
+
+
+def in_background(function, *args):
+    """Call a function in a thread of its own, for which the end of the process does not wait;
+    returns a Future of its result."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:  # pylint: disable=broad-except
+            future.set_exception(error)
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def mount(version, family, folder, options=""):

@@ -71,6 +71,7 @@ def main():
         opened.close(*SETS)
         umount(PLAIN)
         shell(f"peer 'umount /mnt/second; rm -rf {EXPORT}/*'")
+    shell("echo 180 >/proc/sys/kernel/hung_task_timeout_secs")
 
 
 main()

@@ -9,10 +9,11 @@ is a device again; what was written is there.
 import os
 import shlex
 import subprocess
-import threading
+import time
 
-from nfstest import LONG, Skip, case, data, expect, expect_that, mount, read_file, shell, umount, \
-    write_file
+from faultio import grows
+from nfstest import LONG, Skip, case, counters, data, expect, expect_that, in_background, mount, \
+    read_file, shell, umount, write_file
 
 FOLDER = "/mnt/removal"
 SIZE = 8 << 20
@@ -40,24 +41,19 @@ def removed_while_writing(run, name, seconds=30):
     run(f"{TRACING} && echo >trace && echo 1 >events/rpcrdma/enable")
     path = f"{FOLDER}/{name}"
     content = data(SIZE, len(name))
-    failures = []
 
     def write():
-        try:
-            for part in range(3):
-                write_file(f"{path}.{part}", content)
-                subprocess.run(["sync", "-f", f"{path}.{part}"], check=True)
-        except OSError as error:
-            failures.append(error)
+        for part in range(3):
+            write_file(f"{path}.{part}", content)
+            subprocess.run(["sync", "-f", f"{path}.{part}"], check=True)
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    writer.join(0.5)
-    expect("the writer is at work", writer.is_alive(), True)
+    before = counters(FOLDER)
+    writer = in_background(write)
+    # Some WRITEs are answered, and most are not.
+    grows(FOLDER, "read_chunks", before["read_chunks"] + 3, time.monotonic() + 30)
+    expect("the writer has done", writer.done(), False)
     replug(run, seconds)
-    writer.join(150)
-    expect("the writer is at work still", writer.is_alive(), False)
-    expect("errors of the writer", failures, [])
+    writer.result(150)
     for part in range(3):
         expect_that(f"what was written is in {name}.{part}",
                     read_file(f"{path}.{part}") == content)
