@@ -89,7 +89,7 @@ LONG_FAULTS = [
 ]
 ALONE = [
     Group("setup", "python3 -B /t/guest/setup.py", 200),
-    Group("cycles", "python3 -B /t/guest/cycles.py 50", 500),
+    Group("cycles", "python3 -B /t/guest/cycles.py 30", 500),
 ]
 
 
