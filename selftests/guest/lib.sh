@@ -208,11 +208,6 @@ rdma_counters() {
 	END { for (i = 1; i <= n; i++) print names[i], sum[i] }' /proc/self/mountstats
 }
 
-# rdma_counter FOLDER NAME
-rdma_counter() {
-	rdma_counters "$1" | awk -v name="$2" '$1 == name { print $2 }'
-}
-
 # rdma_leftovers: RDMA resources of kernel users other than the MAD service.
 rdma_leftovers() {
 	rdma resource show qp | grep -v -e 'type GSI' -e 'type SMI'
