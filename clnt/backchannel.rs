@@ -116,8 +116,7 @@ impl Engine {
         qp: &Qp<Engine>,
         ctx: core::pin::Pin<KBox<super::sendctx::SendCtx>>,
     ) -> Result {
-        let posted =
-            qp.post::<super::sendctx::SendCtx, 0>(ctx, |ctx, chain| chain.send(ctx.sges()?));
+        let posted = qp.post::<super::sendctx::SendCtx>(ctx, |ctx, chain| chain.send(ctx.sges()?));
         posted.map_err(|failed| {
             self.put_send(failed.owner);
             enotconn()

@@ -245,7 +245,7 @@ impl Conn {
         let server = xprt.server();
         let id = cm::Id::create(xprt.net(), events.clone()).map_err(passing)?;
         events.step(Step::Address, RESOLVE_MS, || {
-            id.resolve_addr(None, &server, RESOLVE_MS)
+            id.resolve_addr(&server, RESOLVE_MS)
         })?;
         events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
         let device = id.device().ok_or_else(eproto)?;

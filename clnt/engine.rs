@@ -444,7 +444,7 @@ impl QpHandler for Engine {
             QpEvent::Broken => self.lost(),
             // Perhaps in an interrupt, where sunrpc's locks may not be taken. The QP is in its
             // error state, and the Receives that are flushed say so.
-            QpEvent::Fatal(_) | QpEvent::Other(_) => (),
+            QpEvent::Fatal | QpEvent::Other => (),
         }
     }
 }

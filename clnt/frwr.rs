@@ -273,7 +273,7 @@ impl Engine {
         };
         *ctx.as_mut().project().after = Some(after);
         *ctx.mrs.lock() = list;
-        let posted = qp.post::<InvCtx, 0>(ctx, |ctx, chain| {
+        let posted = qp.post::<InvCtx>(ctx, |ctx, chain| {
             ctx.mrs.lock().try_for_each(|mr| {
                 trace_xprtrdma_mr_localinv(mr);
                 chain.local_inv(mr)
@@ -332,7 +332,7 @@ pub(super) struct InvCtx {
 }
 
 impl_has_cqe! {
-    impl HasCqe<0> for InvCtx { self.cqe }
+    impl HasCqe for InvCtx { self.cqe }
 }
 
 impl InvCtx {
@@ -349,11 +349,9 @@ impl InvCtx {
     }
 }
 
-impl Completion<0> for InvCtx {
+impl Completion for InvCtx {
     type Handler = Engine;
-    type Pointer = Pin<KBox<Self>>;
-
-    fn done(mut this: Self::Pointer, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
         let engine = qp.handler();
         let mut list = core::mem::take(&mut *this.mrs.lock());
         let after = this.as_mut().project().after.take();

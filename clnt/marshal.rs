@@ -101,7 +101,7 @@ pub(super) fn send(
         return Err((error, ctx));
     }
     slot.note_sent();
-    let posted = qp.post::<SendCtx, 0>(ctx, |ctx, chain| {
+    let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
         chunks.try_for_each(|mr| {
             trace_xprtrdma_mr_fastreg(mr);
             chain.reg_mr(mr)

@@ -58,7 +58,7 @@ pub(super) struct SendCtx {
 }
 
 impl_has_cqe! {
-    impl HasCqe<0> for SendCtx { self.cqe }
+    impl HasCqe for SendCtx { self.cqe }
 }
 
 impl SendCtx {
@@ -136,11 +136,9 @@ impl SendCtx {
     }
 }
 
-impl Completion<0> for SendCtx {
+impl Completion for SendCtx {
     type Handler = Engine;
-    type Pointer = Pin<KBox<Self>>;
-
-    fn done(mut this: Self::Pointer, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
         match &result {
             Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),
             Err(e) => trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor()),

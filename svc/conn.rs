@@ -30,10 +30,7 @@ use super::{
         Payload, //
     },
     limits::Sizes,
-    pool::{
-        Ring,
-        Stack, //
-    },
+    pool::Ring,
     read::ReadCtx,
     recv::Recvs,
     send::SendCtx,
@@ -192,9 +189,9 @@ pub(super) struct Chan {
     #[pin]
     pub(super) recvs: SpinLock<Recvs>,
     #[pin]
-    pub(super) sends: SpinLock<Stack<Pin<KBox<SendCtx>>>>,
+    pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
     #[pin]
-    pub(super) reads: SpinLock<Stack<Pin<KBox<ReadCtx>>>>,
+    pub(super) reads: SpinLock<KVec<Pin<KBox<ReadCtx>>>>,
 }
 
 /// What was received and waits for a service thread.
@@ -222,8 +219,8 @@ impl Chan {
         let contexts = params.sizes.contexts as usize;
         let sq = Sq::new(params.sizes.sends, msecs_to_jiffies(SEND_QUEUE_MS))?;
         let pulled = Ring::new(contexts, GFP_KERNEL)?;
-        let sends = Stack::new(contexts, GFP_KERNEL)?;
-        let reads = Stack::new(contexts, GFP_KERNEL)?;
+        let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
+        let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Chan {
                 params,
@@ -360,7 +357,7 @@ impl QpHandler for Chan {
     fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
         // Perhaps in an interrupt: those who wait for the Send Queue are sent away by the CM's
         // event, by detaching, or in the end by the clock.
-        if let QpEvent::Fatal(_) | QpEvent::Broken = event {
+        if let QpEvent::Fatal | QpEvent::Broken = event {
             self.handle.close();
         }
     }

@@ -53,30 +53,6 @@ impl<T> Ring<T> {
     }
 }
 
-/// Items that are kept for reuse, most recently used first.
-pub(super) struct Stack<T> {
-    items: KVec<T>,
-}
-
-impl<T> Stack<T> {
-    /// Room for `capacity` items.
-    pub(super) fn new(capacity: usize, flags: Flags) -> Result<Self> {
-        Ok(Stack {
-            items: KVec::with_capacity(capacity, flags)?,
-        })
-    }
-
-    /// Keeps an item; gives it back if there is no room.
-    pub(super) fn push(&mut self, item: T) -> Result<(), T> {
-        self.items.push_within_capacity(item).map_err(|e| e.0)
-    }
-
-    /// Takes an item.
-    pub(super) fn pop(&mut self) -> Option<T> {
-        self.items.pop()
-    }
-}
-
 /// A limit on how much is kept for reuse, over all connections.
 pub(super) struct Budget {
     used: Atomic<usize>,

@@ -132,7 +132,7 @@ struct Layout {
 }
 
 impl_has_cqe! {
-    impl HasCqe<0> for ReadCtx { self.cqe }
+    impl HasCqe for ReadCtx { self.cqe }
 }
 
 impl ReadCtx {
@@ -302,9 +302,7 @@ fn copy_in(pages: &mut PageVec, at: usize, src: &[u8]) -> Result {
 
 impl Completion for ReadCtx {
     type Handler = Chan;
-    type Pointer = Pin<KBox<Self>>;
-
-    fn done(mut this: Self::Pointer, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
         drop(this.as_mut().project().reservation.take());
         let chan = qp.handler();
         match result {
@@ -347,7 +345,7 @@ impl Chan {
         if fields.transfer.set_pages(pages).is_err() {
             return;
         }
-        let full = self.reads.lock().push(ctx);
+        let full = self.reads.lock().push_within_capacity(ctx);
         drop(full);
     }
 }
@@ -419,7 +417,7 @@ impl Conn {
         let fields = ctx.as_mut().project();
         *fields.reservation = Some(reservation);
         *fields.job = Some(job);
-        let posted = self.qp().post::<ReadCtx, 0>(ctx, |ctx, chain| {
+        let posted = self.qp().post::<ReadCtx>(ctx, |ctx, chain| {
             chain.transfer(&ctx.transfer)?;
             trace_svcrdma_post_read_chunk(chain.cid(), chain.wrs());
             Ok(())

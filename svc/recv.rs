@@ -160,10 +160,6 @@ impl Chan {
 }
 
 /// What is to be done with a message.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is on the stack for a moment, and not to be allocated"
-)]
 enum Verdict {
     /// Deliver it: the Call is the received octets from here on.
     Inline(usize),

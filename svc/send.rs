@@ -111,7 +111,7 @@ pub(super) struct SendCtx {
 }
 
 impl_has_cqe! {
-    impl HasCqe<0> for SendCtx { self.cqe }
+    impl HasCqe for SendCtx { self.cqe }
 }
 
 impl SendCtx {
@@ -137,9 +137,7 @@ impl SendCtx {
 
 impl Completion for SendCtx {
     type Handler = Chan;
-    type Pointer = Pin<KBox<Self>>;
-
-    fn done(this: Self::Pointer, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
+    fn done(this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
         let chan = qp.handler();
         chan.keep_send_ctx(this);
         match result {
@@ -179,7 +177,7 @@ impl Chan {
         let kept = fields.transfer.set_pages(pages);
         drop(fields.reservation.take());
         drop(kept);
-        let full = self.sends.lock().push(ctx);
+        let full = self.sends.lock().push_within_capacity(ctx);
         drop(full);
     }
 }
@@ -396,7 +394,7 @@ impl Conn {
         reservation: SqReservation,
     ) -> Result {
         *ctx.as_mut().project().reservation = Some(reservation);
-        let posted = self.qp().post::<SendCtx, 0>(ctx, |ctx, chain| {
+        let posted = self.qp().post::<SendCtx>(ctx, |ctx, chain| {
             chain.transfer(&ctx.transfer)?;
             match ctx.reply_chunk {
                 _ if chain.wrs() == 0 => {}

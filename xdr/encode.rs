@@ -58,11 +58,8 @@ impl<'a, Stage> Encoder<'a, Stage> {
         }
     }
 
-    /// A counted array of segments. Returns its segment count.
-    fn segments(
-        &mut self,
-        segments: impl IntoIterator<Item = Segment>,
-    ) -> Result<u32, EncodeError> {
+    /// A counted array of segments.
+    fn segments(&mut self, segments: impl IntoIterator<Item = Segment>) -> Result<(), EncodeError> {
         let at = self.w.len();
         self.w.u32(0)?;
         let mut count = 0u32;
@@ -72,7 +69,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
         }
         match count {
             0 => Err(EncodeError::SegmentCount),
-            _ => self.w.patch_u32(at, count).map(|()| count),
+            _ => self.w.patch_u32(at, count),
         }
     }
 }
@@ -101,11 +98,11 @@ impl<'a> Encoder<'a, ReadStage> {
 }
 
 impl<'a> Encoder<'a, WriteStage> {
-    /// Adds a chunk to the Write list. Returns its segment count.
+    /// Adds a chunk to the Write list.
     pub(crate) fn write_chunk(
         &mut self,
         segments: impl IntoIterator<Item = Segment>,
-    ) -> Result<u32, EncodeError> {
+    ) -> Result<(), EncodeError> {
         self.w.u32(1)?;
         self.segments(segments)
     }

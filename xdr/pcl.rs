@@ -34,15 +34,12 @@ pub(crate) struct ReadChunk {
     pub(crate) position: Position,
     /// Octets in all its segments. Never zero.
     pub(crate) length: u32,
-    /// Number of its segments, those of no length not counted.
-    pub(crate) segments: u32,
 }
 
 impl ReadChunk {
     const NONE: Self = Self {
         position: Position::ZERO,
         length: 0,
-        segments: 0,
     };
 
     fn add(&mut self, length: u32) -> Result<(), DecodeError> {
@@ -50,7 +47,6 @@ impl ReadChunk {
             .length
             .checked_add(length)
             .ok_or(DecodeError::TooLong)?;
-        self.segments = self.segments.saturating_add(1);
         Ok(())
     }
 }
@@ -137,11 +133,7 @@ impl ReadChunks {
             .ok_or(DecodeError::TooManyChunks)?;
         moved.rotate_right(1);
         if let Some(chunk) = moved.first_mut() {
-            *chunk = ReadChunk {
-                position,
-                length,
-                segments: 1,
-            };
+            *chunk = ReadChunk { position, length };
         }
         self.count = count;
         Ok(())

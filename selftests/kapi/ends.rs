@@ -192,12 +192,10 @@ pub(super) struct Message {
     pub(super) transfer: Transfer,
 }
 
-impl_has_cqe! { impl HasCqe<0> for Message { self.cqe } }
+impl_has_cqe! { impl HasCqe for Message { self.cqe } }
 
 impl Completion for Message {
     type Handler = End;
-    type Pointer = Pin<KBox<Self>>;
-
     fn done(this: Pin<KBox<Self>>, qp: &Qp<End>, result: Result<Wc, WcError>) {
         *qp.handler().sent.lock() = Some((this, result));
         qp.handler().changed.wake_all();
@@ -281,7 +279,7 @@ impl Side {
     /// Sends a text along with the registration of `mr`, and takes the owner back.
     pub(super) fn send(&self, text: &[u8], mr: Option<&mut Mr>) -> Result {
         let message = Message::new(&self.pd, text, Transfer::new())?;
-        posted(self.qp.post::<Message, 0>(message, |m, chain| {
+        posted(self.qp.post::<Message>(message, |m, chain| {
             if let Some(mr) = mr {
                 chain.reg_mr(mr)?;
             }
@@ -320,7 +318,7 @@ pub(super) fn connect(address: u32, sends: u32) -> Result<(Side, Side)> {
 
     let id = Id::create(net, client.clone())?;
     check(id.device().is_none(), "no device before resolution")?;
-    id.resolve_addr(None, &addr(address, PORT)?, 5000)?;
+    id.resolve_addr(&addr(address, PORT)?, 5000)?;
     client.step(1, "the address is resolved")?;
     id.resolve_route(5000)?;
     client.step(2, "the route is resolved")?;

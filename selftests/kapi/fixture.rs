@@ -57,7 +57,7 @@ pub(crate) fn pattern(i: usize, seed: usize) -> u8 {
 /// A new page; the reference to it is the caller's.
 pub(in crate::kapi) fn page() -> Result<NonNull<bindings::page>> {
     // SAFETY: Asks for a new page.
-    let page = unsafe { bindings::alloc_pages(bindings::RPCRDMA_GFP_KERNEL, 0) };
+    let page = unsafe { bindings::alloc_pages(bindings::GFP_KERNEL, 0) };
     NonNull::new(page).ok_or(ENOMEM)
 }
 

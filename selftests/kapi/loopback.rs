@@ -146,7 +146,7 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
         }
     }
     let message = Message::new(&server.pd, b"written", transfer)?;
-    posted(server.qp.post::<Message, 0>(message, |m, chain| {
+    posted(server.qp.post::<Message>(message, |m, chain| {
         chain.transfer(&m.transfer)?;
         check(
             chain.transfer(&m.transfer).is_err(),
@@ -207,7 +207,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     posted(
         server
             .qp
-            .post::<Message, 0>(message, |m, chain| chain.transfer(&m.transfer)),
+            .post::<Message>(message, |m, chain| chain.transfer(&m.transfer)),
     )?;
     let (mut message, result) = server.end.completion()?;
     check(result.is_ok(), "the Read succeeds")?;
@@ -228,7 +228,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     posted(
         client
             .qp
-            .post::<Message, 0>(message, |_, chain| chain.local_inv(mr)),
+            .post::<Message>(message, |_, chain| chain.local_inv(mr)),
     )?;
     let (_, result) = client.end.completion()?;
     let Ok(wc) = result else {
@@ -247,7 +247,7 @@ fn unposted(client: &Side) -> Result {
     let mut mr = Mr::new(&client.pd, 1)?;
     mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
     let message = Message::new(&client.pd, b"-", Transfer::new())?;
-    let result = client.qp.post::<Message, 0>(message, |_, chain| {
+    let result = client.qp.post::<Message>(message, |_, chain| {
         chain.reg_mr(&mut mr)?;
         Err(ENXIO)
     });
@@ -256,7 +256,7 @@ fn unposted(client: &Side) -> Result {
     check(!mr.is_fenced(), "without proof it counts as registered")?;
     mr.retract(error.unposted());
     check(mr.is_fenced(), "with proof it does not")?;
-    let empty = client.qp.post::<Message, 0>(error.owner, |_, _| Ok(()));
+    let empty = client.qp.post::<Message>(error.owner, |_, _| Ok(()));
     check(
         empty.is_err_and(|e| e.error == EINVAL),
         "an empty chain is refused",
@@ -286,7 +286,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
     posted(
         server
             .qp
-            .post::<Message, 0>(message, |m, chain| chain.transfer(&m.transfer)),
+            .post::<Message>(message, |m, chain| chain.transfer(&m.transfer)),
     )?;
     let (_, result) = server.end.completion()?;
     // An iWARP device is done with a Write once it is sent.
@@ -303,7 +303,7 @@ fn closed(client: &Side) -> Result {
     let mut mr = Mr::new(&client.pd, 1)?;
     mr.map(&mut runs(&memory).peekable(), Access::RemoteWrite, 0)?;
     let message = Message::new(&client.pd, b"bye", Transfer::new())?;
-    posted(client.qp.post::<Message, 0>(message, |m, chain| {
+    posted(client.qp.post::<Message>(message, |m, chain| {
         chain.reg_mr(&mut mr)?;
         chain.send([m.text.sge(0..3)?].into_iter())
     }))?;
@@ -315,7 +315,7 @@ fn closed(client: &Side) -> Result {
     check(mr.is_fenced(), "a drained QP fences")?;
     mr.unmap()?;
     let message = Message::new(&client.pd, b"late", Transfer::new())?;
-    let late = client.qp.post::<Message, 0>(message, |m, chain| {
+    let late = client.qp.post::<Message>(message, |m, chain| {
         chain.send([m.text.sge(0..4)?].into_iter())
     });
     check(
@@ -343,7 +343,7 @@ fn in_part(address: u32) -> Result {
         mrs.push(mr, GFP_KERNEL)?;
     }
     let message = Message::new(&client.pd, b"part", Transfer::new())?;
-    posted(client.qp.post::<Message, 0>(message, |m, chain| {
+    posted(client.qp.post::<Message>(message, |m, chain| {
         for mr in mrs.iter_mut() {
             chain.reg_mr(mr)?;
         }

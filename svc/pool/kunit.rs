@@ -58,24 +58,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_last_in_first_out() -> Result {
-        let mut stack = Stack::new(2, GFP_KERNEL)?;
-        for _ in 0..2 {
-            assert!(stack.pop().is_none());
-            assert_eq!([1, 2, 3].map(|i| stack.push(i)), [Ok(()), Ok(()), Err(3)]);
-            assert_eq!([(); 3].map(|()| stack.pop()), [Some(2), Some(1), None]);
-        }
-        Ok(())
-    }
-
-    #[test]
     fn without_room_nothing_is_kept() -> Result {
         let mut ring = Ring::new(0, GFP_KERNEL)?;
         assert_eq!(ring.push(7), Err(7));
         assert!(ring.pop().is_none());
-        let mut stack = Stack::new(0, GFP_KERNEL)?;
-        assert_eq!(stack.push(7), Err(7));
-        assert!(stack.pop().is_none());
         Ok(())
     }
 

@@ -23,6 +23,3 @@
 #include "c/trace_clnt.h"
 #include "c/trace_device.h"
 #include "c/trace_svc.h"
-
-/* Allocation contexts, as expressions that bindgen can evaluate. */
-const gfp_t RPCRDMA_GFP_KERNEL = GFP_KERNEL;

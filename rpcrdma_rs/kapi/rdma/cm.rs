@@ -271,16 +271,11 @@ impl<H: Handler> Id<H> {
     /// # Errors
     ///
     /// What rdma_cm says.
-    pub(crate) fn resolve_addr(
-        &self,
-        source: Option<&SockAddr>,
-        peer: &SockAddr,
-        timeout_ms: u32,
-    ) -> Result {
-        let source = source.map_or(core::ptr::null_mut(), |s| s.as_ptr().cast_mut());
-        // SAFETY: The id is valid, and so are the addresses, which C copies.
+    pub(crate) fn resolve_addr(&self, peer: &SockAddr, timeout_ms: u32) -> Result {
+        let (any, timeout) = (core::ptr::null_mut(), timeout_ms as usize);
+        // SAFETY: The id is valid, and so is the address, which C copies. It finds our own.
         to_result(unsafe {
-            bindings::rdma_resolve_addr(self.as_raw(), source, peer.as_ptr(), timeout_ms as usize)
+            bindings::rdma_resolve_addr(self.as_raw(), any, peer.as_ptr(), timeout)
         })
     }
 

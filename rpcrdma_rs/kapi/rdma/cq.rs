@@ -20,8 +20,7 @@ use core::{
 
 use kernel::{
     prelude::*,
-    str::CStr,
-    sync::Arc, //
+    str::CStr, //
 };
 
 use super::{
@@ -38,27 +37,25 @@ use crate::kapi::{
 };
 
 /// A completion queue entry, as a field of `T`.
-///
-/// `ID` tells several of them in one type apart.
 #[pin_data]
 #[repr(transparent)]
-pub(crate) struct Cqe<T, const ID: u64 = 0> {
+pub(crate) struct Cqe<T> {
     #[pin]
     raw: Entry,
     _owner: PhantomData<fn(T)>,
 }
 
-impl<T: Completion<ID>, const ID: u64> Cqe<T, ID> {
+impl<T: Completion> Cqe<T> {
     /// Makes one that is idle.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            raw: Entry::new(Some(handle_completion::<T, ID>)),
+            raw: Entry::new(Some(handle_completion::<T>)),
             _owner: PhantomData,
         })
     }
 }
 
-impl<T, const ID: u64> Cqe<T, ID> {
+impl<T> Cqe<T> {
     /// # Safety
     ///
     /// `this` must point to a `Cqe`, which need not be initialised.
@@ -73,116 +70,74 @@ impl<T, const ID: u64> Cqe<T, ID> {
 /// # Safety
 ///
 /// The two functions must be each other's inverse, and stay inside the object.
-pub(crate) unsafe trait HasCqe<const ID: u64 = 0>: Sized {
+pub(crate) unsafe trait HasCqe: Sized {
     /// Returns the field of the object at `ptr`.
     ///
     /// # Safety
     ///
     /// `ptr` must point to a valid object.
-    unsafe fn raw_get_cqe(ptr: *mut Self) -> *mut Cqe<Self, ID>;
+    unsafe fn raw_get_cqe(ptr: *mut Self) -> *mut Cqe<Self>;
 
     /// Returns the object of the field at `ptr`.
     ///
     /// # Safety
     ///
     /// `ptr` must point to this field of a valid object.
-    unsafe fn cqe_container_of(ptr: *mut Cqe<Self, ID>) -> *mut Self;
+    unsafe fn cqe_container_of(ptr: *mut Cqe<Self>) -> *mut Self;
 }
 
-/// Implements [`HasCqe`]: `impl_has_cqe! { impl HasCqe<0> for Context { self.cqe } }`.
+/// Implements [`HasCqe`]: `impl_has_cqe! { impl HasCqe for Context { self.cqe } }`.
 macro_rules! impl_has_cqe {
-    ($(impl$({$($generics:tt)*})? HasCqe<$id:literal> for $self:ty { self.$field:ident } )*) => {$(
+    (impl HasCqe for $self:ty { self.$field:ident }) => {
         #[allow(unsafe_code, reason = "the field's type is checked by `raw_get_cqe`")]
         // SAFETY: `raw_get_cqe` compiles only if the field has the right type; the other is
         // its inverse.
-        unsafe impl$(<$($generics)*>)? $crate::kapi::rdma::cq::HasCqe<$id> for $self {
+        unsafe impl $crate::kapi::rdma::cq::HasCqe for $self {
             #[inline]
-            unsafe fn raw_get_cqe(
-                ptr: *mut Self,
-            ) -> *mut $crate::kapi::rdma::cq::Cqe<Self, $id> {
+            unsafe fn raw_get_cqe(ptr: *mut Self) -> *mut $crate::kapi::rdma::cq::Cqe<Self> {
                 // SAFETY: The caller promises that the pointer is valid.
                 unsafe { &raw mut (*ptr).$field }
             }
 
             #[inline]
-            unsafe fn cqe_container_of(
-                ptr: *mut $crate::kapi::rdma::cq::Cqe<Self, $id>,
-            ) -> *mut Self {
+            unsafe fn cqe_container_of(ptr: *mut $crate::kapi::rdma::cq::Cqe<Self>) -> *mut Self {
                 // SAFETY: The caller promises that it points to this field.
                 unsafe { ::kernel::container_of!(ptr, Self, $field) }
             }
         }
-    )*};
+    };
 }
 pub(crate) use impl_has_cqe;
 
-/// A pointer that posting consumes and a completion gives back.
+/// Gives up the owner of a chain: the object stays valid and in place, with nobody having it
+/// mutably borrowed, until [`take_back`].
+pub(super) fn give_up<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
+    // SAFETY: The object does not move before `take_back` pins it again.
+    let this = unsafe { Pin::into_inner_unchecked(owner) };
+    // SAFETY: A box is never null.
+    unsafe { NonNull::new_unchecked(KBox::into_raw(this)) }
+}
+
+/// Takes the owner of a chain back.
 ///
 /// # Safety
 ///
-/// The object stays valid and in place from `into_raw` to `from_raw`, with nobody having it
-/// mutably borrowed.
-pub(crate) unsafe trait CqePointer: Send + Sized {
-    /// What it points to.
-    type Target;
-
-    /// Gives the pointer up.
-    fn into_raw(self) -> NonNull<Self::Target>;
-
-    /// Takes the pointer back.
-    ///
-    /// # Safety
-    ///
-    /// `ptr` must come from `into_raw`, and be taken back once only.
-    unsafe fn from_raw(ptr: NonNull<Self::Target>) -> Self;
-}
-
-// SAFETY: The reference that `into_raw` keeps keeps the object, which never moves and is only
-// ever borrowed shared.
-unsafe impl<T: Send + Sync> CqePointer for Arc<T> {
-    type Target = T;
-
-    fn into_raw(self) -> NonNull<T> {
-        // SAFETY: An `Arc` is never null.
-        unsafe { NonNull::new_unchecked(Arc::into_raw(self).cast_mut()) }
-    }
-
-    unsafe fn from_raw(ptr: NonNull<T>) -> Self {
-        // SAFETY: By this function's contract.
-        unsafe { Arc::from_raw(ptr.as_ptr()) }
-    }
-}
-
-// SAFETY: The box is the only way to the object, and is given up.
-unsafe impl<T: Send> CqePointer for Pin<KBox<T>> {
-    type Target = T;
-
-    fn into_raw(self) -> NonNull<T> {
-        // SAFETY: The object does not move before `from_raw` pins it again.
-        let this = unsafe { Pin::into_inner_unchecked(self) };
-        // SAFETY: A box is never null.
-        unsafe { NonNull::new_unchecked(KBox::into_raw(this)) }
-    }
-
-    unsafe fn from_raw(ptr: NonNull<T>) -> Self {
-        // SAFETY: By this function's contract it is a box given up above, which was pinned.
-        unsafe { Pin::new_unchecked(KBox::from_raw(ptr.as_ptr())) }
-    }
+/// `ptr` must come from [`give_up`], and be taken back once only.
+pub(super) unsafe fn take_back<T>(ptr: NonNull<T>) -> Pin<KBox<T>> {
+    // SAFETY: By this function's contract it is a box that was given up, and was pinned.
+    unsafe { Pin::new_unchecked(KBox::from_raw(ptr.as_ptr())) }
 }
 
 /// What a completion means to the owner of the chain.
-pub(crate) trait Completion<const ID: u64 = 0>: HasCqe<ID> + 'static {
+pub(crate) trait Completion: HasCqe + Send + 'static {
     /// The handler of the QPs it may be posted on.
     type Handler: QpHandler;
-
-    /// How it is owned while it is posted.
-    type Pointer: CqePointer<Target = Self>;
 
     /// Called once for each post that succeeded, when the device is done with the whole chain.
     ///
     /// Runs in process context. It must neither wait for another completion nor drop the
     /// `QpOwner`, which does.
-    fn done(this: Self::Pointer, qp: &Qp<Self::Handler>, result: Result<Wc, WcError>);
+    fn done(this: Pin<KBox<Self>>, qp: &Qp<Self::Handler>, result: Result<Wc, WcError>);
 }
 
 /// A chain that the device is done with, successfully.
@@ -269,9 +224,9 @@ impl WcError {
 ///
 /// # Safety
 ///
-/// `cq` must be the CQ of a `Qp<T::Handler>`, and the completion that of a flight of the `Cqe`
-/// number `ID` of a `T`.
-unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
+/// `cq` must be the CQ of a `Qp<T::Handler>`, and the completion that of a flight of a `T`'s
+/// `Cqe`.
+unsafe extern "C" fn handle_completion<T: Completion>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
@@ -295,10 +250,10 @@ unsafe extern "C" fn handle_completion<T: Completion<ID>, const ID: u64>(
         Some(error) => Err(error),
         None => Ok(Wc { ticket, cid }),
     };
-    // SAFETY: The flight began with `into_raw` of a pointer to the object around this `Cqe`.
+    // SAFETY: The flight began with `give_up` of the object around this `Cqe`.
     let owner = unsafe {
         let object = T::cqe_container_of(entry.cast());
-        T::Pointer::from_raw(NonNull::new_unchecked(object))
+        take_back(NonNull::new_unchecked(object))
     };
     T::done(owner, qp, result);
 }

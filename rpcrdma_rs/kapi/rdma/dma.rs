@@ -66,7 +66,7 @@ impl DmaBuf {
                 core::ptr::null(),
                 len,
                 1,
-                bindings::RPCRDMA_GFP_KERNEL | bindings::__GFP_ZERO,
+                bindings::GFP_KERNEL | bindings::__GFP_ZERO,
                 device.numa_node(),
             )
         };

@@ -43,8 +43,9 @@ use super::{
         IdInner, //
     },
     cq::{
+        give_up,
+        take_back,
         Completion,
-        CqePointer,
         WcError, //
     },
     device::{
@@ -88,13 +89,13 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 /// Something wrong with a QP.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QpEvent {
-    /// The device moved the QP to its error state: the number of the event.
-    Fatal(u32),
+    /// The device moved the QP to its error state.
+    Fatal,
     /// The device took a part of a chain only. The chain's owner comes back once the QP is
     /// drained.
     Broken,
-    /// An event that is no error: its number.
-    Other(u32),
+    /// An event that is no error.
+    Other,
 }
 
 /// What a QP is to hold. Room for draining, and for what rdma_rw needs, comes on top.
@@ -113,15 +114,15 @@ pub(crate) struct QpConfig {
 }
 
 /// A post that failed before the device saw anything of it.
-pub(crate) struct PostError<P> {
+pub(crate) struct PostError<T> {
     /// Why.
     pub(crate) error: Error,
     /// The owner, back again.
-    pub(crate) owner: P,
+    pub(crate) owner: Pin<KBox<T>>,
     ticket: u64,
 }
 
-impl<P> PostError<P> {
+impl<T> PostError<T> {
     /// Which chain was not posted, for [`Mr::retract`](super::mr::Mr::retract).
     pub(crate) fn unposted(&self) -> Unposted {
         Unposted(self.ticket)
@@ -238,21 +239,21 @@ impl<H: QpHandler> Qp<H> {
     /// The owner is handed back, and nothing was posted:
     ///
     /// * `ENOTCONN` when the QP is closing,
-    /// * `EBUSY` when the owner's `Cqe` number `ID` is in flight,
+    /// * `EBUSY` when the owner is in flight,
     /// * `EINVAL` when the chain is empty,
     /// * what `build` or the device says.
     // Not inlined: a chain takes some 2.5 KiB of stack, which is the caller's only meanwhile.
     #[inline(never)]
-    pub(crate) fn post<T, const ID: u64>(
+    pub(crate) fn post<T>(
         &self,
-        owner: T::Pointer,
+        owner: Pin<KBox<T>>,
         build: impl for<'a> FnOnce(&'a T, &mut Chain<'a>) -> Result,
-    ) -> Result<(), PostError<T::Pointer>>
+    ) -> Result<(), PostError<T>>
     where
-        T: Completion<ID, Handler = H>,
+        T: Completion<Handler = H>,
     {
         let ticket = NEXT_TICKET.fetch_add(1, Relaxed);
-        let owner = owner.into_raw();
+        let owner = give_up(owner);
         // SAFETY: The owner is valid until it is taken back.
         let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
         let posted = self.enter().and_then(|mut posting| {
@@ -279,8 +280,8 @@ impl<H: QpHandler> Qp<H> {
         });
         posted.map_err(|error| PostError {
             error,
-            // SAFETY: From `into_raw` above; nothing was posted.
-            owner: unsafe { T::Pointer::from_raw(owner) },
+            // SAFETY: From `give_up` above; nothing was posted.
+            owner: unsafe { take_back(owner) },
             ticket,
         })
     }
@@ -529,8 +530,8 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
         bindings::ib_event_type_IB_EVENT_QP_FATAL
         | bindings::ib_event_type_IB_EVENT_QP_REQ_ERR
         | bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR
-        | bindings::ib_event_type_IB_EVENT_DEVICE_FATAL => QpEvent::Fatal(number),
-        _ => QpEvent::Other(number),
+        | bindings::ib_event_type_IB_EVENT_DEVICE_FATAL => QpEvent::Fatal,
+        _ => QpEvent::Other,
     };
     qp.handler.event(qp, event);
 }

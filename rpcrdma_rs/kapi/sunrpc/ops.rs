@@ -261,7 +261,7 @@ impl<T: XprtOps> OpsTable<T> {
     ) -> c_int {
         // SAFETY: By the safety requirement.
         let Some(addr) = T::local_addr(unsafe { Xprt::from_raw(xprt) }) else {
-            return enotconn_errno();
+            return enotconn().to_errno();
         };
         let mut text = Text::<64>::new();
         text.set(format_args!("{}", addr.display_ip()));
@@ -500,8 +500,4 @@ impl<T: XprtOps> OpsTable<T> {
             (Xprt::from_raw((*rqst).rq_xprt), Slot::from_rqst(rqst))
         }
     }
-}
-
-fn enotconn_errno() -> c_int {
-    super::errno::enotconn().to_errno()
 }

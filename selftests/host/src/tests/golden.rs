@@ -145,7 +145,6 @@ fn read_chunk() {
     let chunk = ReadChunk {
         position: Position(96),
         length: 5,
-        segments: 2,
     };
     let base = Piece::Base {
         offset: 0,
@@ -176,7 +175,6 @@ fn two_chunks_out_of_order() {
         Piece::Chunk(ReadChunk {
             position: Position(position),
             length,
-            segments: 1,
         })
     };
     let base = |offset, length| Piece::Base { offset, length };
@@ -204,7 +202,6 @@ fn position_zero() {
     let call = ReadChunk {
         position: Position::ZERO,
         length: 5000,
-        segments: 2,
     };
     assert_eq!(chunks.call_chunk(), Some(call));
     assert!(chunks.chunks().is_empty());
@@ -239,7 +236,7 @@ fn write_chunk() {
         let header = Header::new(Xid(0xd4), Credits(128), Proc::Msg);
         let encoder = Encoder::new(buf, &header).unwrap();
         let mut encoder = encoder.end_reads().unwrap();
-        assert_eq!(encoder.write_chunk(offered), Ok(2));
+        assert_eq!(encoder.write_chunk(offered), Ok(()));
         encoder.end_writes().unwrap().no_reply_chunk().unwrap()
     });
     encodes_to(&vectors::WRITE_CHUNK_REPLY, |buf| {
