@@ -48,6 +48,7 @@ use crate::{
                 Unposted, //
             },
             recv::Invalidated,
+            wr::Chain,
             Access,
             MemSeg, //
         },
@@ -62,6 +63,11 @@ use crate::{
         },
     },
     xdr::{
+        limits::{
+            CHUNKS_PER_RPC,
+            CLIENT_SEND_SGES,
+            MAX_CHUNK_SEGMENTS, //
+        },
         segment::Segment,
         units::{
             Handle,
@@ -69,6 +75,10 @@ use crate::{
         }, //
     },
 };
+
+// What an RPC is planned with fits the chain that registers and sends it.
+const _: () = assert!((MAX_CHUNK_SEGMENTS * CHUNKS_PER_RPC) as usize <= Chain::MAX_MR);
+const _: () = assert!(CLIENT_SEND_SGES as usize <= Chain::MAX_SGE);
 
 /// The chunks of a request, each a list of registrations in the order of the header.
 #[derive(Default)]

@@ -49,13 +49,13 @@ const EDGE_SEGMENTS: u32 = 2;
 const MIN_CHUNK_PAGES: u32 = 260;
 
 /// Chunks of one RPC that are registered: one for the Call, one for the Reply.
-const CHUNKS_PER_RPC: u32 = 2;
+pub(crate) const CHUNKS_PER_RPC: u32 = 2;
 
 /// Least SGEs of a Send: transport header, head, tail.
 const MIN_SEND_SGES: u32 = 3;
 
 /// Most SGEs of a Requester's Send: the pages of the largest inline message more.
-const CLIENT_SEND_SGES: u32 = 19;
+pub(crate) const CLIENT_SEND_SGES: u32 = 19;
 
 /// Least requests under way that a connection is worth.
 const MIN_REQUESTS: u32 = 4;
