@@ -36,6 +36,7 @@ module! {
 /// The fields are dropped, that is unregistered, in the order they are written: first nothing
 /// new comes in, last the devices are let go, and the end of what was freed is waited for.
 struct RpcRdma {
+    _open: kapi::sunrpc::class::Open,
     _client: clnt::Registration,
     _server: svc::Registration,
     _client_tunables: kapi::sysctl::Registration,
@@ -52,11 +53,14 @@ impl RpcRdma {
         // Before the tunables, whose names may be taken as well: the class tells by whom.
         let client = clnt::register()?;
         let server = svc::register(module)?;
+        let client_tunables = clnt::tunables::register()?;
+        let server_tunables = svc::tunables::register()?;
         Ok(RpcRdma {
+            _open: kapi::sunrpc::class::Open::new(),
             _client: client,
             _server: server,
-            _client_tunables: clnt::tunables::register()?,
-            _server_tunables: svc::tunables::register()?,
+            _client_tunables: client_tunables,
+            _server_tunables: server_tunables,
             _devices: devices,
             _queue: queue,
         })

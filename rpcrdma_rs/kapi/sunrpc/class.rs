@@ -12,7 +12,12 @@ use kernel::{
         c_char,
         c_int, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    }, //
 };
 
 use super::{
@@ -74,6 +79,38 @@ impl<const N: usize> ClassWithIds<N> {
             },
             netids: ids,
         }
+    }
+}
+
+/// Whether the classes make transports.
+static OPEN: Atomic<bool> = Atomic::new(false);
+
+/// The module has all that its transports need: while there is one of these, the classes make
+/// transports. A class that is registered may be asked for one while the module is still being
+/// loaded, and a module that then fails to load is freed, whatever refers to it.
+pub(crate) struct Open(());
+
+impl Open {
+    /// Has the classes make transports.
+    pub(crate) fn new() -> Self {
+        OPEN.store(true, Release);
+        Open(())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        OPEN.store(false, Release);
+    }
+}
+
+/// # Errors
+///
+/// `EAGAIN` unless the classes make transports.
+pub(super) fn check_open() -> Result {
+    match OPEN.load(Acquire) {
+        true => Ok(()),
+        false => Err(EAGAIN),
     }
 }
 

@@ -36,6 +36,7 @@ use kernel::{
 use super::{
     addr::SockAddr,
     backchannel::BcPool,
+    class::check_open,
     link::{
         Shared,
         XprtLink, //
@@ -408,7 +409,7 @@ impl<T: XprtOps> Xprt<T> {
         args: *mut bindings::xprt_create,
     ) -> *mut bindings::rpc_xprt {
         // SAFETY: By the safety requirement.
-        match unsafe { Self::create(&*args) } {
+        match check_open().and_then(|()| unsafe { Self::create(&*args) }) {
             Ok(xprt) => xprt,
             // CAST: Error codes as pointers, as `ERR_PTR` makes them.
             Err(error) => error.to_errno() as isize as *mut bindings::rpc_xprt,
