@@ -245,7 +245,7 @@ impl Listen {
 impl Listener for Listen {
     type Connection = Conn;
 
-    fn accept(this: &SvcXprt<Self>) -> Option<ARef<SvcXprt<Conn>>> {
+    fn accept(this: &SvcXprt<Self>, origin: Origin<'_>) -> Option<ARef<SvcXprt<Conn>>> {
         this.clear_conn();
         let (pending, stale) = {
             let mut state = this.events.state.lock();
@@ -258,7 +258,7 @@ impl Listener for Listen {
         if stale {
             this.renew(this.net());
         }
-        accept::accept(this.origin(), pending?)
+        accept::accept(origin, pending?)
     }
 
     fn detach(this: &SvcXprt<Self>) {

@@ -257,10 +257,13 @@ impl Side {
             max_rdma_ctxs,
         };
         let qp = QpOwner::new(&id, &pd, &config, end.clone())?;
-        check(
-            QpOwner::new(&id, &pd, &config, end.clone()).is_err(),
-            "a second QP in a PD is refused",
-        )?;
+        for pd in [pd.clone(), Pd::new(&id)?] {
+            let second = QpOwner::new(&id, &pd, &config, end.clone());
+            check(
+                second.err() == Some(EBUSY),
+                "a second QP on an id is refused",
+            )?;
+        }
         let mut list = RecvList::new();
         for number in 0..RECEIVES {
             list.push(RecvBox::new(&pd, 1024, number)?);

@@ -12,6 +12,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Release, //
         },
         Arc, //
@@ -46,7 +47,7 @@ impl OwnQueue {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `EBUSY` if there is one; `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         let name = c"rpcrdma_rs".as_char_ptr();
         // SAFETY: The name is a format without arguments.
@@ -55,7 +56,11 @@ impl OwnQueue {
         if queue.is_null() {
             return Err(ENOMEM);
         }
-        OWN.store(queue, Release);
+        if OWN.cmpxchg(null_mut(), queue, Full).is_err() {
+            // SAFETY: Made above, and nobody has seen it.
+            unsafe { bindings::destroy_workqueue(queue) };
+            return Err(EBUSY);
+        }
         Ok(OwnQueue(()))
     }
 

@@ -25,6 +25,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
         Arc,
         ArcBorrow,
         Completion,
@@ -108,7 +112,11 @@ kernel::sync::global_lock! {
     unsafe(uninit) static DEVICES: Mutex<()> = ();
 }
 
-/// Keeps the module told of devices. One at a time, in the root's list of registrations.
+/// Whether there is or was a registration.
+static MADE: Atomic<bool> = Atomic::new(false);
+
+/// Keeps the module told of devices. There is one, in the root's list of registrations, for as long
+/// as the module is loaded.
 pub(crate) struct Registration(());
 
 impl Registration {
@@ -116,9 +124,12 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `EBUSY` the second time; `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: The root makes one registration only, when the module is loaded.
+        if MADE.xchg(true, Full) {
+            return Err(EBUSY);
+        }
+        // SAFETY: Nobody was here before.
         unsafe { DEVICES.init() };
         // SAFETY: The client is static, and this is the only registration.
         to_result(unsafe { bindings::ib_register_client(CLIENT.0.get()) })?;

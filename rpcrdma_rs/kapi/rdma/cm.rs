@@ -30,6 +30,10 @@ use kernel::{
     },
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
         Arc,
         UniqueArc, //
     },
@@ -139,7 +143,10 @@ impl ConnParam<'_> {
 ///
 /// `0` is an id of ours. Its context is what the handler of the [`Id`] points to, and is not used
 /// any more when that is gone.
-pub(super) struct IdInner(NonNull<bindings::rdma_cm_id>);
+pub(super) struct IdInner {
+    raw: NonNull<bindings::rdma_cm_id>,
+    has_qp: Atomic<bool>,
+}
 
 // SAFETY: Ids are used from every thread.
 unsafe impl Send for IdInner {}
@@ -147,8 +154,23 @@ unsafe impl Send for IdInner {}
 unsafe impl Sync for IdInner {}
 
 impl IdInner {
+    fn new(raw: NonNull<bindings::rdma_cm_id>) -> Self {
+        IdInner {
+            raw,
+            has_qp: Atomic::new(false),
+        }
+    }
+
     pub(super) fn as_raw(&self) -> *mut bindings::rdma_cm_id {
-        self.0.as_ptr()
+        self.raw.as_ptr()
+    }
+
+    /// Claims the place of the one QP.
+    pub(super) fn claim(&self) -> Result {
+        if self.has_qp.xchg(true, Full) {
+            return Err(EBUSY);
+        }
+        Ok(())
     }
 
     pub(super) fn port(&self) -> u32 {
@@ -218,7 +240,7 @@ impl<H: Handler> Id<H> {
         })?;
         // INVARIANT: The context is what `handler` points to. Without memory the drop of the
         // value destroys the id.
-        let inner = Arc::new(IdInner(NonNull::new(raw).ok_or(ENOMEM)?), GFP_KERNEL)?;
+        let inner = Arc::new(IdInner::new(NonNull::new(raw).ok_or(ENOMEM)?), GFP_KERNEL)?;
         Ok(Id { inner, handler })
     }
 
@@ -378,7 +400,7 @@ impl<'a> ConnectRequest<'a> {
         }
         self.adopted.set(true);
         // INVARIANT: The callback returns zero now, which makes the id ours.
-        let inner = room.write(IdInner(self.id));
+        let inner = room.write(IdInner::new(self.id));
         Ok(Id {
             inner: inner.into(),
             handler,

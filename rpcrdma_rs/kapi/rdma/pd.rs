@@ -9,7 +9,6 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Full,
             Release, //
         },
         Arc, //
@@ -29,7 +28,7 @@ use crate::kapi::bindings;
 
 /// The Protection Domain of one connection.
 ///
-/// At most one QP is ever made in it, so that once this QP is drained no peer reaches memory
+/// At most one QP is ever made in it, as its id has no more, so that once this QP is drained no peer reaches memory
 /// registered in it.
 ///
 /// # Invariants
@@ -37,7 +36,6 @@ use crate::kapi::bindings;
 /// `raw` is a PD of the device that `id` is bound to.
 pub(crate) struct Pd {
     raw: *mut bindings::ib_pd,
-    has_qp: Atomic<bool>,
     fenced: Atomic<bool>,
     id: Arc<IdInner>,
 }
@@ -63,7 +61,6 @@ impl Pd {
         Ok(Arc::new(
             Pd {
                 raw,
-                has_qp: Atomic::new(false),
                 fenced: Atomic::new(false),
                 id: id.inner().clone(),
             },
@@ -90,14 +87,6 @@ impl Pd {
     pub(crate) fn device(&self) -> &Device {
         // SAFETY: The PD is valid; its device is kept by the id, which we keep.
         unsafe { Device::from_raw((*self.raw).device) }
-    }
-
-    /// Claims the place of the one QP.
-    pub(super) fn claim(&self) -> Result {
-        if self.has_qp.xchg(true, Full) {
-            return Err(EBUSY);
-        }
-        Ok(())
     }
 
     /// Reports the QP closed.

@@ -400,7 +400,7 @@ impl<H: QpHandler> QpOwner<H> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is or was a QP in `pd`; `EINVAL` if `pd` is of another id; else what
+    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id; else what
     /// the device says, such as `ENOMEM` for queues that are too long.
     pub(crate) fn new<I: Handler>(
         id: &Id<I>,
@@ -411,7 +411,7 @@ impl<H: QpHandler> QpOwner<H> {
         if !Arc::ptr_eq(id.inner(), pd.id()) {
             return Err(EINVAL);
         }
-        pd.claim()?;
+        id.inner().claim()?;
         let register = Register::new()?;
         let qp = Arc::pin_init(
             pin_init!(Qp {

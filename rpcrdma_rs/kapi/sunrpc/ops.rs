@@ -40,8 +40,8 @@ use crate::kapi::{
 ///
 /// # Safety
 ///
-/// [`Self::message`] gives the same memory, with the same contents, as long as the value exists,
-/// also when it is moved.
+/// [`Self::message`] gives the same memory as long as the value exists, also when it is moved. What
+/// is in it changes only while nobody borrows it, when sunrpc decrypts a Reply of krb5p in its place.
 pub(crate) unsafe trait Received: Send {
     /// What was received.
     fn message(&self) -> &[u8];

@@ -475,11 +475,17 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     }
 
     /// What a connection accepted by this listener is made from.
-    pub(crate) fn origin(&self) -> Origin<'_> {
+    ///
+    /// # Safety
+    ///
+    /// The transport must be live: one that is dead may outlive its service.
+    pub(super) unsafe fn origin(&self) -> Origin<'_> {
         let xprt = self.0.xprt.get();
         // SAFETY: The fields are set once, before anyone sees the transport.
         let (class, serv, net) =
             unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
+        // INVARIANT: sunrpc ends a service after its live transports, by this function's contract
+        // ours among them, and forgets the class after the last of all.
         Origin {
             class,
             serv,

@@ -39,10 +39,11 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
     /// What it accepts.
     type Connection: Connection;
 
-    /// Accepts one connection that waits, if one does. On a service thread; may sleep.
+    /// Accepts one connection that waits, if one does; it is made from `origin`. On a service
+    /// thread; may sleep.
     ///
     /// Called until [`SvcXprt::set_conn`] is no longer in force, one call at a time.
-    fn accept(this: &SvcXprt<Self>) -> Option<ARef<SvcXprt<Self::Connection>>>;
+    fn accept(this: &SvcXprt<Self>, origin: Origin<'_>) -> Option<ARef<SvcXprt<Self::Connection>>>;
 
     /// The endpoint is closed: no connection is accepted any more. May sleep.
     fn detach(this: &SvcXprt<Self>);
@@ -168,7 +169,9 @@ impl<T: Listener> ListenerOps<T> {
     unsafe extern "C" fn accept(xprt: *mut bindings::svc_xprt) -> *mut bindings::svc_xprt {
         // SAFETY: By the requirement; only listeners of this type have this table.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
-        T::accept(this).map_or(null_mut(), SvcXprt::into_raw)
+        // SAFETY: It is live, and stays so during the call.
+        let origin = unsafe { this.origin() };
+        T::accept(this, origin).map_or(null_mut(), SvcXprt::into_raw)
     }
 
     /// # Safety

@@ -43,8 +43,10 @@ use kernel::{
 ///
 /// # Safety
 ///
-/// [`Self::bytes`] gives the same memory, with the same contents, from [`Self::into_ptr`] to
-/// [`Self::from_ptr`] and in between, and [`Self::state_mut`] does not reach that memory.
+/// [`Self::bytes`] gives the same memory from [`Self::into_ptr`] to [`Self::from_ptr`] and in
+/// between, and [`Self::state_mut`] does not reach that memory. What is in it changes only while
+/// nobody borrows it, and only from where the RPC message begins: the service decrypts a Call of
+/// krb5p in its place. Nothing is to be read again from there.
 pub(crate) unsafe trait CallContext: Sized + Send + 'static {
     /// What the transport remembers about the Call.
     type State;
@@ -67,7 +69,8 @@ pub(crate) unsafe trait CallContext: Sized + Send + 'static {
 }
 
 // SAFETY: The buffer is an allocation of its own, apart from the box and its data, and is written
-// only by Receives; one is posted no earlier than the box is taken back.
+// by Receives, and by the service that has the Call; a Receive is posted no earlier than the box
+// is taken back.
 unsafe impl<T: Send + 'static> CallContext for RecvBox<T> {
     type State = T;
 
@@ -455,6 +458,14 @@ impl Reply<'_> {
             // SAFETY: Not null, as just checked. The reference changes hands; there is room.
             unsafe { pages.push(NonNull::new_unchecked(*page)) }?;
             *page = null_mut();
+        }
+        // SAFETY: The thread is valid. The reply is not in pages of its own any more, and nobody
+        // is to look for it there; sunrpc reads its length only.
+        unsafe {
+            let xdr = addr_of_mut!((*rqstp).rq_res);
+            (*xdr).page_len = 0;
+            (*xdr).head[0] = bindings::kvec::default();
+            (*xdr).tail[0] = bindings::kvec::default();
         }
         Ok(map)
     }

@@ -184,7 +184,7 @@ impl XdrBuf {
     }
 
     /// Writes `src` to the page part, from `offset` bytes into it; returns how many fitted.
-    pub(crate) fn fill_pages(&self, offset: usize, src: &[u8]) -> usize {
+    pub(super) fn fill_pages(&self, offset: usize, src: &[u8]) -> usize {
         let pages = self.page_range();
         let Some(start) = pages.start.checked_add(offset) else {
             return 0;
@@ -205,7 +205,7 @@ impl XdrBuf {
     }
 
     /// Writes `src` to the front of the tail if it fits there; returns whether.
-    pub(crate) fn fill_tail(&self, src: &[u8]) -> bool {
+    pub(super) fn fill_tail(&self, src: &[u8]) -> bool {
         let tail = &self.raw().tail[0];
         if src.len() > tail.iov_len {
             return false;
