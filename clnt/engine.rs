@@ -61,7 +61,7 @@ use crate::{
             },
             recv::{
                 RecvBox,
-                RecvList,
+                RecvPool,
                 RecvWc, //
             }, //
         },
@@ -95,12 +95,6 @@ const REFILL_PAUSE_MS: u32 = 250;
 /// Numbers connections.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// Receive buffers: those at hand, and how many are posted.
-struct Receives {
-    free: RecvList<()>,
-    posted: u32,
-}
-
 type Pool<T> = KVec<Pin<KBox<T>>>;
 
 /// See the module's documentation.
@@ -117,7 +111,7 @@ pub(super) struct Engine {
     credits: Atomic<u32>,
     reported: Atomic<bool>,
     #[pin]
-    receives: SpinLock<Receives>,
+    receives: SpinLock<RecvPool<()>>,
     #[pin]
     sends: SpinLock<Pool<SendCtx>>,
     #[pin]
@@ -165,7 +159,7 @@ impl Engine {
                 agreed: SetOnce::new(),
                 credits: Atomic::new(1),
                 reported: Atomic::new(false),
-                receives <- new_spinlock!(Receives { free: RecvList::new(), posted: 0 }),
+                receives <- new_spinlock!(RecvPool::new()),
                 sends <- new_spinlock!(sends),
                 reverse_sends <- new_spinlock!(reverse),
                 invs <- new_spinlock!(invs),
@@ -328,7 +322,7 @@ impl Engine {
     pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
         // A buffer of an earlier connection is of no use here.
         if Arc::ptr_eq(buffer.pd(), &self.pd) {
-            self.receives.lock().free.push(buffer);
+            self.receives.lock().put(buffer);
         }
     }
 
@@ -345,7 +339,7 @@ impl Engine {
         for _ in 0..self.limits.recv_wr + slots {
             let len = self.ours.receive.0 as usize;
             let buffer = RecvBox::new(&self.pd, len, ())?;
-            self.receives.lock().free.push(buffer);
+            self.receives.lock().put(buffer);
         }
         self.post_receives(qp)
     }
@@ -359,26 +353,17 @@ impl Engine {
     ///
     /// What the device says; those posted before are posted.
     fn post_receives(&self, qp: &Qp<Engine>) -> Result {
-        let mut list = RecvList::new();
-        {
-            let mut receives = self.receives.lock();
-            if receives.posted + self.limits.recv_batch > self.limits.recv_wr {
-                return Ok(());
-            }
-            while receives.posted < self.limits.recv_wr {
-                let Some(buffer) = receives.free.pop() else {
-                    break;
-                };
-                list.push(buffer);
-                receives.posted += 1;
-            }
-            trace_xprtrdma_post_recvs(qp.cq_id(), list.len(), receives.posted);
+        let mut receives = self.receives.lock();
+        let list = receives.missing(self.limits.recv_wr, self.limits.recv_batch);
+        let posted = receives.posted();
+        drop(receives);
+        if list.is_empty() {
+            return Ok(());
         }
-        qp.post_recvs(list).map_err(|(error, mut rest)| {
+        trace_xprtrdma_post_recvs(qp.cq_id(), list.len(), posted);
+        qp.post_recvs(list).map_err(|(error, rest)| {
             trace_xprtrdma_post_recvs_err(qp.cq_id(), error.to_errno());
-            let mut receives = self.receives.lock();
-            receives.posted -= rest.len() as u32;
-            receives.free.append(&mut rest);
+            self.receives.lock().unposted(rest);
             error
         })
     }
@@ -421,7 +406,7 @@ impl QpHandler for Engine {
     type Recv = ();
 
     fn recv_done(&self, qp: &Qp<Self>, buffer: RecvBox<()>, result: Result<RecvWc, WcError>) {
-        self.receives.lock().posted -= 1;
+        self.receives.lock().landed();
         match &result {
             Ok(wc) => trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len),
             Err(e) => trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0),

@@ -32,7 +32,6 @@ use super::{
     limits::Sizes,
     pool::Ring,
     read::ReadCtx,
-    recv::Recvs,
     send::SendCtx,
     sq::{
         Sq,
@@ -74,6 +73,7 @@ use crate::{
             recv::{
                 RecvBox,
                 RecvList,
+                RecvPool,
                 RecvWc, //
             },
             rw::Transfer, //
@@ -187,7 +187,7 @@ pub(super) struct Chan {
     #[pin]
     inbox: SpinLock<Inbox>,
     #[pin]
-    pub(super) recvs: SpinLock<Recvs>,
+    pub(super) recvs: SpinLock<RecvPool<CallState>>,
     #[pin]
     pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
     #[pin]
@@ -231,7 +231,7 @@ impl Chan {
                     messages: RecvList::new(),
                     pulled,
                 }),
-                recvs <- new_spinlock!(Recvs::new()),
+                recvs <- new_spinlock!(RecvPool::new()),
                 sends <- new_spinlock!(sends),
                 reads <- new_spinlock!(reads),
             }),

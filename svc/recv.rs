@@ -28,10 +28,7 @@ use crate::{
         rdma::{
             pd::Pd,
             qp::Qp,
-            recv::{
-                RecvBox,
-                RecvList, //
-            }, //
+            recv::RecvBox, //
         },
         sunrpc::{
             svc::SvcXprt,
@@ -75,22 +72,6 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The Receive buffers that are not in use, and how many are posted.
-pub(super) struct Recvs {
-    free: RecvList<CallState>,
-    posted: usize,
-}
-
-impl Recvs {
-    /// None yet.
-    pub(super) const fn new() -> Self {
-        Recvs {
-            free: RecvList::new(),
-            posted: 0,
-        }
-    }
-}
-
 impl Chan {
     /// Makes all Receive buffers and posts the first ones.
     ///
@@ -101,42 +82,27 @@ impl Chan {
         for _ in 0..self.params.sizes.contexts {
             let state = CallState::default();
             let buf = RecvBox::new(pd, self.params.receive_size, state)?;
-            self.recvs.lock().free.push(buf);
+            self.recvs.lock().put(buf);
         }
         self.refill(qp)
     }
 
     /// Posts Receives if a batch of them is missing.
     fn refill(&self, qp: &Qp<Chan>) -> Result {
-        let target = self.params.sizes.receives as usize;
-        let mut list = RecvList::new();
-        {
-            let mut recvs = self.recvs.lock();
-            if recvs.posted + self.params.sizes.batch as usize > target {
-                return Ok(());
-            }
-            while recvs.posted < target {
-                let Some(buf) = recvs.free.pop() else {
-                    break;
-                };
-                list.push(buf);
-                recvs.posted += 1;
-            }
-        }
+        let sizes = &self.params.sizes;
+        let list = self.recvs.lock().missing(sizes.receives, sizes.batch);
         if list.is_empty() {
             return Ok(());
         }
-        qp.post_recvs(list).map_err(|(e, mut rest)| {
-            let mut recvs = self.recvs.lock();
-            recvs.posted -= rest.len();
-            recvs.free.append(&mut rest);
-            e
+        qp.post_recvs(list).map_err(|(error, rest)| {
+            self.recvs.lock().unposted(rest);
+            error
         })
     }
 
     /// A posted Receive has got a message: the next ones are posted.
     pub(super) fn received(&self, qp: &Qp<Chan>) {
-        self.recvs.lock().posted -= 1;
+        self.recvs.lock().landed();
         if self.refill(qp).is_err() {
             self.fail();
         }
@@ -145,13 +111,13 @@ impl Chan {
     /// A posted Receive has failed. Nothing is posted any more.
     pub(super) fn keep_receive(&self, buf: RecvBox<CallState>) {
         let mut recvs = self.recvs.lock();
-        recvs.posted -= 1;
-        recvs.free.push(buf);
+        recvs.landed();
+        recvs.put(buf);
     }
 
     /// A message is done with.
     pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: RecvBox<CallState>) {
-        self.recvs.lock().free.push(buf);
+        self.recvs.lock().put(buf);
         // This posts something only after a client has used more than its credits.
         if !self.is_closing() && self.refill(qp).is_err() {
             self.fail();

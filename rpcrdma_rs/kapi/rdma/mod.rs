@@ -29,6 +29,7 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dma;
 mod entry;
+mod list;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

@@ -20,6 +20,7 @@
 
 use core::{
     iter::Peekable,
+    mem::ManuallyDrop,
     ptr::NonNull, //
 };
 
@@ -33,6 +34,10 @@ use kernel::{
 use super::{
     cq::Wc,
     dma::PageRef,
+    list::{
+        Linked,
+        List, //
+    },
     pd::Pd,
     qp::Unposted,
     recv::Invalidated,
@@ -58,7 +63,7 @@ enum State {
 ///
 /// `mr` is a region of `pd` for up to `list.len()` entries. In every state but `Idle` the
 /// first `nents` entries of `list` are mapped for the device in `direction`.
-struct MrInner {
+pub(crate) struct MrInner {
     mr: *mut bindings::ib_mr,
     list: KVec<bindings::scatterlist>,
     nents: i32,
@@ -414,132 +419,35 @@ impl Drop for Mr {
     }
 }
 
-/// A queue of [`Mr`]s, linked through themselves: nothing is allocated.
-///
-/// # Invariants
-///
-/// `first` to `last` are `len` regions given up, linked by `next`, the last with null.
-pub(crate) struct MrList {
-    first: *mut MrInner,
-    last: *mut MrInner,
-    len: usize,
-}
+/// A queue of [`Mr`]s.
+pub(crate) type MrList = List<Mr>;
 
-// SAFETY: The list owns regions.
-unsafe impl Send for MrList {}
-// SAFETY: Shared access lends `&Mr`.
-unsafe impl Sync for MrList {}
+// SAFETY: The type is transparent, and nobody else uses `next`.
+unsafe impl Linked for Mr {
+    type Node = MrInner;
 
-impl Default for MrList {
-    fn default() -> Self {
-        Self::new()
+    fn into_node(self) -> NonNull<MrInner> {
+        ManuallyDrop::new(self).0
+    }
+
+    unsafe fn from_node(node: NonNull<MrInner>) -> Self {
+        // INVARIANT: By this function's contract.
+        Mr(node)
+    }
+
+    unsafe fn link(node: *mut MrInner) -> *mut *mut MrInner {
+        // SAFETY: By this function's contract.
+        unsafe { &raw mut (*node).next }
     }
 }
 
 impl MrList {
-    /// Makes an empty one.
-    pub(crate) const fn new() -> Self {
-        MrList {
-            first: core::ptr::null_mut(),
-            last: core::ptr::null_mut(),
-            len: 0,
-        }
-    }
-
-    /// The number of regions.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Adds a region at the end.
-    pub(crate) fn push(&mut self, mr: Mr) {
-        let raw = core::mem::ManuallyDrop::new(mr).0.as_ptr();
-        // SAFETY: The region is ours; the last one is by the type's invariant.
-        unsafe {
-            (*raw).next = core::ptr::null_mut();
-            if self.last.is_null() {
-                self.first = raw;
-            } else {
-                (*self.last).next = raw;
-            }
-        }
-        // INVARIANT: One region more, at the end.
-        self.last = raw;
-        self.len += 1;
-    }
-
-    /// Takes the first region.
-    pub(crate) fn pop(&mut self) -> Option<Mr> {
-        let first = NonNull::new(self.first)?;
-        // INVARIANT: One region less, at the front.
-        // SAFETY: By the type's invariant.
-        self.first = unsafe { (*first.as_ptr()).next };
-        if self.first.is_null() {
-            self.last = core::ptr::null_mut();
-        }
-        self.len -= 1;
-        Some(Mr(first))
-    }
-
-    /// Adds all regions of `other` at the end.
-    pub(crate) fn append(&mut self, other: &mut MrList) {
-        while let Some(mr) = other.pop() {
-            self.push(mr);
-        }
-    }
-
-    /// Takes back what a chain was to do with them, which was not posted.
+    /// Takes back what a chain was to do with the regions, which was not posted.
     pub(crate) fn retract(&mut self, unposted: Unposted) {
         let _ = self.try_for_each(|mr| {
             mr.retract(unposted);
             Ok(())
         });
-    }
-
-    /// Lends the regions in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mr> {
-        let mut slot: &*mut MrInner = &self.first;
-        core::iter::from_fn(move || {
-            let this = NonNull::new(*slot)?;
-            // SAFETY: By the invariants of both types a pointer of the list that is not null is
-            // an `Mr`, which has this layout; the list is borrowed.
-            let mr = unsafe { &*core::ptr::from_ref(slot).cast::<Mr>() };
-            // SAFETY: As above.
-            slot = unsafe { &(*this.as_ptr()).next };
-            Some(mr)
-        })
-    }
-
-    /// Calls `f` with each region in order, until one fails.
-    ///
-    /// # Errors
-    ///
-    /// What `f` says.
-    pub(crate) fn try_for_each(&mut self, mut f: impl FnMut(&mut Mr) -> Result) -> Result {
-        let mut result = Ok(());
-        for _ in 0..self.len {
-            let Some(mut mr) = self.pop() else {
-                break;
-            };
-            if result.is_ok() {
-                result = f(&mut mr);
-            }
-            self.push(mr);
-        }
-        result
-    }
-}
-
-impl Drop for MrList {
-    fn drop(&mut self) {
-        while let Some(mr) = self.pop() {
-            drop(mr);
-        }
     }
 }
 

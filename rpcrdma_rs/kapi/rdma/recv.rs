@@ -8,7 +8,6 @@
 
 use core::{
     ffi::c_int,
-    marker::PhantomData,
     mem::ManuallyDrop,
     ptr::NonNull, //
 };
@@ -34,6 +33,10 @@ use super::{
     entry::{
         Entry,
         Register, //
+    },
+    list::{
+        Linked,
+        List, //
     },
     pd::Pd,
     qp::{
@@ -93,6 +96,7 @@ impl Invalidated {
 /// # Invariants
 ///
 /// The pointer is a box given up, and ours alone.
+#[repr(transparent)]
 pub(crate) struct RecvBox<T>(NonNull<RecvBuf<T>>);
 
 // SAFETY: The box owns plain memory and a `T`.
@@ -249,97 +253,29 @@ impl<T> Drop for RecvBox<T> {
     }
 }
 
-/// A queue of [`RecvBox`]es, linked through themselves: nothing is allocated.
-///
-/// # Invariants
-///
-/// `first` to `last` are `len` boxes given up, linked by `next`, the last with null.
-pub(crate) struct RecvList<T> {
-    first: *mut RecvBuf<T>,
-    last: *mut RecvBuf<T>,
-    len: usize,
-    _boxes: PhantomData<RecvBox<T>>,
-}
+/// A queue of [`RecvBox`]es.
+pub(crate) type RecvList<T> = List<RecvBox<T>>;
 
-// SAFETY: The list owns boxes.
-unsafe impl<T: Send> Send for RecvList<T> {}
-// SAFETY: Shared access reads the length only.
-unsafe impl<T: Send> Sync for RecvList<T> {}
+// SAFETY: The type is transparent, and nobody else uses `next`.
+unsafe impl<T> Linked for RecvBox<T> {
+    type Node = RecvBuf<T>;
 
-impl<T> Default for RecvList<T> {
-    fn default() -> Self {
-        Self::new()
+    fn into_node(self) -> NonNull<RecvBuf<T>> {
+        ManuallyDrop::new(self).0
+    }
+
+    unsafe fn from_node(node: NonNull<RecvBuf<T>>) -> Self {
+        // INVARIANT: By this function's contract.
+        RecvBox(node)
+    }
+
+    unsafe fn link(node: *mut RecvBuf<T>) -> *mut *mut RecvBuf<T> {
+        // SAFETY: By this function's contract.
+        unsafe { &raw mut (*node).next }
     }
 }
 
 impl<T> RecvList<T> {
-    /// Makes an empty one.
-    pub(crate) const fn new() -> Self {
-        RecvList {
-            first: core::ptr::null_mut(),
-            last: core::ptr::null_mut(),
-            len: 0,
-            _boxes: PhantomData,
-        }
-    }
-
-    /// The number of boxes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Adds a box at the end.
-    pub(crate) fn push(&mut self, buffer: RecvBox<T>) {
-        let raw = buffer.into_raw();
-        // SAFETY: The box is ours; the last one is by the type's invariant.
-        unsafe {
-            (*raw).next = core::ptr::null_mut();
-            if self.last.is_null() {
-                self.first = raw;
-            } else {
-                (*self.last).next = raw;
-            }
-        }
-        // INVARIANT: One box more, at the end.
-        self.last = raw;
-        self.len += 1;
-    }
-
-    /// Takes the first box.
-    pub(crate) fn pop(&mut self) -> Option<RecvBox<T>> {
-        let first = NonNull::new(self.first)?;
-        // INVARIANT: One box less, at the front.
-        // SAFETY: By the type's invariant.
-        self.first = unsafe { (*first.as_ptr()).next };
-        if self.first.is_null() {
-            self.last = core::ptr::null_mut();
-        }
-        self.len -= 1;
-        Some(RecvBox(first))
-    }
-
-    /// Adds all boxes of `other` at the end.
-    pub(crate) fn append(&mut self, other: &mut RecvList<T>) {
-        let other = ManuallyDrop::new(core::mem::take(other));
-        if other.len == 0 {
-            return;
-        }
-        if self.last.is_null() {
-            self.first = other.first;
-        } else {
-            // SAFETY: By the type's invariant.
-            unsafe { (*self.last).next = other.first };
-        }
-        // INVARIANT: The boxes of `other`, which is forgotten, follow ours.
-        self.last = other.last;
-        self.len += other.len;
-    }
-
     /// Posts the boxes on a QP; hands back those that were not posted.
     ///
     /// # Safety
@@ -376,7 +312,7 @@ impl<T> RecvList<T> {
         let mut wrs: [bindings::ib_recv_wr; POSTED_AT_A_TIME] = Default::default();
         let mut boxes = [core::ptr::null_mut(); POSTED_AT_A_TIME];
         let mut next = core::ptr::null_mut();
-        let count = self.len.min(POSTED_AT_A_TIME);
+        let count = self.len().min(POSTED_AT_A_TIME);
         let (first, _) = wrs.split_at_mut(count);
         for (wr, raw) in first.iter_mut().zip(&mut boxes) {
             let Some(buffer) = self.pop() else { break };
@@ -413,11 +349,57 @@ impl<T> RecvList<T> {
     }
 }
 
-impl<T> Drop for RecvList<T> {
-    fn drop(&mut self) {
-        while let Some(buffer) = self.pop() {
-            drop(buffer);
+/// The Receive buffers of a connection: those at hand, and how many are posted.
+pub(crate) struct RecvPool<T> {
+    free: RecvList<T>,
+    posted: u32,
+}
+
+impl<T> RecvPool<T> {
+    /// Makes an empty one.
+    pub(crate) const fn new() -> Self {
+        RecvPool {
+            free: RecvList::new(),
+            posted: 0,
         }
+    }
+
+    /// How many are posted.
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// A buffer is at hand.
+    pub(crate) fn put(&mut self, buffer: RecvBox<T>) {
+        self.free.push(buffer);
+    }
+
+    /// A buffer is posted no more.
+    pub(crate) fn landed(&mut self) {
+        self.posted -= 1;
+    }
+
+    /// Takes what is to be posted for `target` to be posted: nothing unless `batch` are missing. It
+    /// counts as posted; what is not, [`Self::unposted`] takes back.
+    pub(crate) fn missing(&mut self, target: u32, batch: u32) -> RecvList<T> {
+        let mut list = RecvList::new();
+        if self.posted + batch <= target {
+            while self.posted < target {
+                let Some(buffer) = self.free.pop() else {
+                    break;
+                };
+                list.push(buffer);
+                self.posted += 1;
+            }
+        }
+        list
+    }
+
+    /// Takes back what could not be posted.
+    pub(crate) fn unposted(&mut self, mut rest: RecvList<T>) {
+        // CAST: They were counted above.
+        self.posted -= rest.len() as u32;
+        self.free.append(&mut rest);
     }
 }
 

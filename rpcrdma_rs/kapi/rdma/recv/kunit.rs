@@ -101,6 +101,34 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_gives_what_is_missing() -> Result {
+        let pd = pd()?;
+        let mut pool = RecvPool::new();
+        for number in 0..6 {
+            pool.put(RecvBox::new(&pd, ROOM, number)?);
+        }
+        assert_eq!((pool.missing(4, 2).len(), pool.posted()), (4, 4));
+        // Less than a batch is missing.
+        pool.landed();
+        assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 3));
+        pool.landed();
+        let mut list = pool.missing(4, 2);
+        assert!(holds(&mut list, 4..6));
+        assert_eq!(pool.posted(), 4);
+        // None is at hand, and not so many could be posted.
+        pool.landed();
+        pool.landed();
+        assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 2));
+        pool.put(RecvBox::new(&pd, ROOM, 8)?);
+        let mut rest = pool.missing(4, 2);
+        assert_eq!((rest.len(), pool.posted()), (1, 3));
+        rest.push(RecvBox::new(&pd, ROOM, 9)?);
+        pool.unposted(rest);
+        assert_eq!((pool.missing(4, 2).len(), pool.posted()), (2, 3));
+        Ok(())
+    }
+
+    #[test]
     fn a_list_is_first_in_first_out() -> Result {
         let pd = pd()?;
         assert!(holds(&mut RecvList::new(), 0..0));
