@@ -27,7 +27,7 @@ pub(crate) mod xprt;
 use kernel::error::Result;
 
 use crate::kapi::sunrpc::class::{
-    self,
+    Registration,
     XprtClass, //
 };
 
@@ -39,17 +39,14 @@ const REVERSE_REQUESTS: u32 = 16;
 /// belongs to the Call before is given back a little later.
 const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
 
-/// The class: its number is the one that NFS asks for.
+/// The class: its number, `XPRT_TRANSPORT_RDMA`, is the one that NFS asks for.
 static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);
 
-/// The class as sunrpc knows it, until the result is dropped.
-pub(crate) type Registration = class::Registration<ClntXprt>;
-
-/// Registers the class. May sleep.
+/// Makes the class known to sunrpc, until the result is dropped. May sleep.
 ///
 /// # Errors
 ///
 /// `EEXIST` when another module serves NFS over RDMA already.
 pub(crate) fn register() -> Result<Registration> {
-    Registration::new()
+    CLASS.register()
 }

@@ -37,7 +37,7 @@ module! {
 /// new comes in, last the devices are let go, and the end of what was freed is waited for.
 struct RpcRdma {
     _open: kapi::sunrpc::class::Open,
-    _client: clnt::Registration,
+    _client: kapi::sunrpc::class::Registration,
     _server: svc::Registration,
     _client_tunables: kapi::sysctl::Registration,
     _server_tunables: kapi::sysctl::Registration,

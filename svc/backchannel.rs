@@ -14,15 +14,13 @@ use crate::{
     kapi::{
         ext::noio::NoIo,
         sunrpc::{
+            class::XprtClass,
             errno::{
                 enobufs,
                 enotconn, //
             },
             svc::SvcXprt,
-            svc_bc::{
-                CallbackClass,
-                Callbacks, //
-            },
+            svc_bc::Callbacks,
             xdr_buf::XdrBuf, //
         }, //
     },
@@ -48,13 +46,15 @@ use crate::{
 };
 use kernel::prelude::*;
 
-// XPRT_TRANSPORT_BC_RDMA
-static CLASS: CallbackClass<Conn> = CallbackClass::new(1 << 31 | 256, c"rdma backchannel");
+/// The class of the client transports that Calls of the reverse direction go by; its number is
+/// `XPRT_TRANSPORT_BC_RDMA`.
+pub(super) static CLASS: XprtClass<Conn> =
+    XprtClass::for_callbacks(c"rdma backchannel", 1 << 31 | 256);
 
 impl Callbacks for Conn {
     const CREDITS: u32 = CALLBACK_CREDITS;
 
-    fn class() -> &'static CallbackClass<Self> {
+    fn class() -> &'static XprtClass<Self> {
         &CLASS
     }
 

@@ -39,6 +39,7 @@ pub(crate) mod tunables;
 
 use crate::kapi::sunrpc::{
     addr::SockAddr,
+    class,
     net::Net,
     svc::{
         Class,
@@ -46,8 +47,7 @@ use crate::kapi::sunrpc::{
         ClassRegistration,
         Origin,
         SvcXprt, //
-    },
-    svc_bc::CallbackRegistration, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -82,7 +82,7 @@ impl Class for Rdma {
 /// The classes as sunrpc knows them. Dropping it unregisters them.
 pub(crate) struct Registration {
     _server: ClassRegistration,
-    _callbacks: CallbackRegistration<conn::Conn>,
+    _callbacks: class::Registration,
 }
 
 /// Registers the server's class and that of its callbacks until the result is dropped.
@@ -94,6 +94,6 @@ pub(crate) fn register(module: &'static ThisModule) -> Result<Registration> {
     let server = ClassRegistration::new::<Rdma>(module)?;
     Ok(Registration {
         _server: server,
-        _callbacks: CallbackRegistration::new(module)?,
+        _callbacks: backchannel::CLASS.register()?,
     })
 }

@@ -28,26 +28,26 @@ use crate::kapi::bindings;
 
 /// An `xprt_class` with its network ids, which C has as a flexible array. The last one is empty.
 #[repr(C)]
-pub(super) struct ClassWithIds<const N: usize> {
+struct ClassWithIds {
     class: bindings::xprt_class,
-    netids: [*const c_char; N],
+    netids: [*const c_char; 3],
 }
 
 const _: () = assert!(
-    core::mem::offset_of!(ClassWithIds<1>, netids)
+    core::mem::offset_of!(ClassWithIds, netids)
         == core::mem::offset_of!(bindings::xprt_class, netid)
 );
 
 /// Makes a transport of a class.
 type Setup = unsafe extern "C" fn(*mut bindings::xprt_create) -> *mut bindings::rpc_xprt;
 
-impl<const N: usize> ClassWithIds<N> {
+impl ClassWithIds {
     /// One without an owner, which no list has. A name that is too long does not compile.
-    pub(super) const fn new(
+    const fn new(
         name: &'static CStr,
         ident: c_int,
         setup: Setup,
-        netids: [&'static CStr; N],
+        netids: [&'static CStr; 3],
     ) -> Self {
         let bytes = name.to_bytes();
         let mut chars: [c_char; 32] = [0; 32];
@@ -58,9 +58,9 @@ impl<const N: usize> ClassWithIds<N> {
             chars[i] = bytes[i] as c_char;
             i += 1;
         }
-        let mut ids = [core::ptr::null(); N];
+        let mut ids = [core::ptr::null(); 3];
         let mut i = 0;
-        while i < N {
+        while i < netids.len() {
             // CAST: C strings of chars of either sign.
             ids[i] = netids[i].to_bytes_with_nul().as_ptr().cast();
             i += 1;
@@ -114,55 +114,72 @@ pub(super) fn check_open() -> Result {
     }
 }
 
-/// A class of client transports. To be a `static`.
-pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds<3>>, PhantomData<fn() -> T>);
+/// A class of client transports, which has what makes them from `T`. To be a `static`.
+#[repr(transparent)]
+pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>);
 
-// SAFETY: It is written by `Registration::new` before sunrpc knows it, and by sunrpc under its
-// own lock from then on.
+// SAFETY: It is written by `register` before sunrpc knows it, and by sunrpc under its own lock
+// from then on.
 unsafe impl<T> Sync for XprtClass<T> {}
 
 impl<T: XprtOps> XprtClass<T> {
     /// A class of the given name and number; `netids` are the network ids it serves.
     pub(crate) const fn new(name: &'static CStr, ident: c_int, netids: [&'static CStr; 2]) -> Self {
-        let netids = [netids[0], netids[1], c""];
-        let class = ClassWithIds::new(name, ident, Xprt::<T>::setup, netids);
-        Self(UnsafeCell::new(class), PhantomData)
+        Self::with_setup(name, ident, Xprt::<T>::setup, netids)
     }
 }
 
 impl<T> XprtClass<T> {
+    /// A class whose transports `setup` makes.
+    pub(super) const fn with_setup(
+        name: &'static CStr,
+        ident: c_int,
+        setup: Setup,
+        netids: [&'static CStr; 2],
+    ) -> Self {
+        let netids = [netids[0], netids[1], c""];
+        let class = ClassWithIds::new(name, ident, setup, netids);
+        Self(UnsafeCell::new(class), PhantomData)
+    }
+
     /// The C object, which is the first field.
     pub(super) fn as_ptr(&self) -> *mut bindings::xprt_class {
         self.0.get().cast()
+    }
+
+    /// Makes the class known to sunrpc, until the result is dropped. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` when there is a class of that number, ours or another module's.
+    pub(crate) fn register(&'static self) -> Result<Registration> {
+        let raw = self.as_ptr();
+        // SAFETY: A class that is registered already has that owner; one that is not is ours to
+        // write. sunrpc refuses the second of two before it looks at its list head.
+        kernel::error::to_result(unsafe {
+            (&raw mut (*raw).owner).write(crate::THIS_MODULE.as_ptr());
+            bindings::xprt_register_transport(raw)
+        })?;
+        Ok(Registration(raw))
     }
 }
 
 /// A class that sunrpc knows. Dropping it makes sunrpc forget it; there is no transport of it
 /// left then, as each holds a reference to the module.
-pub(crate) struct Registration<T: XprtOps>(&'static XprtClass<T>);
+///
+/// # Invariants
+///
+/// The class is static and registered.
+pub(crate) struct Registration(*mut bindings::xprt_class);
 
-impl<T: XprtOps> Registration<T> {
-    /// Registers the class of `T`.
-    ///
-    /// # Errors
-    ///
-    /// `EEXIST` when there is a class of that number, ours or another module's.
-    pub(crate) fn new() -> Result<Self> {
-        let class = T::class();
-        let raw = class.as_ptr();
-        // SAFETY: A class that is registered already has that owner; one that is not is ours to
-        // write. sunrpc refuses the second of two.
-        kernel::error::to_result(unsafe {
-            (&raw mut (*raw).owner).write(crate::THIS_MODULE.as_ptr());
-            bindings::xprt_register_transport(raw)
-        })?;
-        Ok(Self(class))
-    }
-}
+// SAFETY: sunrpc has a lock for its classes.
+unsafe impl Send for Registration {}
+// SAFETY: As above.
+unsafe impl Sync for Registration {}
 
-impl<T: XprtOps> Drop for Registration<T> {
+impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: Registered by `new`.
-        unsafe { bindings::xprt_unregister_transport(self.0.as_ptr()) };
+        // SAFETY: By the type's invariant.
+        unsafe { bindings::xprt_unregister_transport(self.0) };
     }
 }

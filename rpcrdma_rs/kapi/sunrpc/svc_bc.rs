@@ -12,7 +12,7 @@
 use super::{
     super::bindings,
     addr::SockAddr,
-    class::ClassWithIds,
+    class::XprtClass,
     errno::{
         ebadslt,
         enotconn, //
@@ -26,7 +26,6 @@ use super::{
     xdr_buf::XdrBuf, //
 };
 use core::{
-    cell::UnsafeCell,
     marker::PhantomData,
     ptr::{
         addr_of_mut,
@@ -34,7 +33,6 @@ use core::{
     }, //
 };
 use kernel::{
-    error::to_result,
     ffi::{
         c_int,
         c_ulong, //
@@ -56,7 +54,7 @@ pub(crate) trait Callbacks: Connection {
     const CREDITS: u32;
 
     /// The class of the client transports.
-    fn class() -> &'static CallbackClass<Self>;
+    fn class() -> &'static XprtClass<Self>;
 
     /// The longest Call in bytes.
     fn max_call(this: &SvcXprt<Self>) -> usize;
@@ -78,51 +76,11 @@ struct CallbackXprt {
     strings: Strings,
 }
 
-/// The static memory of the class of `T`.
-#[repr(transparent)]
-pub(crate) struct CallbackClass<T>(UnsafeCell<ClassWithIds<1>>, PhantomData<fn(T)>);
-
-// SAFETY: sunrpc changes the class under its own lock, we before sunrpc knows it.
-unsafe impl<T> Sync for CallbackClass<T> {}
-
-impl<T: Callbacks> CallbackClass<T> {
-    /// A class that is not registered, with the identifier `XPRT_TRANSPORT_BC_*`.
-    pub(crate) const fn new(ident: u32, name: &'static CStr) -> Self {
+impl<T: Callbacks> XprtClass<T> {
+    /// A class with the identifier `XPRT_TRANSPORT_BC_*`.
+    pub(crate) const fn for_callbacks(name: &'static CStr, ident: u32) -> Self {
         // CAST: The bit that says "backchannel" is the sign.
-        let class = ClassWithIds::new(name, ident as c_int, setup::<T>, [c""]);
-        CallbackClass(UnsafeCell::new(class), PhantomData)
-    }
-
-    fn as_raw(&self) -> *mut bindings::xprt_class {
-        self.0.get().cast()
-    }
-}
-
-/// A class that sunrpc knows. Dropping it makes sunrpc forget it.
-pub(crate) struct CallbackRegistration<T: Callbacks>(PhantomData<fn(T)>);
-
-impl<T: Callbacks> CallbackRegistration<T> {
-    /// Registers the class of `T`.
-    ///
-    /// # Errors
-    ///
-    /// `EEXIST` if there is a class with its identifier.
-    pub(crate) fn new(module: &'static ThisModule) -> Result<Self> {
-        let class = T::class().as_raw();
-        // SAFETY: A class that sunrpc knows has this owner already; another is ours to write.
-        // sunrpc refuses the second of two before it looks at its list head.
-        to_result(unsafe {
-            (*class).owner = module.as_ptr();
-            bindings::xprt_register_transport(class)
-        })?;
-        Ok(CallbackRegistration(PhantomData))
-    }
-}
-
-impl<T: Callbacks> Drop for CallbackRegistration<T> {
-    fn drop(&mut self) {
-        // SAFETY: Registered by `new`.
-        unsafe { bindings::xprt_unregister_transport(T::class().as_raw()) };
+        Self::with_setup(name, ident as c_int, setup::<T>, [c"", c""])
     }
 }
 
@@ -243,8 +201,8 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
         (*xprt).timeout = addr_of_mut!((*this).timeout);
         bindings::rpcrdma_shim_xprt_set_bound(xprt);
         bindings::rpcrdma_shim_xprt_set_connected(xprt);
-        (*xprt).prot = (*T::class().as_raw()).ident;
-        (*xprt).xprt_class = T::class().as_raw();
+        (*xprt).prot = (*T::class().as_ptr()).ident;
+        (*xprt).xprt_class = T::class().as_ptr();
         (*xprt).ops = &CallbackOps::<T>::OPS;
         (*xprt).addr = *addr.storage();
         (*xprt).addrlen = addr.len();
