@@ -11,6 +11,7 @@ command in the other guest ("peer"), or a QEMU monitor command ("host").
 
 import contextlib
 import ctypes
+import functools
 import glob
 import mmap
 import os
@@ -40,9 +41,10 @@ class GuestError(Exception):
 LIBC = ctypes.CDLL(None)
 
 
-def _die_with_parent():
+def _die_with_parent(nice):
     LIBC.prctl(1, signal.SIGKILL)
     os.setpgid(0, 0)
+    os.nice(nice)
 
 
 def accelerator():
@@ -89,11 +91,12 @@ def tsc_khz():
 @dataclass
 class Machine:
     """What a guest runs on: `memory` in MiB, `device` the kind of RDMA device (rxe
-    or siw), `boot` a folder that boot-files made."""
+    or siw), `boot` a folder that boot-files made, `nice` for QEMU's priority."""
 
     memory: int = 3000
     cpus: int = 1
     device: str = "rxe"
+    nice: int = 0
     boot: str = field(default_factory=lambda: os.environ["BOOT"])
 
 
@@ -113,7 +116,8 @@ class Guest:
         with open(self._path("qemu"), "wb") as log:
             self.qemu = subprocess.Popen(
                 self._command(addresses, net, machine), stdin=subprocess.DEVNULL,
-                preexec_fn=_die_with_parent, stdout=log, stderr=subprocess.STDOUT)
+                preexec_fn=functools.partial(_die_with_parent, machine.nice),
+                stdout=log, stderr=subprocess.STDOUT)
         self.port = self._connect("jobs")
         self.ask = self._connect("ask")
         self.console = self._connect("con")
