@@ -52,11 +52,13 @@ impl RpcRdma {
         let devices = kapi::rdma::client::Registration::new()?;
         // Before the tunables, whose names may be taken as well: the class tells by whom.
         let client = clnt::register()?;
-        let server = svc::register(module)?;
         let client_tunables = clnt::tunables::register()?;
         let server_tunables = svc::tunables::register()?;
+        // From here on nothing can fail, as long as the names of a module are taken together.
+        let open = kapi::sunrpc::class::Open::new();
+        let server = svc::register(module)?;
         Ok(RpcRdma {
-            _open: kapi::sunrpc::class::Open::new(),
+            _open: open,
             _client: client,
             _server: server,
             _client_tunables: client_tunables,

@@ -82,16 +82,17 @@ impl ClassWithIds {
     }
 }
 
-/// Whether the classes make transports.
+/// Whether the client's class makes transports.
 static OPEN: Atomic<bool> = Atomic::new(false);
 
-/// The module has all that its transports need: while there is one of these, the classes make
-/// transports. A class that is registered may be asked for one while the module is still being
-/// loaded, and a module that then fails to load is freed, whatever refers to it.
+/// The module has all that its transports need: while there is one of these, the client's class
+/// makes transports. A class that is registered may be asked for one while the module is still
+/// being loaded, and a module that then fails to load is freed, whatever refers to it. mount.nfs
+/// takes `EAGAIN` for a reason to try again.
 pub(crate) struct Open(());
 
 impl Open {
-    /// Has the classes make transports.
+    /// Has the class make transports.
     pub(crate) fn new() -> Self {
         OPEN.store(true, Release);
         Open(())
@@ -106,7 +107,7 @@ impl Drop for Open {
 
 /// # Errors
 ///
-/// `EAGAIN` unless the classes make transports.
+/// `EAGAIN` unless the class makes transports.
 pub(super) fn check_open() -> Result {
     match OPEN.load(Acquire) {
         true => Ok(()),

@@ -7,7 +7,6 @@
 use super::{
     super::bindings,
     addr::SockAddr,
-    class::check_open,
     net::Net,
     svc::{
         Class,
@@ -137,7 +136,6 @@ pub(super) unsafe extern "C" fn create_thunk<C: Class>(
     // SAFETY: As above.
     let net = unsafe { Net::from_raw(net) };
     let create = || -> Result<_> {
-        check_open()?;
         // SAFETY: As above; `sa` has `salen` bytes.
         let addr = unsafe { SockAddr::from_raw(sa, usize::try_from(salen)?) }?;
         C::create(origin, net, &addr)
