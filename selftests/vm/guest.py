@@ -334,12 +334,14 @@ class Guest:
         except (OSError, subprocess.TimeoutExpired) as error:
             faults.append(f"{self.name} does not shut down: {error}")
         self.kill()
-        return faults + self._untold(self._logged(f"dmesg.{self.name}")
-                                     + self._logged(f"{self.name}.console"))
+        return faults + self._untold(self._logged(f"dmesg.{self.name}")) + self.console_faults()
+
+    def console_faults(self):
+        """Faults on the console that nobody was told of yet, also of a guest that is gone."""
+        return self._untold(self._logged(f"{self.name}.console"))
 
     def kill(self):
-        """End QEMU at once; returns the faults on the console that nobody was told of yet."""
+        """End QEMU at once."""
         if self.qemu.poll() is None:
             self.qemu.kill()
             self.qemu.wait()
-        return self._untold(self._logged(f"{self.name}.console"))

@@ -99,7 +99,8 @@ class Pair:
         client stands still until the wire is empty."""
         self.client.qemu_command("stop")
         time.sleep(2)
-        faults = self.server.kill()
+        self.server.kill()
+        faults = self.server.console_faults()
         self.client.qemu_command("cont")
         self.guests.remove(self.server)
         self.server = self._boot("server", "2", self._wire() + ",server=on")
