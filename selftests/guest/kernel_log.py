@@ -4,11 +4,11 @@
 import re
 
 FAULT = re.compile(
-    r"WARNING:|BUG[: ]|Oops|refcount_t|list_(add|del) corruption|KASAN|KFENCE|UBSAN"
+    r"WARNING:|BUG|Oops|refcount_t|corruption|KASAN|KFENCE|UBSAN"
     r"|general protection|rcu: INFO|rcu.*kthread starved|INFO: task .* blocked|hung task"
-    r"|Call Trace|scheduling while atomic|sleeping function called|soft lockup"
-    r"|unregister_netdevice: waiting|Kernel panic|kernel BUG|invalid opcode"
-    r"|page allocation failure|Out of memory|rust_kernel: panicked"
+    r"|blocked for more than|Call Trace|scheduling while atomic|sleeping function called"
+    r"|soft lockup|unregister_netdevice: waiting|Kernel panic|invalid opcode"
+    r"|page allocation failure|Out of memory|panicked"
     r"|DMA-API: (?!preallocated|debugging enabled)|kmemleak:.*new"
 )
 
