@@ -361,6 +361,7 @@ impl InvCtx {
 
 impl Completion for InvCtx {
     type Handler = Engine;
+
     fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
         let engine = qp.handler();
         let mut list = core::mem::take(&mut *this.mrs.lock());

@@ -138,6 +138,7 @@ impl SendCtx {
 
 impl Completion for SendCtx {
     type Handler = Engine;
+
     fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
         match &result {
             Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),

@@ -302,6 +302,7 @@ fn copy_in(pages: &mut PageVec, at: usize, src: &[u8]) -> Result {
 
 impl Completion for ReadCtx {
     type Handler = Chan;
+
     fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
         drop(this.as_mut().project().reservation.take());
         let chan = qp.handler();

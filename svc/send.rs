@@ -137,6 +137,7 @@ impl SendCtx {
 
 impl Completion for SendCtx {
     type Handler = Chan;
+
     fn done(this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
         let chan = qp.handler();
         chan.keep_send_ctx(this);

@@ -196,6 +196,7 @@ impl_has_cqe! { impl HasCqe for Message { self.cqe } }
 
 impl Completion for Message {
     type Handler = End;
+
     fn done(this: Pin<KBox<Self>>, qp: &Qp<End>, result: Result<Wc, WcError>) {
         *qp.handler().sent.lock() = Some((this, result));
         qp.handler().changed.wake_all();

@@ -223,7 +223,7 @@ impl<T> RecvBox<T> {
 
     /// Gives the box up, for a C pointer to keep.
     pub(in crate::kapi) fn into_raw(self) -> *mut RecvBuf<T> {
-        ManuallyDrop::new(self).0.as_ptr()
+        self.into_node().as_ptr()
     }
 
     /// Takes the box back.
@@ -265,8 +265,8 @@ unsafe impl<T> Linked for RecvBox<T> {
     }
 
     unsafe fn from_node(node: NonNull<RecvBuf<T>>) -> Self {
-        // INVARIANT: By this function's contract.
-        RecvBox(node)
+        // SAFETY: By this function's contract.
+        unsafe { Self::from_raw(node) }
     }
 
     unsafe fn link(node: *mut RecvBuf<T>) -> *mut *mut RecvBuf<T> {
