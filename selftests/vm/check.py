@@ -101,7 +101,7 @@ HOSTILE = Group(
 
 @dataclass
 class Totals:
-    """The sums over all groups; boots of one guest run at the same time."""
+    """The sums over all groups; boots may run at the same time."""
 
     passed: int = 0
     failed: int = 0
@@ -231,8 +231,8 @@ class Boot:
                 shutil.copy(file, folder)
         say(f"{self.name}: boot, run folder {host_name(folder)}")
         try:
-            kind = machine(args, self.device, self.cpus)
-            kind.nice = 5 if self.alone and args.debug else 0
+            nice = 5 if self.alone and args.debug else 0
+            kind = machine(args, self.device, self.cpus, nice)
             self.pair = Pair(folder, kind, self.alone, echo=lambda line: None)
             if not self.alone:
                 self.pair.set_up(self.client, self.server)
