@@ -140,7 +140,8 @@ class Guest:
             "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
             "-append", "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off "
             # The check whether the timer interrupts panics when the host is slow.
-            f"nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
+            # Slab caches shall have their own objects and names, not those of others their size.
+            f"slab_nomerge nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
             f"guest.name={name} guest.addresses={addresses} guest.device={machine.device}",
             "-fsdev", "local,id=root,path=/guestroot,security_model=passthrough,"
             "readonly=on,multidevs=remap",
