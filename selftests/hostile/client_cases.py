@@ -116,11 +116,13 @@ class Mount:
             raise Failed(f"fake server: {errors[0][-300:]}")
 
 
-def spoiled(name, proc, wanted, c=None):
+def spoiled(name, proc, wanted, c=None, skip=None):
     """Decorator: the function spoils the answer to `proc`; `wanted` becomes of the system call,
-    with the C module one of `c` (default: the same; MIXED: not run)."""
+    with the C module one of `c` (default: the same; MIXED: not run). `skip` is a reason."""
     def add(spoil):
         def function(mount):
+            if skip:
+                raise Skip(skip)
             if c == MIXED and mount.kind == "c":
                 raise Skip("the C client takes bytes of the header for those of the payload")
             mount.fake.answer_next(proc, spoil)

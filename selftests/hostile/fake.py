@@ -297,10 +297,9 @@ class FakeServer(threading.Thread):
         message = self.end.poll()
         if self.end.closed:
             self.hang_up()
-        if message is None:
-            return False
-        self.take(message[0])
-        return True
+        elif message:
+            self.take(message[0])
+        return message is not None
 
     def take(self, data):
         """One message of the client's."""

@@ -6,6 +6,7 @@ into any state, and so that every message, handle and private datum is the
 case's. Nothing here knows RPC-over-RDMA.
 """
 
+import contextlib
 import os
 import select
 import time
@@ -225,10 +226,13 @@ class Endpoint:
         if data:
             self.outbox.write(data, len(data), at)
         sge = SGE(self.outbox.buf + at, len(data), self.outbox.lkey)
-        return SendWR(wr_id=1 << 32, num_sge=1, sg=[sge], next_wr=following,
+        work = SendWR(wr_id=1 << 32, num_sge=1, sg=[sge], next_wr=following,
                       opcode=IBV_WR_SEND if invalidate is None else IBV_WR_SEND_WITH_INV,
                       send_flags=IBV_SEND_SIGNALED,
                       imm_data=0 if invalidate is None else invalidate)
+        if IWARP and invalidate is not None:
+            work.set_wr_rdma(invalidate, 0)  # libsiw takes it from there
+        return work
 
     def bind(self, region):
         """The handle of a new type 2 memory window over all of `region`."""
@@ -253,8 +257,20 @@ class Endpoint:
         return self._remote(IBV_WR_RDMA_READ, handle, offset, region, length)
 
     def remote_write(self, handle, offset, region, length):
-        """RDMA Write from `region`; returns whether it was allowed."""
+        """RDMA Write from `region`; returns whether it was allowed, or over iWARP, was sent."""
         return self._remote(IBV_WR_RDMA_WRITE, handle, offset, region, length)
+
+    def may_write(self, handle, offset, region, length):
+        """The same for a Write that should not be allowed; over iWARP the other end closes then."""
+        if not self.remote_write(handle, offset, region, length):
+            return False
+        if IWARP:
+            try:
+                self.wait_closed(2)
+                return False
+            except Timeout:
+                pass
+        return True
 
     def _remote(self, opcode, handle, offset, region, length):
         sge = SGE(region.address, length, region.mr.lkey)
@@ -265,8 +281,16 @@ class Endpoint:
         if self.closed:
             raise Closed(self.closed)
         self.qp.post_send(work)
-        while self.remote_status is None:
-            self._progress(TIMEOUT)
+        try:
+            while self.remote_status is None:
+                self._progress(1 if IWARP else TIMEOUT)
+        except Timeout:
+            if not IWARP:
+                raise
+            # When a connection ends, siw forgets what is in its Send Queue, see
+            # Documentation/known-issues.rst.
+            self.closed = "the Send Queue stands still"
+            return False
         if self.remote_status == IBV_WC_SUCCESS:
             return True
         # iWARP says it in a message that ends the connection.
@@ -343,6 +367,7 @@ class Endpoint:
 
     def close(self):
         """Disconnect and free all."""
+        self.closed = self.closed or "by us"
         self.disconnect()
         for window in self.windows:  # each holds a reference to the Queue Pair
             window.close()
@@ -403,6 +428,17 @@ def connect(device, address, port, private=b"", receives=64, size=4096, sends=64
         raise
 
 
+@contextlib.contextmanager
+def nothing_between():
+    """Not preempted by the other end: siw loses what that sends before the acceptance is done,
+    see Documentation/known-issues.rst."""
+    if IWARP:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    yield
+    if IWARP:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 class Listener:
     """The passive side: one connection at a time."""
 
@@ -441,7 +477,8 @@ class Listener:
             current = Endpoint(self.device, None, cmid, **options)
             current.prepare()
             current.run()
-            cmid.accept(_param(current, private, 0, 16, 7))
+            with nothing_between():
+                cmid.accept(_param(current, private, 0, 16, 7))
         return current
 
     def close(self):

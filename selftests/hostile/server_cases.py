@@ -8,9 +8,10 @@ there is one, what ours does; it is then the stricter one.
 
 import struct
 
+import peer
 import wire
 from client import XIDS, check_null
-from ktap import Failed, Table
+from ktap import Failed, Skip, Table
 from wire import Segment
 
 TABLE = Table()
@@ -236,8 +237,15 @@ def two_write_chunks(server):
     region.close()
 
 
+def seen_invalidation():
+    """Skip where a client does not see what has been invalidated, in this way."""
+    if peer.IWARP:
+        raise Skip("siw has no memory windows, and libsiw does not say what was invalidated")
+
+
 @case("one handle, remote invalidation offered")
 def remote_invalidation(server):
+    seen_invalidation()
     region = server.device.region(PAGE)
     with server.connect(private=wire.cm_private(flags=1)) as client:
         for _ in range(3):
@@ -256,6 +264,7 @@ def remote_invalidation(server):
 
 @case("remote invalidation offered: segments of no length name no handle")
 def no_length_invalidation(server):
+    seen_invalidation()
     with server.connect(private=wire.cm_private(flags=1)) as client:
         outcome = client.exchange(null(reads=[Segment(0x1234, 0, 0, 40)],
                                        writes=[[Segment(0x5678, 0, 0)]]))
@@ -296,6 +305,9 @@ def impossible_invalidation(server):
     region = server.device.region(PAGE, wire.null(xid))
     with server.connect(private=wire.cm_private(flags=1)) as client:
         call = wire.header(xid, wire.NOMSG, [Segment(region.rkey, 40, region.address)])
+        if peer.IWARP:
+            # siw invalidates it all the same.
+            server.expect(client.exchange(call), "reply")
         server.expect(client.exchange(call), "closed|reply closed")
     region.close()
 
