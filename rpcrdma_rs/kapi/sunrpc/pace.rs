@@ -20,6 +20,15 @@ pub(super) fn time_before(a: Jiffies, b: Jiffies) -> bool {
     (a.wrapping_sub(b) as isize) < 0
 }
 
+/// How long before `now` the time `then` was; nothing if another processor, whose clock is a tick
+/// ahead, wrote it after `now` was read.
+pub(super) fn since(now: Jiffies, then: Jiffies) -> Jiffies {
+    match time_before(now, then) {
+        true => 0,
+        false => now.wrapping_sub(then),
+    }
+}
+
 /// The times of a transport. Any context; a lost race is one of a tick.
 pub(super) struct Pace {
     /// When the last attempt to connect began, or will begin.
@@ -58,7 +67,7 @@ impl Pace {
 
     /// For how long nothing was heard of the connection.
     pub(super) fn silence(&self, now: Jiffies) -> Jiffies {
-        now.wrapping_sub(self.heard.load(Relaxed))
+        since(now, self.heard.load(Relaxed))
     }
 }
 

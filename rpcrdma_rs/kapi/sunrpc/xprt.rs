@@ -46,7 +46,10 @@ use super::{
         OpsTable,
         XprtOps, //
     },
-    pace::Pace,
+    pace::{
+        since,
+        Pace, //
+    },
     rqst::{
         Pinned,
         Slot,
@@ -352,8 +355,7 @@ impl<T: XprtOps> Xprt<T> {
     pub(crate) fn counters(&self) -> Counters {
         let hz = msecs_to_jiffies(1000);
         let idle = match self.is_connected() {
-            true => jiffies()
-                .wrapping_sub(read_once!(self, last_used))
+            true => since(jiffies(), read_once!(self, last_used))
                 .checked_div(hz)
                 .unwrap_or(0),
             false => 0,

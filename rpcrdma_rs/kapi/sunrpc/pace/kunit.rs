@@ -54,6 +54,8 @@ mod tests {
         assert_eq!(pace.silence(LATE.wrapping_add(30)), 30);
         pace.heard(LATE.wrapping_add(20));
         assert_eq!(pace.silence(LATE.wrapping_add(30)), 10);
+        // The clock was read, and then a message came at the next tick.
+        assert_eq!(pace.silence(LATE.wrapping_add(19)), 0);
         assert!(time_before(LATE, LATE.wrapping_add(20)));
         assert!(!time_before(LATE, LATE));
         Ok(())
