@@ -22,6 +22,9 @@ mod svc;
 #[path = "../xdr/mod.rs"]
 mod xdr;
 
+// Physical addresses are counted with, and times added up, in `usize`.
+const _: () = assert!(usize::BITS == 64);
+
 module! {
     type: RpcRdma,
     name: "rpcrdma_rs",

@@ -183,7 +183,7 @@ fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);
     }
-    let pages = u32::try_from(origin.max_payload() as usize / PAGE_SIZE)?;
+    let pages = u32::try_from((origin.max_payload() as usize).div_ceil(PAGE_SIZE))?;
     let factor = port.rw_mr_factor(pages);
     credits.checked_mul(factor).ok_or(EOVERFLOW)
 }

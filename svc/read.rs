@@ -96,11 +96,11 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages that a context keeps while it rests: those of one RPC of ordinary size.
-const KEPT_PAGES: usize = 257;
+/// Pages that a context keeps while it rests: those of one RPC of ordinary size, 1 MiB of payload.
+const KEPT_PAGES: usize = (1 << 20) / PAGE_SIZE + 1;
 
-/// Pages that all contexts that rest keep together.
-static RESTING: Budget = Budget::new(8192);
+/// Pages that all contexts that rest keep together: 32 MiB.
+static RESTING: Budget = Budget::new((32 << 20) / PAGE_SIZE);
 
 /// A Call whose Read chunks are being pulled, or were.
 #[pin_data]

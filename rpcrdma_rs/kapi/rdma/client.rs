@@ -64,7 +64,8 @@ struct Guards {
     /// Set for good when the device is going away.
     removing: bool,
     next_key: u64,
-    list: KVec<(u64, Arc<dyn Removal>)>,
+    // A server may have thousands of connections.
+    list: KVVec<(u64, Arc<dyn Removal>)>,
 }
 
 /// One device, from the time ib_core announces it.
@@ -84,7 +85,7 @@ impl DeviceData {
                 Guards {
                     removing: false,
                     next_key: 0,
-                    list: KVec::new(),
+                    list: KVVec::new(),
                 },
                 "Guards"
             ),
