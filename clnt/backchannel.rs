@@ -78,8 +78,8 @@ impl Engine {
     }
 
     /// Answers a Call that has chunks, which the reverse direction does not (RFC 8167, section
-    /// 5.3).
-    fn refuse(&self, qp: &Qp<Engine>, xid: Xid) {
+    /// 5.3), unless too many answers are under way.
+    pub(super) fn refuse(&self, qp: &Qp<Engine>, xid: Xid) {
         let Some(mut ctx) = self.take_send(true) else {
             return;
         };

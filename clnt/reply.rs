@@ -112,18 +112,18 @@ impl Engine {
     pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: RecvBox<()>) {
         // Even if it makes no sense: the peer is there.
         xprt.note_message();
-        let (header, grant) = match decode(buffer.bytes(), &LIMITS) {
+        let (header, grant, may_be_call) = match decode(buffer.bytes(), &LIMITS) {
             Ok(message) if message.direction() == Direction::Call => {
                 let body = message.header_len..buffer.byte_len();
                 let plain = message.lists().is_empty();
                 let xid = message.header.xid;
                 return self.reverse_call(xprt, qp, xid, plain, body, buffer);
             }
-            Ok(message) => (message.header, message.grant()),
+            Ok(message) => (message.header, message.grant(), false),
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), &rejected);
                 match rejected.failed_rpc() {
-                    Some(header) => (header, None),
+                    Some(header) => (header, None, rejected.may_be_call()),
                     None => return self.put_receive(buffer),
                 }
             }
@@ -133,6 +133,9 @@ impl Engine {
             None => {
                 let (xid, version) = (header.xid.0, header.version.0);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
+                if may_be_call {
+                    self.refuse(qp, header.xid);
+                }
                 self.put_receive(buffer);
             }
         }

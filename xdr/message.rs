@@ -131,6 +131,13 @@ impl Rejected {
             _ => self.header,
         }
     }
+
+    /// Whether it may have been a Call: its chunk lists are wrong, so that nobody can say.
+    pub(crate) fn may_be_call(&self) -> bool {
+        let proc = self.header.map(|header| Proc::from_wire(header.proc));
+        let has_lists = matches!(proc, Some(Ok(Proc::Msg | Proc::NoMsg)));
+        has_lists && self.answer() == Answer::ErrChunk
+    }
 }
 
 /// Which way an RPC message goes, told by its own first words (RFC 8167, section 2).

@@ -163,6 +163,25 @@ def chunks(mount):
     mount.same_connection(before)
 
 
+@case("Calls with chunk lists that are wrong are answered with ERR_CHUNK")
+def wrong_lists(mount):
+    before = mount.relay.connections
+    for lists in (wire.u32(0, 1, 0, 0, 0), wire.u32(2, 0, 0), wire.u32(0, 2, 0),
+                  wire.u32(0, 0, 2), wire.u32(1, 0, 0x1234, 64, 0, 0x10000) * 65 + wire.u32(0, 0, 0),
+                  wire.u32(0, 0, 1, 0xffffffff)):
+        xid = next(XIDS)
+        answers, refusals = mount.call([wire.u32(xid, 1, 1, wire.MSG) + lists + callback(xid)],
+                                       mount.kind == "rust", 5)
+        if answers:
+            raise Failed(f"{lists}: {answers[0]}")
+        if mount.kind == "c":
+            mount.notes.append(f"{lists[:24].hex()}: {len(refusals)} error reports")
+        elif [(head.xid, head.vers, head.error) for head in refusals] \
+                != [(xid, 1, (wire.ERR_CHUNK,))]:
+            raise Failed(f"{lists}: {refusals}")
+    mount.same_connection(before)
+
+
 @case("many Calls with chunks at once")
 def chunk_flood(mount):
     before = mount.relay.connections

@@ -272,6 +272,8 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
         _ if header.version != Version::ONE => Answer::ErrVers,
         _ => Answer::ErrChunk,
     };
+    let may_be_call = answer == Answer::ErrChunk && matches!(header.proc, 0 | 1);
+    assert_eq!(rejected.may_be_call(), may_be_call);
     // RDMA_DONE of another version is no RDMA_DONE.
     if (header.proc, header.version == Version::ONE) != (3, false) {
         assert_eq!(answer, expected, "{rejected:?}");
