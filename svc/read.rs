@@ -76,7 +76,10 @@ use crate::{
     xdr::{
         chunk::Lists,
         header::Header,
-        message,
+        message::{
+            self,
+            Direction, //
+        },
         pcl::{
             self,
             ReadChunks, //
@@ -86,7 +89,8 @@ use crate::{
         units::{
             host_len,
             padded_len,
-            Position, //
+            Position,
+            Xid, //
         }, //
     },
 };
@@ -118,6 +122,7 @@ pub(super) struct ReadCtx {
 /// The Call.
 struct Job {
     buf: RecvBox<CallState>,
+    header: Header,
     layout: Layout,
 }
 
@@ -255,6 +260,20 @@ impl Layout {
         Ok(())
     }
 
+    /// Whether the RPC message is a Call, and has the XID of the transport header (RFC 8166,
+    /// section 4.2.1). Of one that came inline this is known.
+    fn is_call(&self, xid: Xid, pages: &PageVec) -> bool {
+        let mut words = [0; 8];
+        match self.chunks.call_chunk() {
+            Some(_) if self.paged_len() < words.len() => false,
+            Some(_) => {
+                pages.copy_out(0, 0, &mut words).is_ok()
+                    && message::payload_direction(xid, &words) == Direction::Call
+            }
+            None => true,
+        }
+    }
+
     /// Puts what is not pulled into the pages: inline parts, and zeroes for roundup.
     fn fill(&self, inline: &[u8], pages: &mut PageVec) -> Result {
         for (at, piece) in self.pieces() {
@@ -365,7 +384,15 @@ impl Conn {
         let received = buf.bytes().get(..buf.byte_len()).unwrap_or_default();
         let layout = Layout::new(chunks, received, header_len);
         match self.prepare_pull(&mut receiver, &buf, &layout) {
-            Ok(ctx) => self.post_pull(ctx, Job { buf, layout }),
+            Ok(ctx) => {
+                let header = *header;
+                let job = Job {
+                    buf,
+                    header,
+                    layout,
+                };
+                self.post_pull(ctx, job)
+            }
             Err(E2BIG) => self.refuse(buf, header),
             Err(_) => {
                 self.forget(buf);
@@ -460,7 +487,15 @@ impl Conn {
         job: Job,
         pages: &mut PageVec,
     ) -> Option<Delivered<'a>> {
-        let Job { buf, layout } = job;
+        let Job {
+            buf,
+            header,
+            layout,
+        } = job;
+        if !layout.is_call(header.xid, pages) {
+            self.refuse(buf, &header);
+            return None;
+        }
         let len = buf.byte_len();
         let start = layout.inline_start.min(len);
         let ready = match buf.bytes().get(start..) {

@@ -27,7 +27,8 @@ use super::header::{
 use super::units::{
     Credits,
     Position,
-    Version, //
+    Version,
+    Xid, //
 };
 
 /// What an RDMA_ERROR message reports (RFC 8166, section 4.5).
@@ -228,7 +229,7 @@ impl<'a> Message<'a> {
     /// answers a Call.
     pub(crate) fn direction(&self) -> Direction {
         match self.body {
-            Body::Msg { payload, .. } => self.payload_direction(payload),
+            Body::Msg { payload, .. } => payload_direction(self.header.xid, payload),
             Body::NoMsg { lists } if lists.read.is_empty() => Direction::Reply,
             Body::NoMsg { lists } => {
                 let mut segments = lists.read.iter();
@@ -251,17 +252,18 @@ impl<'a> Message<'a> {
             _ => None,
         }
     }
+}
 
-    fn payload_direction(&self, payload: &[u8]) -> Direction {
-        let mut r = Reader::new(payload);
-        let (Ok(xid), Ok(kind)) = (r.u32(Item::FixedHeader), r.u32(Item::FixedHeader)) else {
-            return Direction::Unknown;
-        };
-        match kind {
-            _ if xid != self.header.xid.0 => Direction::Unknown,
-            RPC_CALL => Direction::Call,
-            RPC_REPLY => Direction::Reply,
-            _ => Direction::Unknown,
-        }
+/// Which way the RPC message goes that begins with `payload`, in a message of this XID.
+pub(crate) fn payload_direction(xid: Xid, payload: &[u8]) -> Direction {
+    let mut r = Reader::new(payload);
+    let (Ok(own), Ok(kind)) = (r.u32(Item::FixedHeader), r.u32(Item::FixedHeader)) else {
+        return Direction::Unknown;
+    };
+    match kind {
+        _ if own != xid.0 => Direction::Unknown,
+        RPC_CALL => Direction::Call,
+        RPC_REPLY => Direction::Reply,
+        _ => Direction::Unknown,
     }
 }

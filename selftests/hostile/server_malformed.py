@@ -394,6 +394,12 @@ def two_xids(server):
         outcome = client.exchange(wire.header(xid) + wire.null(xid ^ 0x5000000))
         server.expect(outcome, "reply|err_chunk", "err_chunk")
         equal(outcome.one().xid, xid, "XID")
+        region = server.device.region(PAGE, wire.null(xid ^ 0x5000000))
+        reads = [Segment(region.rkey, 40, region.address)]
+        outcome = client.exchange(wire.header(xid, wire.NOMSG, reads=reads))
+        server.expect(outcome, "reply|err_chunk", "err_chunk")
+        equal(outcome.one().xid, xid, "XID")
+    region.close()
 
 
 @case("reverse direction: Replies nobody waits for, and other directions")
@@ -410,7 +416,7 @@ def reverse_direction(server):
             region.fill(body)
             reads = [Segment(region.rkey, 24, region.address)]
             outcome = client.exchange(wire.header(xid, wire.NOMSG, reads=reads))
-            server.expect(outcome, "dropped|err_chunk", "dropped")
+            server.expect(outcome, "dropped|err_chunk", "err_chunk")
             reply = [Segment(region.rkey, PAGE, region.address)]
             for lists in ({"reply": reply}, {"writes": [reply]}):
                 outcome = client.exchange(wire.header(xid, wire.NOMSG, **lists))

@@ -100,6 +100,25 @@ impl PageVec {
         Ok(())
     }
 
+    /// Copies the bytes of the page at `index`, from byte `offset` on, to `dst`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no such page, or `dst` is longer than what follows in it.
+    pub(crate) fn copy_out(&self, index: usize, offset: usize, dst: &mut [u8]) -> Result {
+        let page = self.checked(index, offset, dst.len())?;
+        // SAFETY: The page is ours and the range inside it was checked.
+        unsafe {
+            bindings::rpcrdma_shim_memcpy_from_page(
+                dst.as_mut_ptr().cast(),
+                page,
+                offset,
+                dst.len(),
+            )
+        };
+        Ok(())
+    }
+
     fn checked(&self, index: usize, offset: usize, len: usize) -> Result<*mut bindings::page> {
         let page = self.pages.get(index).ok_or(EINVAL)?;
         match offset.checked_add(len) {

@@ -96,13 +96,18 @@ mod tests {
                 assert_eq!(byte(&array, index, offset), Some(expected.unwrap_or(there)));
             }
         }
+        for (index, offset) in marks {
+            let mut copy = [0; 2];
+            array.copy_out(index, offset, &mut copy)?;
+            assert_eq!(copy, [0xd1, 0xd2]);
+        }
         Ok(())
     }
 
     #[test]
     fn nothing_outside_of_a_page_is_touched() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
-        let long = KVec::from_elem(0_u8, PAGE_SIZE + 1, GFP_KERNEL)?;
+        let mut long = KVec::from_elem(0_u8, PAGE_SIZE + 1, GFP_KERNEL)?;
         for (index, offset, len) in [
             (0, PAGE_SIZE, 1),
             (0, PAGE_SIZE - 1, 2),
@@ -115,6 +120,7 @@ mod tests {
             (usize::MAX, 0, 1),
         ] {
             assert!(array.copy_in(index, offset, &long[..len]) == Err(EINVAL));
+            assert!(array.copy_out(index, offset, &mut long[..len]) == Err(EINVAL));
             assert!(array.piece_page(Piece { index, offset, len }).is_none());
         }
         assert!(array
