@@ -10,8 +10,9 @@ fifth is warm-up, in which the kernel's caches fill. A leak goes on after that:
 * a slab cache whose objects grow by at least one per cycle in each of the four
   remaining fifths is one; a cache that only fluctuates goes down or stands
   still in one of them;
-* pages that the kernel has taken, not for slabs and not for anything that it counts, may not
-  become more by four per cycle in each of those fifths. A connection has many more than that.
+* pages that the kernel has in use, not in a slab cache and not for anything that it counts (so
+  that they may come from anywhere, as large kmalloc() and vmalloc() too) may not become more by
+  four per cycle in each of those fifths. A connection has many more than that.
 """
 
 import os
@@ -28,27 +29,28 @@ SIZES = (1, 4000, 5000, 1 << 20)
 RECORDS = ("debug_objects_cache", "kmemleak_object")
 
 
-# What in /proc/meminfo are other uses of memory than the kernel's for itself, but for slabs.
-COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack",
-           "PageTables", "Percpu")
+# Uses of memory in /proc/meminfo that are not the module's.
+OTHERS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "KernelStack", "PageTables",
+          "Percpu")
 
 
 def slabs():
-    """Active objects of every slab cache."""
+    """Active objects of every slab cache, and the pages of all caches."""
     with open("/proc/slabinfo", encoding="ascii") as file:
-        lines = file.readlines()[2:]
-    return {line.split()[0]: int(line.split()[1]) for line in lines}
+        caches = [line.split() for line in file.readlines()[2:]]
+    return ({cache[0]: int(cache[1]) for cache in caches},
+            sum(int(cache[5]) * int(cache[14]) for cache in caches))
 
 
-def kernel_pages():
-    """Pages that somebody in the kernel has taken as such, or by vmalloc()."""
+def pages_in_use():
+    """Pages that the kernel has in use, but for what somebody else accounts for."""
     with open("/proc/meminfo", encoding="ascii") as file:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    taken = kib["MemTotal"] - sum(kib[name] for name in COUNTED)
     with open("/proc/zoneinfo", encoding="ascii") as file:
         # Free pages that a processor has at hand do not count as free.
-        return taken // 4 - sum(int(line.split()[1]) for line in file
-                                if line.startswith("              count:"))
+        at_hand = sum(int(line.split()[1]) for line in file
+                      if line.startswith("              count:"))
+    return (kib["MemTotal"] - sum(kib[name] for name in OTHERS)) // 4 - at_hand
 
 
 def snapshot():
@@ -59,7 +61,8 @@ def snapshot():
     for _ in range(2):
         shell("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.5\n"
               "for file in /sys/kernel/slab/*/shrink; do echo 1 >$file; done")
-    return slabs(), kernel_pages()
+    objects, pages = slabs()
+    return objects, pages_in_use() - pages
 
 
 def cycle(number):

@@ -434,9 +434,11 @@ def nothing_between():
     see Documentation/known-issues.rst."""
     if IWARP:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    yield
-    if IWARP:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    try:
+        yield
+    finally:
+        if IWARP:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 class Listener:

@@ -155,8 +155,7 @@ def many_reads(server):
             proc = wire.NOMSG if position == 0 else wire.MSG
             data = wire.header(xid, proc, reads=reads)
             data += b"" if position == 0 else wire.null(xid)
-            # Over iWARP each takes one of the regions, of which the server has one connection's
-            # worth: two for each of 64 credits.
+            # Over iWARP each takes a region, and a connection has one for each of 128 credits.
             fits = not peer.IWARP or count <= 128
             with server.connect() as client:
                 server.expect(client.exchange(data, quiet=5), "reply|" + BAD_READ,
