@@ -143,6 +143,18 @@ def flood(mount):
             raise Failed(f"afterwards, {len(answers)} Replies to {mount.granted} Calls")
 
 
+def refused(mount, xid, message, what):
+    """A Call that ours answers with ERR_CHUNK, and nobody with a Reply."""
+    answers, refusals = mount.call([message], mount.kind == "rust", 5)
+    if answers:
+        raise Failed(f"{what}: {answers[0]}")
+    if mount.kind == "c":
+        mount.notes.append(f"{what}: {len(refusals)} error reports")
+    elif [(head.xid, head.vers, head.error) for head in refusals] \
+            != [(xid, 1, (wire.ERR_CHUNK,))] or refusals[0].credits < 1:
+        raise Failed(f"{what}: {refusals}")
+
+
 @case("Calls with chunks are answered with ERR_CHUNK")
 def chunks(mount):
     before = mount.relay.connections
@@ -151,15 +163,7 @@ def chunks(mount):
                   {"proc": wire.NOMSG, "reads": [STRAY]}):
         xid = next(XIDS)
         body = b"" if "proc" in lists else callback(xid)
-        answers, refusals = mount.call([wire.header(xid, **lists) + body],
-                                       mount.kind == "rust", 5)
-        if answers:
-            raise Failed(f"{lists}: {answers[0]}")
-        if mount.kind == "c":
-            mount.notes.append(f"{lists}: {len(refusals)} error reports")
-        elif [(head.xid, head.vers, head.error) for head in refusals] \
-                != [(xid, 1, (wire.ERR_CHUNK,))] or refusals[0].credits < 1:
-            raise Failed(f"{lists}: {refusals}")
+        refused(mount, xid, wire.header(xid, **lists) + body, lists)
     mount.same_connection(before)
 
 
@@ -170,15 +174,8 @@ def wrong_lists(mount):
                   wire.u32(0, 0, 2), wire.u32(1, 0, 0x1234, 64, 0, 0x10000) * 65 + wire.u32(0, 0, 0),
                   wire.u32(0, 0, 1, 0xffffffff)):
         xid = next(XIDS)
-        answers, refusals = mount.call([wire.u32(xid, 1, 1, wire.MSG) + lists + callback(xid)],
-                                       mount.kind == "rust", 5)
-        if answers:
-            raise Failed(f"{lists}: {answers[0]}")
-        if mount.kind == "c":
-            mount.notes.append(f"{lists[:24].hex()}: {len(refusals)} error reports")
-        elif [(head.xid, head.vers, head.error) for head in refusals] \
-                != [(xid, 1, (wire.ERR_CHUNK,))]:
-            raise Failed(f"{lists}: {refusals}")
+        message = wire.u32(xid, 1, 1, wire.MSG) + lists + callback(xid)
+        refused(mount, xid, message, lists[:24].hex())
     mount.same_connection(before)
 
 
