@@ -30,8 +30,6 @@ RECORDS = ("debug_objects_cache", "kmemleak_object")
 # How many pages may become more per cycle. The debug kernel's records of stacks and the like were
 # seen to take some ten.
 PAGES, DEBUG_PAGES = 4, 25
-
-
 # Uses of memory in /proc/meminfo that are not the module's.
 OTHERS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "KernelStack", "PageTables",
           "Percpu")

@@ -47,10 +47,14 @@ class Table:
     def __init__(self):
         self.cases = []
 
-    def case(self, name, **fixed):
-        """Decorator: a case of this name; `fixed` are further arguments."""
+    def case(self, name, skip=None, **fixed):
+        """Decorator: a case of this name; `skip` is why it cannot be run here, `fixed` are further
+        arguments."""
+        def skipped(*_, **__):
+            raise Skip(skip)
+
         def add(function):
-            self.cases.append((name, function, fixed))
+            self.cases.append((name, skipped if skip else function, fixed))
             return function
         return add
 
