@@ -385,10 +385,9 @@ impl Conn {
         let layout = Layout::new(chunks, received, header_len);
         match self.prepare_pull(&mut receiver, &buf, &layout) {
             Ok(ctx) => {
-                let header = *header;
                 let job = Job {
                     buf,
-                    header,
+                    header: *header,
                     layout,
                 };
                 self.post_pull(ctx, job)
