@@ -237,12 +237,10 @@ what_waits() {
 	rdma resource show qp
 } 2>/dev/null
 
-# memory_leaks: what kmemleak finds unreferenced and has not told before. An object
-# is reported when it was so at two scans, and 5 s old.
+# memory_leaks: what kmemleak finds unreferenced and has not told before. An object is reported
+# when it was so, and the same, at two scans, and 5 s old: ask twice for what has just leaked.
 memory_leaks() {
 	local file=/sys/kernel/debug/kmemleak
-	echo scan >$file
-	sleep 5
 	echo scan >$file
 	cat $file
 	echo clear >$file

@@ -41,7 +41,7 @@ Examples:
   selftests/vm/check                                   everything
   selftests/vm/check --boot pair --pairing rust/c      one pairing
   selftests/vm/check --boot pair --pairing c/c --group matrix-4.1-ipv4
-  selftests/vm/check --debug --device siw              the debug kernel's part, over siw
+  selftests/vm/check --debug --device siw              the debug kernel's part, over siw alone
 The last line is "N passed, N failed[, N skipped]"; exit status 0 if none failed.
 """
 
@@ -201,7 +201,7 @@ def unknown(faults, known, say):
 class Boot:
     """One start of one or two guests, and the groups run in it."""
 
-    def __init__(self, name, client, server, groups, alone=False, device=None, cpus=1):
+    def __init__(self, name, client, server, groups, device="rxe", alone=False, cpus=1):
         self.name = name
         self.device, self.cpus = device, cpus
         self.debug, self.long = False, ""
@@ -220,8 +220,6 @@ class Boot:
         module = None
         if "rust" in (self.client, self.server):
             module = host_path(args.module) if args.module else default_module(args)
-        if args.debug or args.device != "rxe":
-            self.name += f"{' debug' if args.debug else ''} {args.device}"
         started = time.time()
         folder = run_folder(re.sub(r"\W", "-", self.name), module)
         if module:
@@ -270,21 +268,25 @@ class Boot:
         if status != 0:
             # The next group shall not find its mounts.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
-        self.guests_are_well(group.known)
+        # Nobody asks again after this one.
+        last = self.alone and group is self.groups[-1]
+        self.guests_are_well(group.known, last)
         if self.lost_faults:
             results.case(False, "kernel log of the killed guest is clean",
                          "; ".join(self.lost_faults[:5]))
             self.lost_faults = []
         results.end(started)
 
-    def guests_are_well(self, known=()):
-        """No complaint in their logs and, where the kernel can tell, no leak."""
+    def guests_are_well(self, known=(), last=False):
+        """No complaint in their logs and, where the kernel can tell, no leak. What has just
+        leaked it tells when it is asked again: the next time, or at once if this is the last."""
         guests, leaks = self.pair.guests, {}
         if self.debug:
-            # It takes a guest half a minute.
+            # It takes a guest a quarter of a minute.
+            script = LIB + ("memory_leaks; sleep 5; memory_leaks" if last else "memory_leaks")
             with ThreadPoolExecutor() as pool:
                 leaks = dict(zip(guests, pool.map(
-                    lambda guest: guest.output(LIB + "memory_leaks", 300), guests)))
+                    lambda guest: guest.output(script, 300), guests)))
         for guest in guests:
             faults = unknown(guest.new_log_faults(), known, self.results.say)
             self.results.case(not faults, f"kernel log of {guest.name} is clean",
@@ -331,7 +333,7 @@ class Boot:
             status = guest.run(f"rmmod {MODULE[kind]}", 60, lines.append)
             results.case(status == 0, f"{guest.name}: {MODULE[kind]} can be removed",
                          "; ".join(lines))
-        self.guests_are_well()
+        self.guests_are_well(last=True)
         results.end(started)
 
 
@@ -354,13 +356,15 @@ def suites():
 
 def debug_boots(pairings, device):
     """What the debug kernel is for, over a device of this kind."""
-    every = [Boot(f"pair {p}", *p.split("/"),
+    every = [Boot(f"pair {p} debug {device}", *p.split("/"),
                   [group for group in pair_groups()
                    if group.name in (DEBUG_MIXED if p in MIXED else DEBUG_PAIR)
-                   and (group.name != "recall" or device == "rxe" and p.endswith("/rust"))])
+                   and (group.name != "recall" or device == "rxe" and p.endswith("/rust"))],
+                  device)
              for p in pairings]
     client, server = pairings[-1].split("/")
-    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS + MORE_FAULTS[:1]))
+    every.append(Boot(f"faults {pairings[-1]} debug {device}", client, server,
+                      FAULTS + MORE_FAULTS[:1], device))
     alone = [
         Group("kunit", f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
         Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
@@ -368,32 +372,35 @@ def debug_boots(pairings, device):
     ]
     # Which allocations there are does not depend on the device. The longest first.
     if device == "rxe":
-        every.append(Boot("allocations rust", "rust", "rust", [
-            Group("allocations", "python3 -B /t/guest/allocations.py", 900)], alone=True))
+        every.append(Boot(f"allocations rust debug {device}", "rust", "rust", [
+            Group("allocations", "python3 -B /t/guest/allocations.py", 900)], device, alone=True))
     # Threads of KUnit's that contend shall really run at the same time.
-    every.append(Boot("alone rust", "rust", "rust", alone, alone=True, cpus=2))
-    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
+    every.append(Boot(f"alone rust debug {device}", "rust", "rust", alone, device, alone=True,
+                      cpus=2))
+    every.append(Boot(f"hostile rust debug {device}", "rust", "rust", [HOSTILE], device,
+                      alone=True))
     return every
 
 
 def boots(pairings, long, device):
     """Everything there is to run with Debian's kernel."""
+    over = "" if device == "rxe" else f" {device}"
     # With the C server, recalls were not seen to be done in time: with --long only.
-    every = [Boot(f"pair {p}", *p.split("/"),
+    every = [Boot(f"pair {p}{over}", *p.split("/"),
                   [group for group in pair_groups()
-                   if long or group.name != "recall" or p.endswith("/rust")])
+                   if long or group.name != "recall" or p.endswith("/rust")], device)
              for p in pairings]
     for pairing in pairings:
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
-        every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
+        every.append(Boot(f"faults {pairing}{over}", *pairing.split("/"), FAULTS + more, device))
     # siw breaks connections in ways of its own.
     if device == "rxe" and "rust/rust" in pairings:
         every.append(Boot("siw rust/rust", "rust", "rust",
                           [group for group in pair_groups() if group.name == "load"]
-                          + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
-    every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
-    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
+                          + FAULTS[:1] + MORE_FAULTS[:1], "siw"))
+    every.append(Boot(f"alone rust{over}", "rust", "rust", ALONE, device, alone=True))
+    every.append(Boot(f"hostile rust{over}", "rust", "rust", [HOSTILE], device, alone=True))
     return every
 
 
@@ -413,7 +420,7 @@ def arguments():
     parser.add_argument("--module", metavar="FILE",
                         help="our module (default: as built for the guests' kernel)")
     parser.add_argument("--long", action="store_true", help="also what takes long")
-    add_machine_options(parser)
+    add_machine_options(parser, None, " (default rxe; with --debug both)")
     parser.add_argument("--list", action="store_true", help="name the groups, run nothing")
     return parser.parse_args()
 
@@ -424,8 +431,11 @@ def main():
     totals = Totals()
     chosen = []
     pairings = args.pairing or PAIRINGS
-    every = (debug_boots(pairings, args.device) if args.debug
-             else boots(pairings, args.long, args.device))
+    if args.debug:
+        devices = [args.device] if args.device else ["rxe", "siw"]
+        every = [boot for device in devices for boot in debug_boots(pairings, device)]
+    else:
+        every = boots(pairings, args.long, args.device or "rxe")
     for boot in every:
         if args.group:
             boot.groups = [g for g in boot.groups if g.name.startswith(tuple(args.group))]

@@ -131,12 +131,12 @@ class Pair:
             guest.kill()
 
 
-def add_machine_options(parser):
-    """What kernel and what machine the guests get."""
+def add_machine_options(parser, device="rxe", devices=""):
+    """What kernel and what machine the guests get; `device` is the default of its option."""
     parser.add_argument("--debug", action="store_true",
                         help="the debug kernel (made by selftests/vm/debug-kernel)")
-    parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
-                        help="kind of RDMA device")
+    parser.add_argument("--device", choices=("rxe", "siw"), default=device,
+                        help=f"kind of RDMA device{devices}")
     parser.add_argument("--memory", type=int, default=3000, metavar="MiB")
     parser.add_argument("--cpus", type=int, default=1)
 
