@@ -44,10 +44,6 @@ use crate::{
             recv::RecvBox, //
         },
         sunrpc::{
-            errno::{
-                eprotonosupport,
-                eremoteio, //
-            },
             rqst::Pinned,
             xprt::Xprt, //
         },
@@ -90,8 +86,9 @@ enum Verdict {
     Inline { message: Range<usize>, placed: u32 },
     /// Its Reply is where the Reply chunk was offered.
     Placed { len: u32 },
-    /// It fails.
-    Failed(Error),
+    /// It fails with `EIO`, whatever the server did: that is what the layers above know. Trace
+    /// events tell more.
+    Failed,
 }
 
 /// A Reply on its way to the RPC.
@@ -239,10 +236,10 @@ impl Engine {
                 stats.placed_bytes.add(len as usize);
                 rqst.complete(Ok(len as usize));
             }
-            Verdict::Failed(error) => {
+            Verdict::Failed => {
                 self.put_receive(buffer);
                 stats.bad_replies.add(1);
-                rqst.complete(Err(error));
+                rqst.complete(Err(EIO));
             }
         }
     }
@@ -273,21 +270,16 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
 fn judge(task: Task<'_>, buffer: &[u8], chunks: &Chunks) -> Verdict {
     let message = match decode(buffer, &LIMITS) {
         Ok(message) => message,
-        Err(rejected) => return Verdict::Failed(refusal(rejected.error)),
+        Err(_) => return Verdict::Failed,
     };
     match check(&message, segments(&chunks.write), segments(&chunks.reply)) {
         Ok(Outcome::Inline { written, .. }) => inline(&message, buffer.len(), written),
         Ok(Outcome::ReplyChunk { written }) => Verdict::Placed { len: written },
         Ok(Outcome::Failed(body)) => {
             trace_report(task, message.header.xid.0, body);
-            Verdict::Failed(match body {
-                // We speak one version, and the server says that it does not.
-                ErrorBody::Version { .. } => eprotonosupport(),
-                ErrorBody::Chunk => eremoteio(),
-                ErrorBody::Unknown(_) => EIO,
-            })
+            Verdict::Failed
         }
-        Err(_) => Verdict::Failed(EIO),
+        Err(_) => Verdict::Failed,
     }
 }
 
@@ -297,13 +289,6 @@ fn inline(message: &Message<'_>, len: usize, written: u32) -> Verdict {
             message: message.header_len..len,
             placed: written,
         },
-        _ => Verdict::Failed(EIO),
-    }
-}
-
-fn refusal(error: DecodeError) -> Error {
-    match error {
-        DecodeError::Version(_) => eprotonosupport(),
-        _ => EIO,
+        _ => Verdict::Failed,
     }
 }

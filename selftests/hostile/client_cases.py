@@ -225,8 +225,8 @@ for _length in (0, 1, 4, 15, 16, 20, 27):
            lambda call, length=_length: call.send(
                (wire.header(call.xid) + call.body)[:length]), RETRIED)
 for _vers in (0, 2, 0xffffffff):
-    simple(f"reply of version {_vers:#x}", GETATTR, "EPROTONOSUPPORT",
-           lambda call, vers=_vers: call.reply(call.body, vers=vers), RETRIED + "|EPROTONOSUPPORT")
+    simple(f"reply of version {_vers:#x}", GETATTR, "EIO",
+           lambda call, vers=_vers: call.reply(call.body, vers=vers), RETRIED)
 for _proc, _wanted in ((wire.MSGP, "again"), (wire.DONE, "again"), (5, "EIO"),
                        (0xffffffff, "EIO")):
     simple(f"reply with rdma_proc {_proc:#x}", GETATTR, _wanted,
@@ -245,8 +245,7 @@ for _words, _name in (((wire.ERR_VERS, 1, 1), "ERR_VERS 1 to 1"),
     for _proc, _what in ((GETATTR, "GETATTR"), (READ, "READ"), (WRITE, "WRITE"),
                          (READDIR, "READDIR"), (SYMLINK, "SYMLINK")):
         if _proc == GETATTR or _words == (wire.ERR_CHUNK,):
-            simple(f"{_name} to {_what}", _proc,
-                   "EREMOTEIO" if _words == (wire.ERR_CHUNK,) else "EPROTONOSUPPORT",
+            simple(f"{_name} to {_what}", _proc, "EIO",
                    lambda call, words=_words: call.send(
                        wire.u32(call.xid, 1, 32, wire.ERROR, *words)), FAILS)
 for _words, _wanted in (((), "again"), ((0,), "EIO"), ((3,), "EIO"), ((0xffffffff,), "EIO"),

@@ -39,10 +39,6 @@ errnos! {
     econnrefused = ECONNREFUSED;
     /// The connection is gone.
     econnaborted = ECONNABORTED;
-    /// The peer does not speak this version.
-    eprotonosupport = EPROTONOSUPPORT;
-    /// The peer could not do it.
-    eremoteio = EREMOTEIO;
 }
 
 #[cfg(rpcrdma_kunit)]
