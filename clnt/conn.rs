@@ -120,15 +120,15 @@ impl Events {
     }
 
     /// Takes a step and waits for it.
-    fn step(&self, step: Step, ms: u32, start: impl FnOnce() -> Result) -> Result {
-        self.fsm.lock().begin(step).map_err(errno)?;
-        start().map_err(passing)?;
+    fn step(&self, step: Step, ms: u32, start: impl FnOnce() -> Result) -> Result<(), Failed> {
+        self.fsm.lock().begin(step)?;
+        start().map_err(Failed::passing)?;
         let limit = msecs_to_jiffies(ms);
         let done = || self.fsm.lock().outcome();
         if !self.wait.wait_timeout(limit, || done().is_some()) {
-            return Err(errno(Failure::TimedOut));
+            return Err(Failure::TimedOut.into());
         }
-        done().unwrap_or(Err(Failure::TimedOut)).map_err(errno)
+        Ok(done().unwrap_or(Err(Failure::TimedOut))?)
     }
 }
 
@@ -168,40 +168,55 @@ impl Removal for Events {
     }
 }
 
-/// What the RPC layer is told.
-fn errno(failure: Failure) -> Error {
-    match failure {
-        Failure::Address => eproto(),
-        // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount of
-        // a container takes that for the loss of its network, and fails.
-        Failure::Route | Failure::Unreachable => ehostunreach(),
-        Failure::Refused => econnrefused(),
-        Failure::Stale | Failure::Connect => enotconn(),
-        // The RPC layer tries again after a while, maybe on another device.
-        Failure::DeviceGone | Failure::Lost => econnaborted(),
-        Failure::TimedOut => ETIMEDOUT,
+/// Why an attempt to connect has failed.
+#[derive(Clone, Copy)]
+pub(super) struct Failed {
+    /// What has happened, for people to read.
+    pub(super) error: Error,
+    /// What the RPC layer is told: one of the errors that it knows for connecting.
+    pub(super) told: Error,
+}
+
+impl Failed {
+    /// The RPC layer knows it, or nothing is gained by trying again.
+    fn known(error: Error) -> Self {
+        Self { error, told: error }
+    }
+
+    /// A device may be leaving, or be short of something, and say so by any number. A hard mount
+    /// must not fail for that, so it has to be one after which the RPC layer tries again.
+    fn passing(error: Error) -> Self {
+        let retried = [
+            eproto(),
+            econnrefused(),
+            econnaborted(),
+            enetunreach(),
+            ehostunreach(),
+            eaddrinuse(),
+            ETIMEDOUT,
+        ];
+        let told = match error {
+            ENODEV => eproto(),
+            error if retried.contains(&error) => error,
+            _ => enotconn(),
+        };
+        Self { error, told }
     }
 }
 
-/// What the RPC layer is told of an error on the way: a device may be leaving, or be short of
-/// something, and say so by any number. A hard mount must not fail for that, so it has to be
-/// one after which the RPC layer tries again.
-fn passing(error: Error) -> Error {
-    if error == ENODEV {
-        return eproto();
-    }
-    let known = [
-        eproto(),
-        econnrefused(),
-        econnaborted(),
-        enetunreach(),
-        ehostunreach(),
-        eaddrinuse(),
-        ETIMEDOUT,
-    ];
-    match known.contains(&error) {
-        true => error,
-        false => enotconn(),
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self::known(match failure {
+            Failure::Address => eproto(),
+            // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount
+            // of a container takes that for the loss of its network, and fails.
+            Failure::Route | Failure::Unreachable => ehostunreach(),
+            Failure::Refused => econnrefused(),
+            Failure::Stale | Failure::Connect => enotconn(),
+            // The RPC layer tries again after a while, maybe on another device.
+            Failure::DeviceGone | Failure::Lost => econnaborted(),
+            Failure::TimedOut => ETIMEDOUT,
+        })
     }
 }
 
@@ -221,11 +236,11 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// Those that the RPC layer knows for connecting: `EPROTO` without a device that leads to
-    /// the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
+    /// What happened, and what the RPC layer is to be told: `EPROTO` without a device that leads
+    /// to the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
     /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
     /// the device or the transport goes meanwhile.
-    pub(super) fn establish(xprt: &Xprt<ClntXprt>) -> Result<Arc<Self>> {
+    pub(super) fn establish(xprt: &Xprt<ClntXprt>) -> Result<Arc<Self>, Failed> {
         let events = Arc::pin_init(
             pin_init!(Events {
                 fsm <- new_spinlock!(Fsm::new()),
@@ -235,22 +250,22 @@ impl Conn {
             }),
             GFP_KERNEL,
         )
-        .map_err(passing)?;
+        .map_err(Failed::passing)?;
         let conn = Self::steps(xprt, &events);
         conn.inspect_err(|_| events.fsm.lock().retire())
     }
 
     /// Takes the steps.
-    fn steps(xprt: &Xprt<ClntXprt>, events: &Arc<Events>) -> Result<Arc<Self>> {
+    fn steps(xprt: &Xprt<ClntXprt>, events: &Arc<Events>) -> Result<Arc<Self>, Failed> {
         let server = xprt.server();
-        let id = cm::Id::create(xprt.net(), events.clone()).map_err(passing)?;
+        let id = cm::Id::create(xprt.net(), events.clone()).map_err(Failed::passing)?;
         events.step(Step::Address, RESOLVE_MS, || {
             id.resolve_addr(&server, RESOLVE_MS)
         })?;
         events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
-        let device = id.device().ok_or_else(eproto)?;
-        let limits = limits(device, xprt.max_reqs(), &server)?;
-        let conn = Self::prepare(xprt, id, events.clone(), limits).map_err(passing)?;
+        let device = id.device().ok_or(Failed::passing(ENODEV))?;
+        let limits = limits(device, xprt.max_reqs(), &server).map_err(Failed::known)?;
+        let conn = Self::prepare(xprt, id, events.clone(), limits).map_err(Failed::passing)?;
         conn.connect(xprt, events)?;
         Ok(conn)
     }
@@ -287,7 +302,7 @@ impl Conn {
         Ok(conn)
     }
 
-    fn connect(&self, xprt: &Xprt<ClntXprt>, events: &Events) -> Result {
+    fn connect(&self, xprt: &Xprt<ClntXprt>, events: &Events) -> Result<(), Failed> {
         let ours = self.engine.offered();
         let private = ours.encode();
         let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);

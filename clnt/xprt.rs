@@ -34,7 +34,8 @@ use kernel::{
 use super::{
     conn::{
         our_sizes,
-        Conn, //
+        Conn,
+        Failed, //
     },
     frwr::{
         Chunks,
@@ -150,11 +151,11 @@ impl WorkItem for Connector {
         let _scope = xprt.reclaim_scope();
         xprt.clear_connected();
         let result = Conn::establish(&xprt);
-        let error = result.as_ref().err().copied();
-        let rc = error.map_or(0, |error| error.to_errno());
+        let failed = result.as_ref().err().copied();
+        let rc = failed.map_or(0, |failed| failed.error.to_errno());
         trace_xprtrdma_connect(Peer::of(&xprt), rc, if rc == 0 { 1 } else { rc });
-        note_attempt(&xprt, error);
-        let result = result.map(|conn| {
+        note_attempt(&xprt, failed);
+        let result = result.map_err(|failed| failed.told).map(|conn| {
             *xprt.conn.lock() = Some(conn);
         });
         xprt.finish_connect(result);
@@ -162,17 +163,17 @@ impl WorkItem for Connector {
 }
 
 /// Remembers how an attempt to connect went, and logs the first of a row that failed.
-fn note_attempt(xprt: &Xprt<ClntXprt>, error: Option<Error>) {
-    let failed_before = xprt.failed.xchg(error.is_some(), Relaxed);
-    if let (Some(error), false) = (error, failed_before) {
-        let hint = match error == eproto() {
+fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
+    let failed_before = xprt.failed.xchg(failed.is_some(), Relaxed);
+    if let (Some(failed), false) = (failed, failed_before) {
+        let hint = match failed.told == eproto() {
             true => " (no RDMA device with a link leads there)",
             false => "",
         };
         pr_warn!(
             "connecting to {} failed: {:?}{}\n",
             xprt.server(),
-            error,
+            failed.error,
             hint
         );
     }
