@@ -115,7 +115,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// The request is over and what its Reply was received in is not read any more.
     fn release_reply(xprt: &Xprt<Self>, reply: Self::Reply);
 
-    /// `bytes` had to be allocated because a request is larger than any before it in its slot.
+    /// `bytes` had to be allocated because a request is larger than most, and than any before it
+    /// in its slot.
     fn note_grown(xprt: &Xprt<Self>, bytes: usize);
 
     /// The local address of the connection; `None` without one.

@@ -66,11 +66,17 @@ impl RpcBuf {
         len: 0,
     };
 
-    /// Makes room for `len` bytes, in the manner of the running RPC task.
-    fn reserve(&mut self, len: usize) -> Result<bool> {
+    /// Octets that a buffer has at least: most messages fit, so that few slots allocate twice.
+    const LEAST: usize = 2048;
+
+    /// Makes room for `len` bytes, in the manner of the running RPC task. Returns how many were
+    /// newly allocated, if the usual ones did not do.
+    fn reserve(&mut self, len: usize) -> Result<usize> {
         if self.len >= len {
-            return Ok(false);
+            return Ok(0);
         }
+        let unusual = if len > Self::LEAST { len } else { 0 };
+        let len = len.max(Self::LEAST);
         // SAFETY: Any size and context are fine.
         let ptr = unsafe { bindings::rpcrdma_shim_kmalloc_task(len) };
         if ptr.is_null() {
@@ -81,7 +87,7 @@ impl RpcBuf {
             ptr: ptr.cast(),
             len,
         };
-        Ok(true)
+        Ok(unusual)
     }
 }
 
@@ -152,7 +158,7 @@ impl<T: XprtOps> Slot<T> {
         self.rqst.get()
     }
 
-    /// `->buf_alloc`. Returns how many bytes were newly allocated.
+    /// `->buf_alloc`. Returns how many bytes were newly allocated for messages of unusual size.
     ///
     /// # Safety
     ///
@@ -164,13 +170,7 @@ impl<T: XprtOps> Slot<T> {
         // SAFETY: With the request `call` and `answer` belong to the task; neither holds a
         // message yet.
         let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
-        let mut grown = 0;
-        if call.reserve(call_size)? {
-            grown += call_size;
-        }
-        if answer.reserve(answer_size)? {
-            grown += answer_size;
-        }
+        let grown = call.reserve(call_size)? + answer.reserve(answer_size)?;
         // SAFETY: As above.
         unsafe {
             (*rqst).rq_buffer = call.ptr.cast();
