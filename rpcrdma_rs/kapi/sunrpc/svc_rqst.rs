@@ -161,6 +161,15 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         }
     }
 
+    /// The thread's pages, unless some were taken: a Call in pages begins at the first.
+    fn untaken_pages(&mut self) -> Option<&mut [*mut bindings::page]> {
+        // SAFETY: The thread is valid.
+        match unsafe { (*self.rqstp.as_ptr()).rq_pages_nfree } {
+            0 => Some(self.pages()),
+            _ => None,
+        }
+    }
+
     /// Moves pages of the thread to the end of `sink` until that has `count`.
     ///
     /// sunrpc buys the thread new ones. `sink` must have the room, see [`PageVec::reserve`].
@@ -188,11 +197,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// `EINVAL` if either has not that many, or pages were taken.
     pub(crate) fn exchange_pages(&mut self, sink: &mut PageVec, count: usize) -> Result {
-        // SAFETY: The thread is valid.
-        if unsafe { (*self.rqstp.as_ptr()).rq_pages_nfree } != 0 {
-            return Err(EINVAL);
-        }
-        let ours = self.pages().get_mut(..count).ok_or(EINVAL)?;
+        let ours = self.untaken_pages().ok_or(EINVAL)?;
+        let ours = ours.get_mut(..count).ok_or(EINVAL)?;
         // SAFETY: Each page that goes is replaced by one that comes with its reference.
         let theirs = unsafe { sink.as_mut_slice() }
             .get_mut(..count)
@@ -222,7 +228,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// # Errors
     ///
-    /// Gives `call` back if the ranges are not part of it or the thread has too few pages.
+    /// Gives `call` back if the ranges are not part of it, the thread has too few pages, some were
+    /// taken, or there is a tail after none.
     pub(crate) fn deliver(
         mut self,
         call: C,
@@ -233,7 +240,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         let Some(lens) = Lens::new(head.len(), page_len, tail.len()) else {
             return Err(call);
         };
-        let present = self.pages().len();
+        let present = self.untaken_pages().map_or(0, |pages| pages.len());
         if page_len.div_ceil(PAGE_SIZE) > present {
             return Err(call);
         }
@@ -251,13 +258,13 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// # Errors
     ///
-    /// Gives `call` back if `len` is 0 or the thread has too few pages.
+    /// Gives `call` back if `len` is 0, the thread has too few pages, or some were taken.
     pub(crate) fn deliver_paged(mut self, call: C, len: usize) -> Result<Delivered<'a>, C> {
         let head_len = len.min(PAGE_SIZE);
         let Some(lens) = Lens::new(head_len, len - head_len, 0) else {
             return Err(call);
         };
-        let pages = self.pages();
+        let pages = self.untaken_pages().unwrap_or_default();
         if len.div_ceil(PAGE_SIZE) > pages.len() {
             return Err(call);
         }
@@ -315,11 +322,12 @@ struct Lens {
 }
 
 impl Lens {
-    /// `None` if the Call is empty or too large to be told.
+    /// `None` if the Call is empty or too large to be told, or has a tail and no pages: nfsd copies
+    /// a deferred Call without pages as if it were in one piece.
     fn new(head: usize, pages: usize, tail: usize) -> Option<Self> {
         let total = head.checked_add(pages)?.checked_add(tail)?;
         let result = ffi::c_int::try_from(total).ok()?;
-        (total != 0).then_some(Lens {
+        (total != 0 && (pages != 0 || tail == 0)).then_some(Lens {
             head,
             pages: u32::try_from(pages).ok()?,
             tail,
