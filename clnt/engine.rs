@@ -424,7 +424,7 @@ impl QpHandler for Engine {
         let _ = self.post_receives(qp);
     }
 
-    fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
+    fn event(&self, event: QpEvent) {
         match event {
             QpEvent::Broken => self.lost(),
             // Perhaps in an interrupt, where sunrpc's locks may not be taken. The QP is in its

@@ -354,7 +354,7 @@ impl QpHandler for Chan {
         }
     }
 
-    fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
+    fn event(&self, event: QpEvent) {
         // Perhaps in an interrupt: those who wait for the Send Queue are sent away by the CM's
         // event, by detaching, or in the end by the clock.
         if let QpEvent::Fatal | QpEvent::Broken = event {

@@ -172,7 +172,7 @@ impl QpHandler for End {
         self.changed.wake_all();
     }
 
-    fn event(&self, _qp: &Qp<Self>, event: QpEvent) {
+    fn event(&self, event: QpEvent) {
         if event == QpEvent::Broken {
             self.broken.store(true, Relaxed);
         }

@@ -82,8 +82,8 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     );
 
     /// Called when something is wrong with the QP: the connection is to be torn down. Any
-    /// context: must not sleep.
-    fn event(&self, qp: &Qp<Self>, event: QpEvent);
+    /// context: must not sleep. It may be while the QP goes, so it is not to be had here.
+    fn event(&self, event: QpEvent);
 }
 
 /// Something wrong with a QP.
@@ -304,7 +304,7 @@ impl<H: QpHandler> Qp<H> {
         }
         // A part of the chain was taken, and not the part that completes: `close` does that. Or
         // the driver does not say what it took (siw, without a processor to send from).
-        self.handler.event(self, QpEvent::Broken);
+        self.handler.event(QpEvent::Broken);
         Ok(())
     }
 
@@ -533,7 +533,7 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
         | bindings::ib_event_type_IB_EVENT_DEVICE_FATAL => QpEvent::Fatal,
         _ => QpEvent::Other,
     };
-    qp.handler.event(qp, event);
+    qp.handler.event(event);
 }
 
 /// Borrows the QP of a CQ.
