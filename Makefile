@@ -25,7 +25,8 @@ help:
 	@echo 'For an administrator of a kernel with Rust:'
 	@echo '  KDIR=<prepared kernel tree>    build $(MODULE) (KRELEASE=<release>'
 	@echo '                 if not for the running kernel)'
-	@echo '  install        the module, its modprobe.d lines, depmod (INSTALL_MOD_PATH=<root>)'
+	@echo '  install        the module, its modprobe.d lines, its udev rule, depmod'
+	@echo '                 (INSTALL_MOD_PATH=<root>)'
 	@echo '  clean          remove what was built'
 	@echo
 	@echo 'For a developer (in the prepared root folder unless KDIR is given; lint and fuzz'
@@ -131,6 +132,7 @@ install:
 	@[ -d $(MODLIB) ] || { echo "error: no modules of kernel $(INSTALL_RELEASE) in $(MODLIB)" >&2; exit 1; }
 	install -D -m 644 $(MODULE) $(MODLIB)/updates/rpcrdma_rs.ko
 	install -D -m 644 rpcrdma_rs/modprobe.d/rpcrdma_rs.conf $(INSTALL_MOD_PATH)/etc/modprobe.d/rpcrdma_rs.conf
+	install -D -m 644 rpcrdma_rs/udev/60-rpcrdma_rs.rules $(INSTALL_MOD_PATH)/etc/udev/rules.d/60-rpcrdma_rs.rules
 	$(DEPMOD) $(INSTALL_MOD_PATH:%=-b %) $(INSTALL_RELEASE)
 
 clean:

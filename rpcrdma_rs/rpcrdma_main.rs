@@ -78,7 +78,7 @@ impl kernel::Module for RpcRdma {
             if *error == EEXIST {
                 pr_err!(
                     "transport class \"rdma\" is taken: unload the C module first \
-                     (modprobe -r rpcrdma), then load this one\n"
+                     (rmmod rpcrdma), then load this one\n"
                 );
             }
         })

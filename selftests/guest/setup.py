@@ -5,7 +5,7 @@ import glob
 import os
 import subprocess
 
-from nfstest import Skip, case, expect, expect_that, mount, shell, umount
+from nfstest import Skip, case, expect, expect_that, mount, read_file, shell, umount
 
 # An init function's EEXIST becomes EBUSY in the kernel's module loader, which keeps
 # EEXIST for a module that is loaded already.
@@ -15,6 +15,9 @@ INSMOD = "insmod /t/rpcrdma_rs.ko"
 MOUNT = "client_mount 4.1 $SERVER /mnt/setup"
 SERVE_AND_MOUNT = f"server_start && client_start && {MOUNT} && umount /mnt/setup && " \
     "server_stop && settle"
+
+
+NAMES = "rpcrdma", "svcrdma", "xprtrdma", "rpcrdma6"
 
 
 def run(script):
@@ -52,10 +55,11 @@ def c_module_present():
         expect_that(f"insmod says '{output}'", any(text in output for text in REFUSED))
     expect("our module is there", os.path.exists(OURS), False)
     expect("what is registered", registered(), before)
+    advice = "rmmod rpcrdma"
     expect(f"messages how to unload the C module in {log.lines()}",
-           sum("modprobe -r rpcrdma" in line for line in log.lines()), 2)
+           sum(advice in line for line in log.lines()), 2)
     shell(SERVE_AND_MOUNT)
-    shell("rmmod rpcrdma")
+    shell(advice)
     expect("what is registered without a module", registered(), [])
 
 
@@ -114,17 +118,45 @@ def install():
         cp /lib/modules/{version}/modules.builtin* /lib/modules/{version}/modules.order /tmp/modules
         cp /t/rpcrdma_rs.ko /tmp/modules/updates/
         install -m 644 /t/rpcrdma_rs.conf /etc/modprobe.d/
+        install -m 644 /t/60-rpcrdma_rs.rules /etc/udev/rules.d/
         mount --bind /tmp/modules /lib/modules/{version} && depmod""")
 
 
 def modprobe_names():
     """Each name a user or the kernel may ask for loads ours."""
-    for name in "rpcrdma", "svcrdma", "xprtrdma", "rpcrdma6":
+    for name in NAMES:
         shell(f"modprobe {name}")
         expect(f"modules after modprobe {name} (ours, C)",
                (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
         shell("modprobe -r rpcrdma_rs")
         expect("ours after modprobe -r", os.path.exists(OURS), False)
+
+
+def other_kernel():
+    """A kernel that ours is not installed for has the C module, by each name."""
+    away = "mv /lib/modules/$(uname -r)/updates/rpcrdma_rs.ko /tmp && depmod"
+    back = "mv /tmp/rpcrdma_rs.ko /lib/modules/$(uname -r)/updates/ && depmod"
+    shell(away)
+    try:
+        for name in NAMES:
+            shell(f"modprobe {name}")
+            expect(f"modules after modprobe {name} (ours, C)",
+                   (os.path.exists(OURS), os.path.exists(THEIRS)), (False, True))
+            shell("rmmod rpcrdma")
+    finally:
+        shell(back)
+
+
+def settings():
+    """What sysctl.d has of the server's tunables applies once ours is loaded."""
+    tunable = "/proc/sys/sunrpc/svc_rdma/max_requests"
+    shell("""mkdir -p /etc/sysctl.d; echo sunrpc.svc_rdma.max_requests=77 >/etc/sysctl.d/nfs.conf
+        /lib/systemd/systemd-udevd --daemon""")
+    try:
+        shell("modprobe svcrdma; udevadm settle --timeout=60")
+        expect("max_requests", read_file(tunable), b"77\n")
+    finally:
+        shell("udevadm control --exit; modprobe -r rpcrdma_rs; rm /etc/sysctl.d/nfs.conf")
 
 
 def autoload():
@@ -152,10 +184,14 @@ def main():
         same_error_without_device()
     with case("an RDMA device without fast registration"):
         raise Skip("the kernel has no software device without it")
-    with case("install: modprobe.d lines"):
+    with case("install: modprobe.d lines and a udev rule"):
         install()
     with case("modprobe rpcrdma, svcrdma, xprtrdma, rpcrdma6 load ours"):
         modprobe_names()
+    with case("a kernel without ours: they load the C module"):
+        other_kernel()
+    with case("sysctl.d applies when ours is loaded"):
+        settings()
     with case("nfsd's listener and a mount load ours"):
         autoload()
 

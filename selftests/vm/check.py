@@ -33,6 +33,11 @@ TEST_MODULES = (
     "/src/.debug/selftests/kunit/rpcrdma_kunit.ko",
     "/src/.debug/selftests/kapi/rpcrdma_kapi_test.ko",
 )
+# What make install puts beside the module.
+INSTALLED = (
+    "/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf",
+    "/src/rpcrdma_rs/udev/60-rpcrdma_rs.rules",
+)
 # How much more time a group gets in the debug kernel, with --long, and as the machine may be slow.
 DEBUG_SLOWER, LONG_SLOWER, MACHINE_SLOWER = 6, 10, 3
 
@@ -223,7 +228,8 @@ class Boot:
         started = time.time()
         folder = run_folder(re.sub(r"\W", "-", self.name), module)
         if module:
-            shutil.copy("/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf", folder)
+            for file in INSTALLED:
+                shutil.copy(file, folder)
         if self.debug:
             for file in TEST_MODULES:
                 shutil.copy(file, folder)
