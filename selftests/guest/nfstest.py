@@ -43,14 +43,14 @@ def case(name):
     try:
         yield
     except Skip as why:
-        print(f"skip {name} # {why}", flush=True)
+        print(f"skip - {name} # {why}", flush=True)
     except Exception as error:  # pylint: disable=broad-except
         where = traceback.extract_tb(error.__traceback__)[-1]
-        print(f"not ok {name}")
+        print(f"not ok - {name}")
         print(f"{type(error).__name__}: {error} "
               f"({os.path.basename(where.filename)}:{where.lineno})", flush=True)
     else:
-        print(f"ok {name}", flush=True)
+        print(f"ok - {name}", flush=True)
     seconds = time.monotonic() - started
     if seconds > 3:
         print(f"took {seconds:.1f} s", flush=True)
