@@ -100,14 +100,21 @@ module_refs() {
 	cat "/sys/module/$1/refcnt" 2>/dev/null
 }
 
-# module_unload c|rust: fails when something still holds it.
-module_unload() {
-	local name try
-	name=$(module_name "$1")
+# module_idle NAME: its use count once that is 0, or after 5 s.
+module_idle() {
+	local try
 	for try in 1 2 3 4 5 6 7 8 9 10; do
-		[ "$(module_refs "$name")" = 0 ] && break
+		[ "$(module_refs "$1")" = 0 ] && break
 		sleep 0.5
 	done
+	module_refs "$1"
+}
+
+# module_unload c|rust: fails when something still holds it.
+module_unload() {
+	local name
+	name=$(module_name "$1")
+	module_idle "$name" >/dev/null
 	rm -f /run/modprobe.d/no-c-module.conf
 	rmmod "$name"
 }
@@ -215,6 +222,17 @@ rdma_leftovers() {
 	rdma resource show mr
 	rdma resource show pd | grep -v 'comm \[ib_core\]'
 	rdma resource show cq | grep -v 'comm \[ib_core\]'
+}
+
+# connections_gone: wait (at most 10 s) until no connection is there; listeners may be.
+connections_gone() {
+	local try
+	for try in {1..40}; do
+		rdma resource show qp | grep -qv -e 'type GSI' -e 'type SMI' || return 0
+		sleep 0.25
+	done
+	echo "connections_gone: after $try tries there are still queue pairs"
+	return 1
 }
 
 # what_waits: for a job whose time is over: who is in an RPC, what RPCs wait for, and whether

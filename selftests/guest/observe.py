@@ -84,7 +84,7 @@ class Side:
             self.shell("""cd /sys/kernel/tracing && for try in {1..50}; do
                 [ $(grep -c rdma_post_send: trace) = $(grep -c rdma_wc_send trace) ] && break
                 sleep 0.1
-            done""")
+            done; connections_gone""")
         return self.events(work)
 
 
@@ -223,6 +223,8 @@ def test_server_events(server):
 def test_no_events(client, server):
     """Trace events, disabled."""
     with case("events that are not enabled do not happen"):
+        for side in (client, server):
+            side.shell("connections_gone")
         for side in (client, server):
             expect(f"events of the {side.role}", side.events(lambda: None), [])
         mounted(io)

@@ -60,7 +60,7 @@ class Opened:
     """The files of all sets, open in the first client."""
 
     def __init__(self, sets):
-        self.sets, self.files, self.held = sets, {}, {}
+        self.sets, self.files, self.held, self.windows = sets, {}, {}, []
 
     def open_all(self):
         """Open all files, and see that the server has delegated them.
@@ -203,8 +203,9 @@ def start_capture():
 
 
 def stop_capture(job):
-    """The end of the capture; nothing of it may be missing."""
-    time.sleep(0.5)
+    """The end of the capture; nothing of it may be missing. The kernel keeps a packet for up to a
+    second until others fill its block."""
+    time.sleep(2)
     job.terminate()
     text = job.communicate(timeout=20)[1]
     expect_that(f"tcpdump has lost packets: {text}", "\n0 packets dropped by kernel" in text)
@@ -314,7 +315,7 @@ def test_recalls(opened):
         expect("states of the callback channels",
                {state for client in mine for state in re.findall(r"callback state: (\w+)", client)},
                {"UP"})
-    before = windows()
+        opened.windows = windows()
     with case(f"{MANY} delegations to read and {MANY} to write recalled under load"):
         with Delta(PLAIN) as delta, load(PLAIN):
             recalled(opened, "read", 16)
@@ -338,8 +339,8 @@ def test_recalls(opened):
                     counts["xprtrdma_cb_call"] == counts["xprtrdma_cb_reply"]
                     >= opened.held[("rburst", "r")])
     with case("no credit of either direction is lost"):
-        expect("windows of the client's transports", windows(), before)
-        print(f"windows: client {before}, server's callback transports {windows('peer')}")
+        expect("windows of the client's transports", windows(), opened.windows)
+        print(f"windows: client {opened.windows}, server's callback transports {windows('peer')}")
     with case("sysfs and debugfs show the server's callback transports"):
         views()
     with case("a connection has one callback transport"):

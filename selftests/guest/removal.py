@@ -6,9 +6,11 @@ device is told and lets go of it. The mount is a hard one and goes on when there
 is a device again; what was written is there.
 """
 
+import itertools
 import os
 import shlex
 import subprocess
+import threading
 import time
 
 from faultio import grows
@@ -42,8 +44,13 @@ def removed_while_writing(run, name, seconds=30):
     path = f"{FOLDER}/{name}"
     content = data(SIZE, len(name))
 
+    there_again = threading.Event()
+
     def write():
-        for part in range(3):
+        for turn in itertools.count():
+            if turn >= 3 and there_again.is_set():
+                break
+            part = turn % 3
             write_file(f"{path}.{part}", content)
             subprocess.run(["sync", "-f", f"{path}.{part}"], check=True)
 
@@ -53,6 +60,7 @@ def removed_while_writing(run, name, seconds=30):
     grows(FOLDER, "read_chunks", before["read_chunks"] + 3, time.monotonic() + 30)
     expect("the writer has done", writer.done(), False)
     replug(run, seconds)
+    there_again.set()
     writer.result(150)
     for part in range(3):
         expect_that(f"what was written is in {name}.{part}",

@@ -55,7 +55,8 @@ def packets(path):
 
 
 def sends(path):
-    """Time, addresses, Queue Pair and content of each Send."""
+    """Time, addresses, Queue Pair and content of each Send; one that is repeated counts once."""
+    seen = set()
     for time, packet in packets(path):
         if packet[12:14] != b"\x08\x00" or packet[23] != 17:
             continue
@@ -66,6 +67,10 @@ def sends(path):
         opcode, pad = transport[0], transport[1] >> 4 & 3
         if opcode not in (SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV):
             continue
+        # Addresses, Queue Pair, and all of the message; packet sequence numbers are among it.
+        if (same := packet[26:34] + transport) in seen:
+            continue
+        seen.add(same)
         start = 16 if opcode in (SEND_ONLY_IMM, SEND_ONLY_INV) else 12
         # What the datagram holds ends with the pad and the invariant CRC.
         end = int.from_bytes(packet[udp + 4:udp + 6], "big") - 8 - 4 - pad

@@ -3,8 +3,8 @@
 
 A boot is one start of one or two guests; it runs the groups of tests that suit
 it, one after the other, in the client guest. A group is a script of
-selftests/guest that prints "ok NAME", "not ok NAME" or "skip NAME # WHY" for
-each of its tests, and anything else as a remark. Each group is followed by tests
+selftests/guest that prints "ok - NAME", "not ok - NAME" or "skip - NAME # WHY"
+for each of its tests, and anything else as a remark. Each group is followed by tests
 of its own: that it has run to its end and that the kernel log of each guest is
 clean; in the debug kernel, that no memory has leaked; at the end of the boot,
 that nothing of ours is left.
@@ -332,7 +332,7 @@ class Boot:
         for guest, kind in ((pair.client, self.client), (pair.server, self.server)):
             left = guest.output(LIB + "settle; rdma_leftovers || :")
             results.case(not left, f"{guest.name}: no RDMA resource", left.replace("\n", "; "))
-            refs = guest.output(LIB + f"module_refs {MODULE[kind]}").strip()
+            refs = guest.output(LIB + f"module_idle {MODULE[kind]}").strip()
             results.case(refs == "0", f"{guest.name}: use count of {MODULE[kind]} is 0",
                          "" if refs == "0" else f"it is '{refs}'")
             lines = []

@@ -175,7 +175,8 @@ class Guest:
         return command
 
     def _connect(self, what):
-        for _ in range(200):
+        # As long as it lives; on a busy machine it takes its time.
+        for _ in range(2400):
             if self.qemu.poll() is not None:
                 break
             sock = socket.socket(socket.AF_UNIX)
