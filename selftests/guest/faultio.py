@@ -5,7 +5,6 @@ import contextlib
 import glob
 import hashlib
 import os
-import signal
 import socket
 import subprocess
 import sys

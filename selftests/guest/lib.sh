@@ -215,24 +215,18 @@ rdma_counters() {
 	END { for (i = 1; i <= n; i++) print names[i], sum[i] }' /proc/self/mountstats
 }
 
+# connections: the queue pairs that are not the MAD service's.
+connections() {
+	rdma resource show qp | grep -v -e 'type GSI' -e 'type SMI'
+}
+
 # rdma_leftovers: RDMA resources of kernel users other than the MAD service.
 rdma_leftovers() {
-	rdma resource show qp | grep -v -e 'type GSI' -e 'type SMI'
+	connections
 	rdma resource show cm_id
 	rdma resource show mr
 	rdma resource show pd | grep -v 'comm \[ib_core\]'
 	rdma resource show cq | grep -v 'comm \[ib_core\]'
-}
-
-# connections_gone: wait (at most 10 s) until no connection is there; listeners may be.
-connections_gone() {
-	local try
-	for try in {1..40}; do
-		rdma resource show qp | grep -qv -e 'type GSI' -e 'type SMI' || return 0
-		sleep 0.25
-	done
-	echo "connections_gone: after $try tries there are still queue pairs"
-	return 1
 }
 
 # what_waits: for a job whose time is over: who is in an RPC, what RPCs wait for, and whether
@@ -264,11 +258,12 @@ memory_leaks() {
 	echo clear >$file
 }
 
-# settle: wait (at most 10 s) until connections that are being closed are gone.
+# settle [connections]: wait (at most 10 s) until what is being closed is gone; of
+# connections alone where something listens.
 settle() {
 	local try
 	for try in {1..40}; do
-		[ -z "$(rdma_leftovers)" ] && return
+		[ -z "$("${1-rdma_leftovers}")" ] && return
 		sleep 0.25
 	done
 	echo "settle: after $try tries there are still RDMA resources"

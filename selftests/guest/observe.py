@@ -84,7 +84,7 @@ class Side:
             self.shell("""cd /sys/kernel/tracing && for try in {1..50}; do
                 [ $(grep -c rdma_post_send: trace) = $(grep -c rdma_wc_send trace) ] && break
                 sleep 0.1
-            done; connections_gone""")
+            done; settle connections""")
         return self.events(work)
 
 
@@ -224,7 +224,7 @@ def test_no_events(client, server):
     """Trace events, disabled."""
     with case("events that are not enabled do not happen"):
         for side in (client, server):
-            side.shell("connections_gone")
+            side.shell("settle connections")
         for side in (client, server):
             expect(f"events of the {side.role}", side.events(lambda: None), [])
         mounted(io)
