@@ -206,7 +206,7 @@ def unknown(faults, known, say):
 class Boot:
     """One start of one or two guests, and the groups run in it."""
 
-    def __init__(self, name, client, server, groups, device="rxe", alone=False, cpus=1):
+    def __init__(self, name, client, server, groups, alone=False, device=None, cpus=1):
         self.name = name
         self.device, self.cpus = device, cpus
         self.debug, self.long = False, ""
@@ -362,15 +362,13 @@ def suites():
 
 def debug_boots(pairings, device):
     """What the debug kernel is for, over a device of this kind."""
-    every = [Boot(f"pair {p} debug {device}", *p.split("/"),
+    every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
                    if group.name in (DEBUG_MIXED if p in MIXED else DEBUG_PAIR)
-                   and (group.name != "recall" or device == "rxe" and p.endswith("/rust"))],
-                  device)
+                   and (group.name != "recall" or device == "rxe" and p.endswith("/rust"))])
              for p in pairings]
     client, server = pairings[-1].split("/")
-    every.append(Boot(f"faults {pairings[-1]} debug {device}", client, server,
-                      FAULTS + MORE_FAULTS[:1], device))
+    every.append(Boot(f"faults {pairings[-1]}", client, server, FAULTS + MORE_FAULTS[:1]))
     alone = [
         Group("kunit", f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
         Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
@@ -378,36 +376,45 @@ def debug_boots(pairings, device):
     ]
     # Which allocations there are does not depend on the device. The longest first.
     if device == "rxe":
-        every.append(Boot(f"allocations rust debug {device}", "rust", "rust", [
-            Group("allocations", "python3 -B /t/guest/allocations.py", 900)], device, alone=True))
+        every.append(Boot("allocations rust", "rust", "rust", [
+            Group("allocations", "python3 -B /t/guest/allocations.py", 900)], alone=True))
     # Threads of KUnit's that contend shall really run at the same time.
-    every.append(Boot(f"alone rust debug {device}", "rust", "rust", alone, device, alone=True,
-                      cpus=2))
-    every.append(Boot(f"hostile rust debug {device}", "rust", "rust", [HOSTILE], device,
-                      alone=True))
+    every.append(Boot("alone rust", "rust", "rust", alone, alone=True, cpus=2))
+    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
 
 
 def boots(pairings, long, device):
     """Everything there is to run with Debian's kernel."""
-    over = "" if device == "rxe" else f" {device}"
     # With the C server, recalls were not seen to be done in time: with --long only.
-    every = [Boot(f"pair {p}{over}", *p.split("/"),
+    every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
-                   if long or group.name != "recall" or p.endswith("/rust")], device)
+                   if long or group.name != "recall" or p.endswith("/rust")])
              for p in pairings]
     for pairing in pairings:
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
-        every.append(Boot(f"faults {pairing}{over}", *pairing.split("/"), FAULTS + more, device))
+        every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
     # siw breaks connections in ways of its own.
     if device == "rxe" and "rust/rust" in pairings:
         every.append(Boot("siw rust/rust", "rust", "rust",
                           [group for group in pair_groups() if group.name == "load"]
-                          + FAULTS[:1] + MORE_FAULTS[:1], "siw"))
-    every.append(Boot(f"alone rust{over}", "rust", "rust", ALONE, device, alone=True))
-    every.append(Boot(f"hostile rust{over}", "rust", "rust", [HOSTILE], device, alone=True))
+                          + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
+    every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
+    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
+
+
+def every_boot(args, pairings, device):
+    """All that there is, over a device of this kind unless it is for another, which its name
+    tells then."""
+    found = (debug_boots(pairings, device) if args.debug
+             else boots(pairings, args.long, device))
+    for boot in found:
+        boot.device = boot.device or device
+        if args.debug or device != "rxe":
+            boot.name += f"{' debug' if args.debug else ''} {device}"
+    return found
 
 
 def arguments():
@@ -437,11 +444,8 @@ def main():
     totals = Totals()
     chosen = []
     pairings = args.pairing or PAIRINGS
-    if args.debug:
-        devices = [args.device] if args.device else ["rxe", "siw"]
-        every = [boot for device in devices for boot in debug_boots(pairings, device)]
-    else:
-        every = boots(pairings, args.long, args.device or "rxe")
+    devices = [args.device] if args.device else ["rxe", "siw"] if args.debug else ["rxe"]
+    every = [boot for device in devices for boot in every_boot(args, pairings, device)]
     for boot in every:
         if args.group:
             boot.groups = [g for g in boot.groups if g.name.startswith(tuple(args.group))]
