@@ -213,7 +213,7 @@ class Boot:
         self.client, self.server = client, server
         self.groups = groups
         self.alone = alone
-        self.pair = None
+        self.folder, self.pair = "/cache/runs", None
         self.results = None
         self.lost_faults = []
 
@@ -222,22 +222,14 @@ class Boot:
         results = self.results = Results(totals, live=not (self.alone or args.debug))
         self.debug = args.debug
         self.long = "yes" if args.long else ""
-        module = None
-        if "rust" in (self.client, self.server):
-            module = host_path(args.module) if args.module else default_module(args)
         started = time.time()
-        folder = run_folder(re.sub(r"\W", "-", self.name), module)
-        if module:
-            for file in INSTALLED:
-                shutil.copy(file, folder)
-        if self.debug:
-            for file in TEST_MODULES:
-                shutil.copy(file, folder)
-        say(f"{self.name}: boot, run folder {host_name(folder)}")
         try:
-            nice = 5 if self.alone and args.debug else 0
-            kind = machine(args, self.device, self.cpus, nice)
-            self.pair = Pair(folder, kind, self.alone, echo=lambda line: None)
+            try:
+                self.start(args)
+            except GuestError as error:
+                # No module under test is in a guest that takes no jobs yet.
+                say(f"{self.name}: {error}; see {host_name(self.folder)}; once more")
+                self.start(args)
             if not self.alone:
                 self.pair.set_up(self.client, self.server)
             say(f"{self.name}: ready after {time.time() - started:.0f} s")
@@ -249,11 +241,28 @@ class Boot:
         except (GuestError, OSError) as error:
             if self.pair is None or not results.group.startswith(self.name):
                 results.begin(f"{self.name} boot")
-            results.case(False, "guests work", f"{error}; see {host_name(folder)}")
+            results.case(False, "guests work", f"{error}; see {host_name(self.folder)}")
             results.end(started)
         finally:
             if self.pair:
                 self.pair.kill()
+
+    def start(self, args):
+        """Start the guests, with a run folder of their own."""
+        module = None
+        if "rust" in (self.client, self.server):
+            module = host_path(args.module) if args.module else default_module(args)
+        self.folder = run_folder(re.sub(r"\W", "-", self.name), module)
+        if module:
+            for file in INSTALLED:
+                shutil.copy(file, self.folder)
+        if self.debug:
+            for file in TEST_MODULES:
+                shutil.copy(file, self.folder)
+        say(f"{self.name}: boot, run folder {host_name(self.folder)}")
+        nice = 5 if self.alone and args.debug else 0
+        kind = machine(args, self.device, self.cpus, nice)
+        self.pair = Pair(self.folder, kind, self.alone, echo=lambda line: None)
 
     def run_group(self, group):
         """Run one group and look at the kernel logs."""
