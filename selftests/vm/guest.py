@@ -273,7 +273,8 @@ class Guest:
                     with open(path) as stat:
                         file.write(stat.read())
                 time.sleep(1)
-            for command in ["info registers -a"] * 3 + ["info lapic 0", "info lapic 1"]:
+            for command in ["info registers -a"] * 3 + ["info lapic 0", "info lapic 1",
+                                                        "x /256gx $rsp"]:
                 file.write(self.qemu_command(command))
         for key in b"9", b"w", b"l":
             self.qemu_command("chardev-send-break con")
