@@ -120,9 +120,12 @@ def injected(count, side):
             f"echo {ignored['server']} >ignore-server-disconnect && "
             f"echo 0 >verbose && echo 23 >interval && "
             f"echo 100 >probability && echo {count} >times")
-        while int(run(f"cat {FAIL}/times")) > 0:
-            expect_that("the injection does not come to its end",
-                        time.monotonic() < begun + 6 * count + 60)
+        left, fell = count, begun
+        while (now := int(run(f"cat {FAIL}/times"))) > 0:
+            if now < left:
+                left, fell = now, time.monotonic()
+            expect_that(f"{left} are left, and none was injected for {PATIENCE} s",
+                        time.monotonic() < fell + PATIENCE)
             for churn in churns:
                 churn.runs()
             time.sleep(1)
