@@ -51,6 +51,7 @@ from pyverbs.enums import (
 )
 from pyverbs.mr import MR, MW, MWBindInfo
 from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
@@ -217,7 +218,7 @@ class Endpoint:
             raise Closed(self.closed)
         for data in reversed(messages):
             work = self._send_wr(data, invalidate, work)
-        self.qp.post_send(work)
+        self._post(work)
         self.unsent += len(messages)
 
     def _send_wr(self, data, invalidate, following):
@@ -234,6 +235,22 @@ class Endpoint:
             work.set_wr_rdma(invalidate, 0)  # libsiw takes it from there
         return work
 
+    def _post(self, work):
+        """Post Work Requests on the Send Queue.
+
+        siw refuses them while a connection ends, until it flushes them; the exception does not
+        say why."""
+        try:
+            self.qp.post_send(work)
+        except PyverbsRDMAError:
+            if not IWARP:
+                raise
+            with contextlib.suppress(Timeout):
+                self.wait_closed()
+            if not self.closed:
+                raise
+            raise Closed(self.closed) from None
+
     def bind(self, region):
         """The handle of a new type 2 memory window over all of `region`."""
         window = MW(self.device.pd, IBV_MW_TYPE_2)
@@ -244,7 +261,7 @@ class Endpoint:
                       send_flags=IBV_SEND_SIGNALED)
         handle = (window.rkey & ~0xff) | (window.rkey + 1 & 0xff)
         work.set_bind_wr(window, info)
-        self.qp.post_send(work)
+        self._post(work)
         self.unsent += 1
         while self.unsent:
             self._progress(TIMEOUT)
@@ -280,7 +297,7 @@ class Endpoint:
         self.remote_status = None
         if self.closed:
             raise Closed(self.closed)
-        self.qp.post_send(work)
+        self._post(work)
         try:
             while self.remote_status is None:
                 self._progress(1 if IWARP else TIMEOUT)
