@@ -19,8 +19,8 @@ import sys
 import time
 
 from faultio import Churn, revive
-from nfstest import LONG, case, counters, data, expect, expect_that, mount, read_file, shell, \
-    umount, write_file
+from nfstest import LONG, Skip, case, counters, data, expect, expect_that, mount, read_file, \
+    shell, umount, write_file
 
 NETWORKS = {
     "loss": "loss 0.5%",
@@ -116,6 +116,8 @@ def said(job, what, seconds):
 
 def late_answers(hard):
     """Processes are killed, and READs time out, while what the server sends is late."""
+    if os.environ["CLIENT_MODULE"] == "c":
+        raise Skip("the C client crashes at times, see Documentation/known-issues.rst")
     soft = "/mnt/net-soft"
     mount("3", "ipv4", soft, "soft,timeo=10,retrans=1,nosharecache")
     write_file(f"{hard}/late", data(1 << 20, 5))
