@@ -13,6 +13,16 @@ FAULT = re.compile(
 )
 
 
+# Which locks lockdep's reports are about, in the lines below their first.
+LOCK = re.compile(r"\((\S+)\)\{\S+, at: (\w+)\+")
+
+
 def log_faults(text):
-    """The lines of a kernel log that no test may leave behind."""
-    return [line for line in text.splitlines() if FAULT.search(line)]
+    """The lines of a kernel log that no test may leave behind; a report of lockdep's with its
+    locks."""
+    lines, found = text.splitlines(), []
+    for number, line in enumerate(lines):
+        if FAULT.search(line):
+            locks = LOCK.findall("\n".join(lines[number:number + 9])) if "WARNING:" in line else ()
+            found.append("; ".join([line, *(f"{lock} in {where}" for lock, where in locks)]))
+    return found

@@ -138,10 +138,11 @@ class Guest:
             "-machine", "q35,usb=off,smm=off,hpet=off", "-accel", accel,
             "-cpu", "max", "-smp", str(machine.cpus), "-m", str(machine.memory), "-no-reboot",
             "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
-            "-append", "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off "
+            # What is said on the console and in the log is the same line, time included.
+            "-append", "console=ttyS0 loglevel=5 printk.time=1 log_buf_len=4M panic=-1 "
             # The check whether the timer interrupts panics when the host is slow.
             # Slab caches shall have their own objects and names, not those of others their size.
-            f"slab_nomerge nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
+            f"mitigations=off slab_nomerge nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
             f"guest.name={name} guest.addresses={addresses} guest.device={machine.device}",
             "-fsdev", "local,id=root,path=/guestroot,security_model=passthrough,"
             "readonly=on,multidevs=remap",
