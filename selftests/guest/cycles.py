@@ -19,11 +19,14 @@ import os
 import sys
 import time
 
-from nfstest import case, data, expect, expect_that, mount, read_file, shell, umount, write_file
+from nfstest import DEBUG, case, data, expect, expect_that, mount, read_file, shell, umount, \
+    write_file
 
 KIND = os.environ.get("CYCLES_MODULE", "rust")
 FOLDER = "/mnt/cycles"
-MOUNTS = (("3", "ipv4"), ("4.0", "ipv6"), ("4.1", "ipv4"), ("4.2", "ipv6"))
+# In the debug kernel a cycle of four takes more than a minute.
+MOUNTS = ((("3", "ipv4"), ("4.2", "ipv6")) if DEBUG else
+          (("3", "ipv4"), ("4.0", "ipv6"), ("4.1", "ipv4"), ("4.2", "ipv6")))
 SIZES = (1, 4000, 5000, 1 << 20)
 # The debug kernel's own records of objects: they grow with the C module as well.
 RECORDS = ("debug_objects_cache", "kmemleak_object")

@@ -14,7 +14,7 @@ import random
 import time
 
 from faultio import Churn, force_disconnect, grows
-from nfstest import LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
+from nfstest import DEBUG, LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
 CHANCE = random.Random(8166)
@@ -143,7 +143,7 @@ def injected(count, side):
 def main():
     """The group."""
     # With --long 1,000 in all, besides those injected.
-    count = 500 if LONG else 40
+    count = 500 if LONG else 20 if DEBUG else 40
     for folder, (version, family) in MOUNTS.items():
         mount(version, family, folder)
     each = count // len(MOUNTS)
