@@ -78,6 +78,8 @@ class Table:
         each. Returns the number of failures."""
         log = KernelLog()
         cases = [case for case in self.cases if not only or re.search(only, case[0])]
+        if not cases:
+            raise SystemExit(f"error: no case has '{only}' in its name")
         failures = 0
         print(f"KTAP version 1\n1..{len(cases)}", flush=True)
         for number, (name, function, fixed) in enumerate(cases, 1):

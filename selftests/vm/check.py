@@ -462,6 +462,8 @@ def main():
             boot.groups = [g for g in boot.groups if g.name.startswith(tuple(args.group))]
         if boot.groups and (not args.boot or boot.name.split()[0] in args.boot):
             chosen.append(boot)
+    if not chosen:
+        sys.exit("error: no such group in such a boot; --list alone names those there are")
     if args.list:
         for boot in chosen:
             print(f"{boot.name}: {' '.join(group.name for group in boot.groups)}")
