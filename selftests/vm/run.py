@@ -18,7 +18,7 @@ nfsd exports a tmpfs over RDMA on port 20049 and over TCP. SCRIPT is bash; it
 runs in the client guest, has the functions of selftests/guest/lib.sh
 (client_mount, peer, rdma_counters, ...), $SERVER and $SERVER6. Example:
 
-  selftests/vm/run --client c --server c -- -c \\
+  selftests/vm/run --server c -- -c \\
     'client_mount 4.1 $SERVER /mnt && cp -r /usr/share/doc/gcc-14-base /mnt && ls /mnt'
 
 Exit status: that of SCRIPT; 1 if a kernel log has faults; 125 if a guest failed.
@@ -171,14 +171,16 @@ def arguments():
         prog="run", description=__doc__, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = ("c", "rust", "none")
-    parser.add_argument("--client", choices=kinds, default="c", help="the client's module")
-    parser.add_argument("--server", choices=kinds, default="c", help="the server's module")
+    parser.add_argument("--client", choices=kinds, default="rust",
+                        help="the client's module (default: rust)")
+    parser.add_argument("--server", choices=kinds, default="rust",
+                        help="the server's module (default: rust)")
     parser.add_argument("--one-guest", action="store_true",
                         help="client and server in one guest (then with the same module)")
     parser.add_argument("--no-setup", action="store_true",
                         help="load no module, start nothing")
     parser.add_argument("--module", metavar="FILE",
-                        help="our module (default rpcrdma_rs/rpcrdma_rs.ko)")
+                        help="our module (default: as built for the guests' kernel)")
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS")
     add_machine_options(parser)
     parser.add_argument("-c", action="store_true", help="SCRIPT is the text itself")
