@@ -33,7 +33,6 @@ FAULTS = ("failslab", "fail_page_alloc")
 FOLDER = "/mnt/allocations"
 MODULE = "/t/rpcrdma_rs.ko"
 SECTIONS = "/sys/module/rpcrdma_rs/sections"
-NOT_READY = (errno.ENOMEM, errno.ENOTCONN, errno.ECONNREFUSED, errno.EIO, errno.EPROTO)
 
 # What phases a site belongs to, by its function or by what it calls.
 PHASES = (

@@ -22,7 +22,6 @@ import time
 from nfstest import DEBUG, case, data, expect, expect_that, mount, read_file, shell, umount, \
     write_file
 
-KIND = os.environ.get("CYCLES_MODULE", "rust")
 FOLDER = "/mnt/cycles"
 # In the debug kernel a cycle of four takes more than a minute.
 MOUNTS = ((("3", "ipv4"), ("4.2", "ipv6")) if DEBUG else
@@ -73,7 +72,7 @@ def cycle(number):
     """One cycle; each has the same mounts, so that what one of them leaks, each cycle does."""
     # Nobody is there to reclaim anything; else each start has 10 s of grace.
     # nfsdcld ends with nfsd. Without it the grace period of 10 s cannot be ended.
-    shell(f"module_load {KIND} && {{ pidof nfsdcld >/dev/null || nfsdcld; }} && "
+    shell("module_load rust && { pidof nfsdcld >/dev/null || nfsdcld; } && "
           "nfsd_start 4")
     # Refused if there is no grace period, as after the first start.
     shell("echo Y >/proc/fs/nfsd/v4_end_grace", check=False)
@@ -86,7 +85,7 @@ def cycle(number):
             os.unlink(path)
         umount(FOLDER)
     expect("RDMA resources that are left",
-           shell(f"rpc.nfsd 0; settle || rdma_leftovers; module_unload {KIND}"), "")
+           shell("rpc.nfsd 0; settle || rdma_leftovers; module_unload rust"), "")
 
 
 def first_start():
@@ -94,7 +93,7 @@ def first_start():
     # rpcbind and mountd are asked over TCP. What is kept of each connection for a minute
     # (two caches) would be more after some fifths than after others.
     write_file("/proc/sys/net/ipv4/tcp_max_tw_buckets", b"0\n")
-    shell(f"module_load {KIND}; server_start; client_start; server_stop; module_unload {KIND}")
+    shell("module_load rust; server_start; client_start; server_stop; module_unload rust")
 
 
 def main():

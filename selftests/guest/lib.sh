@@ -198,21 +198,8 @@ client_mount() {
 # rdma_counters FOLDER: the 27 numbers of the mount's "xprt: rdma" line, summed
 # over its transports, one per line with its name.
 rdma_counters() {
-	awk -v folder="$1" '
-	BEGIN {
-		split("srcport bind_count connect_count connect_time idle_time sends recvs " \
-			"bad_xids req_u bklog_u " \
-			"read_chunks write_chunks reply_chunks total_rdma_request " \
-			"total_rdma_reply pullup_copy_count fixup_copy_count hardway_register_count " \
-			"failed_marshal_count bad_reply_count nomsg_call_count mrs_recycled " \
-			"mrs_orphaned mrs_allocated local_inv_needed empty_sendctx_q reply_waits", names, " ")
-	}
-	$1 == "device" { ours = ($5 == folder) }
-	ours && $1 == "xprt:" && $2 == "rdma" {
-		for (i = 3; i <= NF; i++) sum[i - 2] += $i
-		n = NF - 2
-	}
-	END { for (i = 1; i <= n; i++) print names[i], sum[i] }' /proc/self/mountstats
+	python3 -B -c 'import sys; sys.path.insert(0, "/t/guest"); from nfstest import counters
+for counter in counters(sys.argv[1]).items(): print(*counter)' "$1"
 }
 
 # connections: the queue pairs that are not the MAD service's.

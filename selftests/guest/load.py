@@ -6,7 +6,8 @@ import mmap
 import os
 import subprocess
 
-from nfstest import DEBUG, Delta, EXPORT, Skip, case, expect, expect_that, mount, shell, umount
+from nfstest import DEBUG, Delta, EXPORT, Skip, case, counters_of_each, expect, expect_that, \
+    mount, shell, umount
 
 MIXED = "--bssplit=512/10:1024/10:3584/10:4096/20:4608/10:65536/20:262144/10:1048576/10"
 # The debug kernel is for what goes wrong on the way, not for much of it.
@@ -48,19 +49,6 @@ def one_mount(version, family, options, name, size, *fio_options):
         umount(folder)
 
 
-def transports(folder):
-    """How many transports a mount has."""
-    ours, count = False, 0
-    with open("/proc/self/mountstats", encoding="ascii") as file:
-        for line in file:
-            words = line.split()
-            if words[:1] == ["device"]:
-                ours = words[4] == folder
-            elif ours and words[:2] == ["xprt:", "rdma"] and int(words[7]) > 0:
-                count += 1
-    return count
-
-
 def nconnect():
     """Four connections, all of them used."""
     folder = "/mnt/nconnect"
@@ -69,7 +57,8 @@ def nconnect():
     try:
         done(fio("nconnect", f"{folder}/nconnect", 4, MIXED, "--direct=1", "--numjobs=4"),
              "nconnect")
-        expect("connections that have sent something", transports(folder), 4)
+        expect("connections that have sent something",
+               sum(each["sends"] > 0 for each in counters_of_each(folder)), 4)
     finally:
         shell(f"rm -rf {folder}/nconnect", check=False)
         umount(folder)

@@ -129,9 +129,9 @@ def data(size, seed):
     return out
 
 
-def counters(folder):
-    """The sums of the mount's "xprt: rdma" lines."""
-    ours, sums = False, [0] * len(COUNTERS)
+def counters_of_each(folder):
+    """The counters of each RDMA transport of a mount."""
+    ours, found = False, []
     with open("/proc/self/mountstats", encoding="ascii") as file:
         for line in file:
             words = line.split()
@@ -139,9 +139,14 @@ def counters(folder):
                 ours = words[4] == folder
             elif ours and words[:2] == ["xprt:", "rdma"]:
                 expect("values in the xprt: rdma line", len(words) - 2, len(COUNTERS))
-                for i, word in enumerate(words[2:]):
-                    sums[i] += int(word)
-    return dict(zip(COUNTERS, sums))
+                found.append(dict(zip(COUNTERS, map(int, words[2:]))))
+    return found
+
+
+def counters(folder):
+    """The sums of these."""
+    found = counters_of_each(folder)
+    return {name: sum(each[name] for each in found) for name in COUNTERS}
 
 
 class Delta:

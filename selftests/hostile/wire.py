@@ -14,7 +14,6 @@ ERR_VERS, ERR_CHUNK = 1, 2
 CALL, REPLY = 0, 1
 NFS, NFS_CB = 100003, 0x40000000
 MIN_HEADER = 28
-FAR = 1 << 63
 
 
 class Malformed(Exception):
