@@ -146,13 +146,17 @@ def other_kernel():
 
 
 def settings():
-    """What sysctl.d has of the server's tunables applies once ours is loaded."""
-    tunable = "/proc/sys/sunrpc/svc_rdma/max_requests"
-    shell("""mkdir -p /etc/sysctl.d; echo sunrpc.svc_rdma.max_requests=77 >/etc/sysctl.d/nfs.conf
-        /lib/systemd/systemd-udevd --daemon""")
+    """What sysctl.d has of the tunables of both sides applies once ours is loaded."""
+    shell("""mkdir -p /etc/sysctl.d; cat >/etc/sysctl.d/nfs.conf <<-end
+	sunrpc.svc_rdma.max_requests=77
+	sunrpc.rdma_slot_table_entries=55
+	end
+	/lib/systemd/systemd-udevd --daemon""")
     try:
         shell("modprobe svcrdma; udevadm settle --timeout=60")
-        expect("max_requests", read_file(tunable), b"77\n")
+        for name, value in ("svc_rdma/max_requests", b"77\n"), \
+                ("rdma_slot_table_entries", b"55\n"):
+            expect(name, read_file(f"/proc/sys/sunrpc/{name}"), value)
     finally:
         shell("udevadm control --exit; modprobe -r rpcrdma_rs; rm /etc/sysctl.d/nfs.conf")
 
