@@ -284,6 +284,7 @@ impl Conn {
             max_send_wr: limits.send_wr,
             max_recv_wr: limits.recv_wr,
             max_send_sge: limits.send_sges,
+            least_send_sge: limits.send_sges,
             max_recv_sge: 1,
             max_rdma_ctxs: 0,
         };

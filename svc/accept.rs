@@ -74,6 +74,8 @@ pub(super) const CALLBACK_CREDITS: u32 = 2;
 
 /// Segments that one RDMA Read or Write gathers or scatters, if the device can.
 const RW_SGES: u32 = 30;
+/// As many as will do for long queues: more Work Requests are posted for a large payload then.
+const LEAST_RW_SGES: u32 = 5;
 
 /// A request that was adopted and waits for a service thread.
 pub(super) struct Pending {
@@ -232,6 +234,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
             max_send_wr: sizes.sends,
             max_recv_wr: sizes.receives,
             max_send_sge: rw_sges,
+            least_send_sge: LEAST_RW_SGES.min(rw_sges),
             max_recv_sge: 1,
             max_rdma_ctxs: chan.params.read_mrs,
         },

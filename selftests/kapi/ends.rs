@@ -67,6 +67,8 @@ use crate::kapi::{
 
 /// Where the listener listens.
 const PORT: u16 = 20050;
+/// How many SGEs an end wants in a Send.
+pub(super) const SEND_SGES: u32 = 4;
 /// How many Receives an end posts.
 pub(super) const RECEIVES: u32 = 16;
 
@@ -253,7 +255,8 @@ impl Side {
         let config = QpConfig {
             max_send_wr,
             max_recv_wr: RECEIVES,
-            max_send_sge: 4,
+            max_send_sge: SEND_SGES,
+            least_send_sge: SEND_SGES / 4,
             max_recv_sge: 1,
             max_rdma_ctxs,
         };

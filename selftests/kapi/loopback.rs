@@ -438,6 +438,78 @@ fn refused(address: u32, for_good: bool) -> Result {
     )
 }
 
+/// As long as it lives, the device makes no queue pairs for Sends of more than one element.
+struct Narrow {
+    device: *mut bindings::ib_device,
+    create: CreateQp,
+}
+
+/// What a driver makes queue pairs with.
+type CreateQp = unsafe extern "C" fn(
+    *mut bindings::ib_qp,
+    *mut bindings::ib_qp_init_attr,
+    *mut bindings::ib_udata,
+) -> c_int;
+
+/// What the device that is narrow makes queue pairs with.
+static CREATE: Atomic<usize> = Atomic::new(0);
+/// How often it has refused.
+static TOO_WIDE: Atomic<u32> = Atomic::new(0);
+
+impl Narrow {
+    fn new(device: &Device) -> Result<Self> {
+        unsafe extern "C" fn create(
+            qp: *mut bindings::ib_qp,
+            attr: *mut bindings::ib_qp_init_attr,
+            udata: *mut bindings::ib_udata,
+        ) -> c_int {
+            // SAFETY: ib_core lends us the attributes.
+            if unsafe { (*attr).cap.max_send_sge } > 1 {
+                TOO_WIDE.fetch_add(1, Relaxed);
+                return ENOMEM.to_errno();
+            }
+            // SAFETY: Set before this is the device's, from a function of that type.
+            let create: CreateQp = unsafe { core::mem::transmute(CREATE.load(Relaxed)) };
+            // SAFETY: With what ib_core calls the driver with.
+            unsafe { create(qp, attr, udata) }
+        }
+        let device = device.as_raw();
+        // SAFETY: The device is valid; the entry is read and written in one piece.
+        let entry = unsafe { &mut (*device).ops.create_qp };
+        let original = entry.ok_or(ENODEV)?;
+        CREATE.store(original as usize, Relaxed);
+        *entry = Some(create);
+        Ok(Narrow {
+            device,
+            create: original,
+        })
+    }
+}
+
+impl Drop for Narrow {
+    fn drop(&mut self) {
+        // SAFETY: As above.
+        unsafe { (*self.device).ops.create_qp = Some(self.create) };
+    }
+}
+
+/// A device that has no room for a queue of long entries is asked for one of shorter ones.
+fn narrow(address: u32) -> Result {
+    TOO_WIDE.store(0, Relaxed);
+    let (first, _) = connect(address, 64)?;
+    let narrow = Narrow::new(first.id.device().ok_or(ENODEV)?)?;
+    let connected = connect(address, 64);
+    drop(narrow);
+    let (client, server) = connected?;
+    // By halves from four to one, for each end.
+    check(
+        TOO_WIDE.load(Relaxed) == 2 * ends::SEND_SGES.ilog2(),
+        "it is asked for fewer each time",
+    )?;
+    client.send(b"narrow", None)?;
+    server.expect(b"narrow")
+}
+
 /// Runs everything, over the device with this address.
 pub(crate) fn run(address: u32) -> Result {
     let mut number = 0;
@@ -501,6 +573,10 @@ pub(crate) fn run(address: u32) -> Result {
     report(
         "what a device refuses to stop comes back",
         refused(address, true),
+    )?;
+    report(
+        "a device without room for long entries is asked for shorter ones",
+        narrow(address),
     )?;
     pr_info!("1..{number}\n");
     Ok(())

@@ -107,6 +107,8 @@ pub(crate) struct QpConfig {
     pub(crate) max_recv_wr: u32,
     /// SGEs of a Send.
     pub(crate) max_send_sge: u32,
+    /// How many will do, if the device has no room for a queue of so long entries.
+    pub(crate) least_send_sge: u32,
     /// SGEs of a Receive.
     pub(crate) max_recv_sge: u32,
     /// rdma_rw contexts posted at a time, 0 without [`Transfer`](super::rw::Transfer)s.
@@ -482,19 +484,37 @@ impl<H: QpHandler> Qp<H> {
         })?;
         self.cq.store(cq, Relaxed);
 
+        let mut send_sges = config.max_send_sge;
+        loop {
+            let made = self.create(bindings::ib_qp_cap {
+                max_send_wr: send,
+                max_recv_wr: recv,
+                max_send_sge: send_sges,
+                max_recv_sge: config.max_recv_sge,
+                max_inline_data: 0,
+                max_rdma_ctxs: config.max_rdma_ctxs,
+            });
+            match made {
+                // What a device says of the length of its queues may hold for short entries alone,
+                // as mlx5 has it.
+                Err(ENOMEM | EINVAL) if send_sges > config.least_send_sge => {
+                    send_sges = (send_sges / 2).max(config.least_send_sge);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Makes the QP, whose CQ is there.
+    fn create(&self, cap: bindings::ib_qp_cap) -> Result {
+        let context: *const Self = self;
+        let cq = self.cq.load(Relaxed);
         let mut attr = bindings::ib_qp_init_attr {
             event_handler: Some(handle_event::<H>),
             qp_context: context.cast::<c_void>().cast_mut(),
             send_cq: cq,
             recv_cq: cq,
-            cap: bindings::ib_qp_cap {
-                max_send_wr: send,
-                max_recv_wr: recv,
-                max_send_sge: config.max_send_sge,
-                max_recv_sge: config.max_recv_sge,
-                max_inline_data: 0,
-                max_rdma_ctxs: config.max_rdma_ctxs,
-            },
+            cap,
             sq_sig_type: bindings::ib_sig_type_IB_SIGNAL_REQ_WR,
             qp_type: bindings::ib_qp_type_IB_QPT_RC,
             ..Default::default()
