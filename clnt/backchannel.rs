@@ -70,6 +70,7 @@ impl Engine {
             // If there are far more than the credits we granted, the Call is lost, and the
             // connection is not.
             Some(call) if call.len() >= MIN_CALL => {
+                xprt.note_use();
                 xprt.deliver_bc(xid.0, call, self.number(), REVERSE_CALLS as usize);
             }
             _ => (),

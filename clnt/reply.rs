@@ -107,7 +107,6 @@ const LIMITS: ListLimits = ListLimits {
 impl Engine {
     /// Takes in a message.
     pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: RecvBox<()>) {
-        // Even if it makes no sense: the peer is there.
         xprt.note_message();
         let (header, grant, may_be_call) = match decode(buffer.bytes(), &LIMITS) {
             Ok(message) if message.direction() == Direction::Call => {
@@ -162,6 +161,11 @@ impl Engine {
             let usable = credits::usable_grant(grant, requested);
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
+        }
+        // Else a peer that sends anything at all before it hangs up would be connected to without a
+        // pause.
+        if !matches!(verdict, Verdict::Failed) {
+            xprt.note_use();
         }
         if let Some(invalidated) = buffer.invalidated() {
             note_invalidated(&mut list, invalidated);

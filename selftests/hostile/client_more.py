@@ -280,6 +280,30 @@ def _refused(mount):
     raise Failed("the client does not come back")
 
 
+@TABLE.case("a server that says nothing of use before it hangs up has pauses between connections")
+def _no_use(mount):
+    """The first connection after one that was of use is made at once, the next 5 s later."""
+    before = mount.fake.connections
+
+    def spoil(call):
+        call.reply(wire.accepted(call.xid ^ 1), xid=call.xid ^ 1)
+        hang_up(call)
+        mount.fake.answer_next(GETATTR, spoil)
+
+    mount.fake.answer_next(GETATTR, spoil)
+    task = POOL.submit(mount.getattr)
+    time.sleep(4)
+    made = mount.fake.connections - before
+    mount.fake.plan = None
+    try:
+        task.result(PATIENCE)
+    except OSError as error:
+        mount.notes.append(errno.errorcode[error.errno])
+    mount.notes.append(f"{made} connections in 4 s")
+    if mount.kind == "rust" and made > 2:
+        raise Failed(f"{made} connections in 4 s")
+
+
 @TABLE.case("hang-ups in quick succession")
 def _hang_ups(mount):
     for _ in range(10):

@@ -245,8 +245,8 @@ impl<T: XprtOps> Xprt<T> {
     }
 
     /// The pause before the next attempt to connect, in jiffies: what is left of the time that it
-    /// is to be apart from the last one. Unless a message comes on that connection, the one after
-    /// is further apart. None after a connection that was of use.
+    /// is to be apart from the last one. Unless that connection is of use, the one after is further
+    /// apart. None after one that was.
     pub(crate) fn reconnect_pause(&self) -> Jiffies {
         let spacing = read_once!(self, reestablish_timeout);
         // SAFETY: Under the send lock, as the function asks.
@@ -256,9 +256,13 @@ impl<T: XprtOps> Xprt<T> {
         self.pace.pause(jiffies(), spacing)
     }
 
-    /// A message came: the connection is of use, and the next attempt to connect need not wait.
+    /// A message came, of whatever kind: the peer is there.
     pub(crate) fn note_message(&self) {
         self.pace.heard(jiffies());
+    }
+
+    /// The connection is of use: the next attempt to connect need not wait.
+    pub(crate) fn note_use(&self) {
         if read_once!(self, reestablish_timeout) != 0 {
             // SAFETY: An aligned word; a lost race with the back-off costs one pause.
             unsafe { (&raw mut (*self.as_ptr()).reestablish_timeout).write_volatile(0) };
