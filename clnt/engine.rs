@@ -320,16 +320,13 @@ impl Engine {
 
     /// Gives a receive buffer back.
     pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
-        // A buffer of an earlier connection is of no use here.
-        if Arc::ptr_eq(buffer.pd(), &self.pd) {
-            self.receives.lock().put(buffer);
-        }
+        self.receives.lock().put(buffer);
     }
 
     /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
     ///
-    /// A buffer that is not posted is kept by one of the `slots` until its Reply is decoded.
-    /// There is one for each of these, so that as many Receives as the server may send messages
+    /// A buffer that is not posted is kept by the Reply to one of the `slots` until its memory is
+    /// fenced. There is one for each of these, so that as many Receives as the server may send messages
     /// can be posted at any time: for want of memory the connection is not made, but never lost.
     ///
     /// # Errors

@@ -220,8 +220,8 @@ impl Engine {
         match verdict {
             Verdict::Inline { message, placed } => {
                 let xid = rqst.xid();
-                let (old, result) = rqst.complete_inline(buffer, message, placed as usize);
-                match result {
+                let bytes = buffer.bytes().get(message).unwrap_or_default();
+                match rqst.complete_inline(bytes, placed as usize) {
                     Ok(copied) => {
                         if copied != 0 {
                             trace_xprtrdma_fixup(xid, copied);
@@ -231,21 +231,17 @@ impl Engine {
                     }
                     Err(_) => stats.bad_replies.add(1),
                 }
-                if let Some(old) = old {
-                    self.put_receive(old);
-                }
             }
             Verdict::Placed { len } => {
-                self.put_receive(buffer);
                 stats.placed_bytes.add(len as usize);
                 rqst.complete(Ok(len as usize));
             }
             Verdict::Failed => {
-                self.put_receive(buffer);
                 stats.bad_replies.add(1);
                 rqst.complete(Err(EIO));
             }
         }
+        self.put_receive(buffer);
     }
 }
 

@@ -60,7 +60,6 @@ use crate::{
                 xprtiod, //
             }, //
         },
-        rdma::recv::RecvBox,
         sunrpc::{
             addr::SockAddr,
             backchannel::BcRqst,
@@ -181,7 +180,6 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
 
 impl XprtOps for ClntXprt {
     type Slot = ClntSlot;
-    type Reply = RecvBox<()>;
 
     fn class() -> &'static XprtClass<Self> {
         &CLASS
@@ -285,12 +283,6 @@ impl XprtOps for ClntXprt {
         if let Some(conn) = conn {
             conn.engine().fence(conn.qp(), list, &slot.fence);
             xprt.write_space();
-        }
-    }
-
-    fn release_reply(xprt: &Xprt<Self>, reply: RecvBox<()>) {
-        if let Some(conn) = xprt.conn() {
-            conn.engine().put_receive(reply);
         }
     }
 

@@ -6,12 +6,16 @@ device is told and lets go of it. The mount is a hard one and goes on when there
 is a device again; what was written is there.
 """
 
+import contextlib
 import itertools
 import os
+import select
 import shlex
 import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import wait
 
 from faultio import grows
 from nfstest import LONG, Skip, case, counters, data, expect, expect_that, in_background, mount, \
@@ -70,6 +74,59 @@ def removed_while_writing(run, name, seconds=30):
     expect("events of the device", [event for event in text.split() if event in EVENTS], EVENTS)
 
 
+STAT = """
+import os
+while True:
+    os.stat("/mnt/frozen")
+    print(flush=True)
+"""
+
+
+@contextlib.contextmanager
+def freezer(process):
+    """The state of `process`, as a file: a frozen one is woken by nothing. It runs in the end."""
+    if subprocess.run("mkdir -p /tmp/freezer && mount -t cgroup -o freezer none /tmp/freezer",
+                      shell=True, check=False).returncode:
+        raise Skip("the kernel has no CONFIG_CGROUP_FREEZER")
+    os.mkdir("/tmp/freezer/process")
+    state = "/tmp/freezer/process/freezer.state"
+    write_file("/tmp/freezer/process/cgroup.procs", b"%d" % process.pid)
+    try:
+        yield state
+    finally:
+        write_file(state, b"THAWED")
+        process.kill()
+        process.wait()
+        os.rmdir("/tmp/freezer/process")
+        shell("umount /tmp/freezer")
+
+
+def removed_while_frozen():
+    """The Reply comes to a process that is frozen while it waits: that keeps no device."""
+    mount("3", "ipv4", "/mnt/frozen", "noac")
+    shell("modprobe sch_netem; peer 'modprobe sch_netem; "
+          "tc qdisc add dev eth0 root netem delay 200ms'")
+    process = subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
+                               bufsize=0)
+    try:
+        with freezer(process) as state:
+            process.stdout.readline()
+            write_file(state, b"FROZEN")
+            time.sleep(2)
+            expect("state of the process", read_file(state), b"FROZEN\n")
+            removal = in_background(lambda: in_client("rdma link del rdma0"))
+            done, _ = wait([removal], 20)
+            write_file(state, b"THAWED")
+            expect_that("the device was kept for 20 s", done)
+            in_client("device_add")
+            while select.select([process.stdout], [], [], 0)[0]:
+                os.read(process.stdout.fileno(), 100)
+            expect_that("the process goes on", select.select([process.stdout], [], [], 60)[0])
+    finally:
+        shell("peer 'tc qdisc del dev eth0 root'")
+        umount("/mnt/frozen")
+
+
 def main():
     """All of it."""
     mount("4.1", "ipv4", FOLDER)
@@ -81,6 +138,10 @@ def main():
             removed_while_writing(in_client, "client", 120 if slow else 30)
         with case("the server's device is removed in the middle of writing"):
             removed_while_writing(in_server, "server")
+        with case("the client's device is removed while a process that has a Reply is frozen"):
+            if os.environ["CLIENT_MODULE"] == "c":
+                raise Skip("the C client takes 78 s, see Documentation/known-issues.rst")
+            removed_while_frozen()
     finally:
         umount(FOLDER)
 

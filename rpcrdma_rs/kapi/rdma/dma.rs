@@ -100,11 +100,6 @@ impl DmaBuf {
         self.len
     }
 
-    /// The PD it is mapped for.
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
-        &self.pd
-    }
-
     /// The bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: By the type's invariant.

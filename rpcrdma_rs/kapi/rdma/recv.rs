@@ -131,11 +131,6 @@ impl<T> RecvBuf<T> {
         self.cid
     }
 
-    /// The PD it is mapped for.
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
-        self.buffer.pd()
-    }
-
     /// Makes the buffer the device's, to be posted on the QP of `register`.
     ///
     /// # Safety

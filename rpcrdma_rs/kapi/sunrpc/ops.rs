@@ -31,28 +31,7 @@ use super::{
     text::Text,
     xprt::Xprt, //
 };
-use crate::kapi::{
-    bindings,
-    rdma::recv::RecvBox, //
-};
-
-/// What a message was received in.
-///
-/// # Safety
-///
-/// [`Self::message`] gives the same memory as long as the value exists, also when it is moved. What
-/// is in it changes only while nobody borrows it, when sunrpc decrypts a Reply of krb5p in its place.
-pub(crate) unsafe trait Received: Send {
-    /// What was received.
-    fn message(&self) -> &[u8];
-}
-
-// SAFETY: The memory is in what the box owns, which is not posted.
-unsafe impl<T: Send> Received for RecvBox<T> {
-    fn message(&self) -> &[u8] {
-        self.bytes()
-    }
-}
+use crate::kapi::bindings;
 
 /// Whether sunrpc has the request sent again after this error of [`XprtOps::send_request`].
 fn is_passing(error: Error) -> bool {
@@ -67,9 +46,6 @@ fn is_passing(error: Error) -> bool {
 pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// What the transport keeps in each request slot.
     type Slot: Send + Sync;
-
-    /// What a Reply is received in.
-    type Reply: Received;
 
     /// The class of the transport.
     fn class() -> &'static XprtClass<Self>;
@@ -111,9 +87,6 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// The RPC task gives up the memory of the request in `slot`, answered or not: on return
     /// the peer must be unable to reach it.
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>);
-
-    /// The request is over and what its Reply was received in is not read any more.
-    fn release_reply(xprt: &Xprt<Self>, reply: Self::Reply);
 
     /// `bytes` had to be allocated because a request is larger than most, and than any before it
     /// in its slot.
@@ -158,7 +131,7 @@ impl<T: XprtOps> OpsTable<T> {
         get_srcport: Some(Self::get_srcport),
         buf_alloc: Some(Self::buf_alloc),
         buf_free: Some(Self::buf_free),
-        prepare_request: Some(Self::prepare_request),
+        prepare_request: None,
         send_request: Some(Self::send_request),
         abort_send_request: None,
         wait_for_reply_request: Some(bindings::xprt_wait_for_reply_request_def),
@@ -227,10 +200,6 @@ impl<T: XprtOps> OpsTable<T> {
         // SAFETY: By the safety requirement; requests of this transport are slots.
         let (this, slot) = unsafe { (Xprt::<T>::from_raw(xprt), Slot::<T>::from_rqst(rqst)) };
         // SAFETY: The task is done with the request.
-        if let Some(reply) = unsafe { slot.take_reply() } {
-            T::release_reply(this, reply);
-        }
-        // SAFETY: As above.
         unsafe { this.hand_on(slot) };
     }
 
@@ -313,29 +282,6 @@ impl<T: XprtOps> OpsTable<T> {
                 T::release_buffers(this, slot);
             }
         }
-    }
-
-    /// Called for the Call and the answer of a request when it has been encoded: anew, if there was
-    /// a Reply that sunrpc could not use. What that was received in is of the old connection, whose
-    /// device it keeps, and is not read any more once the answer's head is the request's own again.
-    ///
-    /// # Safety
-    ///
-    /// The task of `rqst` must run, the request not be in the receive queue when `buf` is its
-    /// answer.
-    unsafe extern "C" fn prepare_request(
-        rqst: *mut bindings::rpc_rqst,
-        buf: *mut bindings::xdr_buf,
-    ) -> c_int {
-        // SAFETY: By the safety requirement. Those of the backchannel have no answer.
-        unsafe {
-            if buf == &raw mut (*rqst).rq_rcv_buf && (*buf).head[0].iov_base == (*rqst).rq_rbuffer {
-                if let Some(reply) = Slot::<T>::from_rqst(rqst).take_reply() {
-                    T::release_reply(Xprt::from_raw((*rqst).rq_xprt), reply);
-                }
-            }
-        }
-        0
     }
 
     /// # Safety

@@ -17,10 +17,7 @@
 use core::{
     cell::UnsafeCell,
     mem::ManuallyDrop,
-    ops::{
-        Deref,
-        Range, //
-    },
+    ops::Deref,
     pin::Pin,
     ptr::NonNull, //
 };
@@ -38,10 +35,7 @@ use kernel::{
 };
 
 use super::{
-    ops::{
-        Received,
-        XprtOps, //
-    },
+    ops::XprtOps,
     pace::time_before,
     xdr_buf::XdrBuf, //
 };
@@ -104,10 +98,8 @@ impl Drop for RpcBuf {
 ///
 /// * `rqst` is sunrpc's; of the fields below only `data` is used by several threads.
 /// * `call` and `answer` change in `->buf_alloc` only, when the slot's owner has no message
-///   in them yet.
-/// * `reply` changes in [`Pinned::complete`], in `->free_slot` and in `->prepare_request` of an
-///   answer. One at a time: a slot is neither freed nor encoded while it is pinned, and one that
-///   is not in the receive queue cannot be pinned.
+///   in them yet. What is in `answer` is written in [`Pinned::complete_inline`], and belongs to the
+///   task before the Call is sent and after the RPC completes.
 /// * `pinned` is whether there is a [`Pinned`] for it, of which there is one at a time. It
 ///   changes under the transport's queue lock.
 /// * `next` belongs to the pool.
@@ -118,14 +110,13 @@ pub(crate) struct Slot<T: XprtOps> {
     next: UnsafeCell<Option<NonNull<Slot<T>>>>,
     call: UnsafeCell<RpcBuf>,
     answer: UnsafeCell<RpcBuf>,
-    reply: UnsafeCell<Option<T::Reply>>,
     pinned: UnsafeCell<bool>,
     #[pin]
     data: T::Slot,
 }
 
 // SAFETY: By the invariants the fields that are not `Sync` are used by one thread at a time;
-// `T::Slot` and `T::Reply` are `Send`, `T::Slot` is `Sync`.
+// `T::Slot` is `Send` and `Sync`.
 unsafe impl<T: XprtOps> Send for Slot<T> {}
 // SAFETY: As above.
 unsafe impl<T: XprtOps> Sync for Slot<T> {}
@@ -137,7 +128,6 @@ impl<T: XprtOps> Slot<T> {
             next: UnsafeCell::new(None),
             call: UnsafeCell::new(RpcBuf::EMPTY),
             answer: UnsafeCell::new(RpcBuf::EMPTY),
-            reply: UnsafeCell::new(None),
             pinned: UnsafeCell::new(false),
             data <- T::new_slot(),
         })
@@ -177,16 +167,6 @@ impl<T: XprtOps> Slot<T> {
             (*rqst).rq_rbuffer = answer.ptr.cast();
         }
         Ok(grown)
-    }
-
-    /// Takes what the last Reply was received in.
-    ///
-    /// # Safety
-    ///
-    /// Only for `->free_slot` and `->prepare_request` of this slot; nobody may read the answer.
-    pub(super) unsafe fn take_reply(&self) -> Option<T::Reply> {
-        // SAFETY: By the invariants nobody else uses the field now.
-        unsafe { (*self.reply.get()).take() }
     }
 
     /// The transaction id, in host order.
@@ -359,11 +339,12 @@ impl<T: XprtOps> Pinned<T> {
         }
     }
 
-    /// Makes the RPC message in `reply[message]` what the upper layer will decode, with
-    /// `placed` bytes already put into the page part by the peer.
+    /// Makes the RPC message in `bytes` what the upper layer will decode, with `placed` bytes
+    /// already put into the page part by the peer.
     ///
-    /// Head and tail are read where they were received; the rest of the message is copied to
-    /// the pages. Returns the length of the whole message and how much was copied.
+    /// Head and tail are copied to the slot's own memory, the rest of the message to the pages: what
+    /// it was received in is free at once, and keeps no device as long as the task takes. Returns
+    /// the length of the whole message and how much was copied to the pages.
     ///
     /// How long the head is, the upper layer has only guessed. A message in one piece it takes
     /// apart by itself; of one with a payload that was placed only we know what is before that:
@@ -373,80 +354,75 @@ impl<T: XprtOps> Pinned<T> {
     /// # Errors
     ///
     /// `EIO` when the message does not fit what the upper layer has made ready.
-    fn deliver(
-        &self,
-        reply: &T::Reply,
-        message: Range<usize>,
-        placed: usize,
-    ) -> Result<(usize, usize)> {
+    fn deliver(&self, bytes: &[u8], placed: usize) -> Result<(usize, usize)> {
         let answer = self.answer();
-        let bytes = reply.message().get(message).ok_or(EIO)?;
         if placed == 0 {
             let (head, rest) = bytes.split_at(bytes.len().min(answer.head_len()));
             let copied = answer.fill_pages(0, rest);
+            let rest = &rest[copied..];
             // What sunrpc moves there finds the room that it has planned.
-            let tail = match answer.fill_tail(&rest[copied..]) {
-                true => &[],
-                false => &rest[copied..],
-            };
-            self.redirect(head, tail);
+            let tail = (!answer.fill_tail(rest)).then_some(rest);
+            self.keep(head, tail)?;
             return Ok((bytes.len(), copied));
         }
         let head = &bytes[..bytes.len() & !3];
         let aligned = placed.next_multiple_of(4);
-        // A pad that the pages have no room for is in the tail; what it holds does not matter:
-        // if there is no room either, bytes of the head.
-        let pad = match aligned.saturating_sub(answer.page_len()) {
-            pad if pad <= answer.tail_len() => 0,
-            pad => pad,
-        };
-        if placed > answer.page_len() || head.len() < pad {
+        if placed > answer.page_len() {
             return Err(EIO);
         }
-        self.redirect(head, &head[head.len() - pad..]);
+        // A pad that the pages have no room for is in the tail, whose place a longer head takes.
+        let pad = aligned.saturating_sub(answer.page_len());
+        let as_planned = head.len() <= answer.head_len() && pad <= answer.tail_len();
+        self.keep(head, (!as_planned).then_some(&[0; 3][..pad]))?;
         Ok((head.len() + aligned, 0))
     }
 
-    /// Makes received bytes the head, and the tail if there are any for that, of the answer.
-    fn redirect(&self, head: &[u8], tail: &[u8]) {
+    /// Makes a copy of `head` the head of the answer, and one of `tail` its tail, unless that stays
+    /// where it is.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` when they are longer than the slot's memory for answers.
+    fn keep(&self, head: &[u8], tail: Option<&[u8]>) -> Result {
+        // SAFETY: By the invariants of `Slot` it does not change now.
+        let memory = unsafe { &*self.answer.get() };
+        let after = tail.map_or(0, |tail| tail.len());
+        if head.len() > memory.len || after > memory.len - head.len() {
+            return Err(EIO);
+        }
+        // SAFETY: Before the RPC completes and while it is pinned, the memory is ours to fill in; it
+        // has the room, as just checked.
+        let copy = |bytes: &[u8], at: usize| unsafe {
+            let place = memory.ptr.add(at);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+            core::slice::from_raw_parts(place, bytes.len())
+        };
+        let (head, tail) = (copy(head, 0), tail.map(|tail| copy(tail, head.len())));
         let rqst = self.as_rqst();
-        // SAFETY: Before the RPC completes and while it is pinned, both buffers are ours to
-        // fill in. The bytes outlive their use: they are in `reply`, which `complete` keeps in
-        // the slot until it is freed.
+        // SAFETY: As above; the memory lives as long as the slot.
         unsafe {
             XdrBuf::redirect(&raw mut (*rqst).rq_rcv_buf, head, tail);
             XdrBuf::redirect(&raw mut (*rqst).rq_private_buf, head, tail);
         }
+        Ok(())
     }
 
-    /// Completes the RPC with the message in `reply[message]`, see `deliver`.
+    /// Completes the RPC with the message in `bytes`, see `deliver`. Returns how many of them were
+    /// copied to pages.
     ///
-    /// `reply` is kept until the slot is freed. Returns what was kept before (a Reply to an
-    /// earlier transmission), and how many bytes were copied.
-    pub(crate) fn complete_inline(
-        self,
-        reply: T::Reply,
-        message: Range<usize>,
-        placed: usize,
-    ) -> (Option<T::Reply>, Result<usize>) {
-        match self.deliver(&reply, message, placed) {
-            Ok((len, copied)) => (self.finish(Some(reply), Ok(len)), Ok(copied)),
-            Err(error) => (self.finish(Some(reply), Err(error)), Err(error)),
-        }
+    /// # Errors
+    ///
+    /// `EIO`, as for the RPC, when the message does not fit.
+    pub(crate) fn complete_inline(self, bytes: &[u8], placed: usize) -> Result<usize> {
+        let delivered = self.deliver(bytes, placed);
+        self.complete(delivered.map(|(len, _)| len));
+        delivered.map(|(_, copied)| copied)
     }
 
     /// Completes the RPC with a message of `len` bytes that the peer has put into the answer's
     /// memory, or with an error for its caller.
     pub(crate) fn complete(self, result: Result<usize>) {
-        let _none = self.finish(None, result);
-    }
-
-    fn finish(self, reply: Option<T::Reply>, result: Result<usize>) -> Option<T::Reply> {
         let this = ManuallyDrop::new(self);
-        let old = reply.and_then(|reply| {
-            // SAFETY: By the invariants of `Slot`: the request is pinned, this is its Reply.
-            unsafe { (*this.reply.get()).replace(reply) }
-        });
         let rqst = this.as_rqst();
         // SAFETY: The request, its task and its transport stay while it is pinned.
         let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
@@ -467,7 +443,6 @@ impl<T: XprtOps> Pinned<T> {
             Self::unpin(&this);
             bindings::spin_unlock(lock);
         }
-        old
     }
 }
 

@@ -51,7 +51,7 @@ impl XdrBuf {
         unsafe { &*ptr.cast() }
     }
 
-    /// Makes `head` the head of the message, and `tail`, unless it is empty, the tail.
+    /// Makes `head` the head of the message, and `tail`, if it is not to stay, the tail.
     ///
     /// Their lengths are what they are, and there is no other room: whoever takes the message
     /// apart may move it inside of it, and has more of the pages moved the longer the tail may be.
@@ -60,7 +60,11 @@ impl XdrBuf {
     ///
     /// `ptr` must point to an `xdr_buf` that the caller may write, and nobody use the new parts
     /// after the end of what they are borrowed from.
-    pub(in crate::kapi) unsafe fn redirect(ptr: *mut bindings::xdr_buf, head: &[u8], tail: &[u8]) {
+    pub(in crate::kapi) unsafe fn redirect(
+        ptr: *mut bindings::xdr_buf,
+        head: &[u8],
+        tail: Option<&[u8]>,
+    ) {
         let part = |bytes: &[u8]| bindings::kvec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
@@ -68,7 +72,7 @@ impl XdrBuf {
         // SAFETY: By the safety requirement.
         unsafe {
             (*ptr).head[0] = part(head);
-            if !tail.is_empty() {
+            if let Some(tail) = tail {
                 (*ptr).tail[0] = part(tail);
             }
             let room = head.len() + (*ptr).page_len as usize + (*ptr).tail[0].iov_len;

@@ -20,7 +20,6 @@ use crate::kapi::{
         addr::SockAddr,
         backchannel::BcRqst,
         class::XprtClass,
-        ops::Received,
         rqst::Slot, //
     },
 };
@@ -31,16 +30,8 @@ struct Nothing {}
 
 static CLASS: XprtClass<Nothing> = XprtClass::new(c"rpcrdma-kunit", 9999, [c"none", c"none6"]);
 
-// SAFETY: The memory is what the vector owns, of which nobody has a mutable reference.
-unsafe impl Received for KVec<u8> {
-    fn message(&self) -> &[u8] {
-        self
-    }
-}
-
 impl XprtOps for Nothing {
     type Slot = Nothing;
-    type Reply = KVec<u8>;
 
     fn class() -> &'static XprtClass<Self> {
         &CLASS
@@ -73,8 +64,6 @@ impl XprtOps for Nothing {
     }
 
     fn release_buffers(_: &Xprt<Self>, _: &Slot<Self>) {}
-
-    fn release_reply(_: &Xprt<Self>, _: KVec<u8>) {}
 
     fn note_grown(_: &Xprt<Self>, _: usize) {}
 

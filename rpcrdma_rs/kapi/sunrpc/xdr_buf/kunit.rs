@@ -264,20 +264,20 @@ mod tests {
     fn other_parts_have_the_room_they_have() -> Result {
         let (head, tail) = ([1_u8; 40], [2_u8; 5]);
         for shape in SHAPES {
-            for (head, tail) in [(&head[..], &tail[..]), (&head[..4], &tail[..0])] {
+            for (head, tail) in [
+                (&head[..], Some(&tail[..])),
+                (&head[..4], Some(&tail[..0])),
+                (&head[..], None),
+            ] {
                 let mut message = Message::new(shape)?;
                 // SAFETY: The message is ours; the parts live longer.
                 unsafe { XdrBuf::redirect(&raw mut *message.raw, head, tail) };
-                let left = if tail.is_empty() {
-                    shape[3]
-                } else {
-                    tail.len()
-                };
+                let left = tail.map_or(shape[3], |tail| tail.len());
                 assert_eq!(message.raw.buflen as usize, head.len() + shape[2] + left);
                 let buf = message.buf();
                 assert_eq!(buf.head(), head);
                 assert_eq!(buf.tail_len(), left);
-                assert!(tail.is_empty() || buf.tail() == tail);
+                assert!(tail.is_none_or(|tail| buf.tail() == tail));
             }
         }
         Ok(())
