@@ -170,6 +170,8 @@ def short_timeouts():
 def outage_of_long_ago():
     """A soft mount that gave up in an outage is used again: it does not wait for the pause of then,
     which is longer than it has."""
+    if os.environ["CLIENT_MODULE"] == "c":
+        raise Skip("the C client's connections are broken once its link is up, so none is made")
     folder = "/mnt/quiet"
     mount("3", "ipv6", folder, "soft,timeo=30,retrans=1,noac,nosharecache")
     write_file(f"{folder}/quiet", data(4096, 4))
