@@ -166,7 +166,7 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
     let failed_before = xprt.failed.xchg(failed.is_some(), Relaxed);
     if let (Some(failed), false) = (failed, failed_before) {
         let hint = match failed.told == eproto() {
-            true => " (no RDMA device with a link leads there)",
+            true => " (that address does not answer, or no RDMA device with a link leads there)",
             false => "",
         };
         pr_warn!(

@@ -110,10 +110,7 @@ pub(super) fn accept(origin: Origin<'_>, pending: Pending) -> Option<ARef<SvcXpr
     match connection(origin, pending) {
         Ok(xprt) => Some(xprt),
         Err(e) => {
-            limited!(pr_warn!(
-                "server: connection from {peer} refused (error {})\n",
-                e.to_errno()
-            ));
+            limited!(pr_warn!("server: connection from {peer} refused: {e:?}\n"));
             None
         }
     }
@@ -217,6 +214,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     let removal = RemovalGuard::new(port.device(), id.handler().clone())?;
     let pd = Pd::new(&id).inspect_err(|e| trace_svcrdma_pd_err(&peer, e.to_errno()))?;
     let params = Params {
+        peer,
         sizes,
         receive_size: private.receive.0 as usize,
         send: agreed.send,

@@ -139,6 +139,8 @@ const SEND_QUEUE_MS: u32 = 30_000;
 
 /// What was settled when the connection was accepted.
 pub(super) struct Params {
+    /// The client.
+    pub(super) peer: SockAddr,
     /// Sizes of the queues; among them the credits that are granted.
     pub(super) sizes: Sizes,
     /// Octets of a Receive buffer, and of the buffer that a reply is sent from.
@@ -286,9 +288,10 @@ impl Chan {
     pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
         if !error.flushed() && !self.is_closing() {
             limited!(pr_warn!(
-                "server: {what} failed: {} (vendor {:#x}); closing the connection\n",
+                "server: {what} failed: {} (vendor {:#x}); closing the connection of {}\n",
                 error.text().to_str().unwrap_or_default(),
-                error.vendor()
+                error.vendor(),
+                self.params.peer
             ));
         }
         self.fail();
@@ -497,7 +500,7 @@ impl Conn {
 
     /// The address of the client.
     pub(super) fn peer_addr(&self) -> SockAddr {
-        self.id.peer_addr()
+        self.chan.params.peer
     }
 
     /// Takes `count` entries of the Send Queue; sleeps until they are there.

@@ -230,10 +230,10 @@ impl Listen {
         current.tries = tries;
         if tries == PAUSES.saturating_add(1) {
             pr_warn!(
-                "server: cannot listen at {} since the address moved (error {}); trying again \
+                "server: cannot listen at {} since the address moved: {:?}; trying again \
                  until a device has it\n",
                 self.addr,
-                error.to_errno()
+                error
             );
         }
         let pause = FIRST_PAUSE_MS << tries.min(PAUSES).saturating_sub(1);

@@ -117,9 +117,8 @@ impl<H: QpHandler> Qp<H> {
             refusals += 1;
             if refusals == REFUSALS {
                 limited!(pr_err!(
-                    "device {name} refuses to stop a queue pair (error {}); its {forgotten} \
-                     requests are taken back\n",
-                    error.to_errno()
+                    "device {name} refuses to stop a queue pair: {error:?}; its {forgotten} \
+                     requests are taken back\n"
                 ));
                 return false;
             }
