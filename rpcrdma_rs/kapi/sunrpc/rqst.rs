@@ -361,9 +361,13 @@ impl<T: XprtOps> Pinned<T> {
             let copied = answer.fill_pages(0, rest);
             let rest = &rest[copied..];
             // What sunrpc moves there finds the room that it has planned.
-            let tail = (!answer.fill_tail(rest)).then_some(rest);
-            self.keep(head, tail)?;
-            return Ok((bytes.len(), copied));
+            if answer.fill_tail(rest) {
+                self.keep(head, None)?;
+                return Ok((bytes.len(), copied));
+            }
+            // As sunrpc has it over TCP, what is behind all the room is nobody's.
+            let kept = self.keep(head, Some(rest))?;
+            return Ok((head.len() + copied + kept, copied));
         }
         let head = &bytes[..bytes.len() & !3];
         let aligned = placed.next_multiple_of(4);
@@ -378,18 +382,16 @@ impl<T: XprtOps> Pinned<T> {
     }
 
     /// Makes a copy of `head` the head of the answer, and one of `tail` its tail, unless that stays
-    /// where it is.
+    /// where it is; as much of it as there is room for, which is returned.
     ///
     /// # Errors
     ///
-    /// `EIO` when they are longer than the slot's memory for answers.
-    fn keep(&self, head: &[u8], tail: Option<&[u8]>) -> Result {
+    /// `EIO` when the head is longer than the slot's memory for answers.
+    fn keep(&self, head: &[u8], tail: Option<&[u8]>) -> Result<usize> {
         // SAFETY: By the invariants of `Slot` it does not change now.
         let memory = unsafe { &*self.answer.get() };
-        let after = tail.map_or(0, |tail| tail.len());
-        if head.len() > memory.len || after > memory.len - head.len() {
-            return Err(EIO);
-        }
+        let room = memory.len.checked_sub(head.len()).ok_or(EIO)?;
+        let tail = tail.map(|tail| &tail[..tail.len().min(room)]);
         // SAFETY: Before the RPC completes and while it is pinned, the memory is ours to fill in; it
         // has the room, as just checked.
         let copy = |bytes: &[u8], at: usize| unsafe {
@@ -404,7 +406,7 @@ impl<T: XprtOps> Pinned<T> {
             XdrBuf::redirect(&raw mut (*rqst).rq_rcv_buf, head, tail);
             XdrBuf::redirect(&raw mut (*rqst).rq_private_buf, head, tail);
         }
-        Ok(())
+        Ok(tail.map_or(0, |tail| tail.len()))
     }
 
     /// Completes the RPC with the message in `bytes`, see `deliver`. Returns how many of them were
