@@ -114,7 +114,9 @@ def delegated():
 
 
 def create_files(sets):
-    """Make the files, and let the second client mount."""
+    """Make the files, and let the second client mount. While lockd leaves time to reclaim locks,
+    after the server's start, nfsd hands out no delegation."""
+    shell("peer 'echo Y >/proc/fs/lockd/nlm_end_grace'")
     wanted = " ".join(f"{name}:{count}" for name, (count, _) in sets.items())
     shell(f"""peer 'client_start && mkdir -p /mnt/second &&
         mount -t nfs -o vers=4.2,proto=tcp {SERVER["ipv4"]}:/ /mnt/second &&
