@@ -17,7 +17,7 @@ import threading
 import time
 from concurrent.futures import wait
 
-from faultio import grows
+from faultio import grows, revive
 from nfstest import LONG, Skip, case, counters, data, expect, expect_that, in_background, mount, \
     read_file, shell, umount, write_file
 
@@ -83,47 +83,47 @@ while True:
 
 
 @contextlib.contextmanager
-def freezer(process):
-    """The state of `process`, as a file: a frozen one is woken by nothing. It runs in the end."""
-    if subprocess.run("mkdir -p /tmp/freezer && mount -t cgroup -o freezer none /tmp/freezer",
-                      shell=True, check=False).returncode:
+def freezer():
+    """A folder for processes that are to be frozen: those are woken by nothing."""
+    group = "/tmp/freezer/group"
+    os.makedirs("/tmp/freezer", exist_ok=True)
+    if subprocess.run(["mount", "-t", "cgroup", "-o", "freezer", "none", "/tmp/freezer"],
+                      stderr=subprocess.DEVNULL, check=False).returncode:
         raise Skip("the kernel has no CONFIG_CGROUP_FREEZER")
-    os.mkdir("/tmp/freezer/process")
-    state = "/tmp/freezer/process/freezer.state"
-    write_file("/tmp/freezer/process/cgroup.procs", b"%d" % process.pid)
+    os.mkdir(group)
     try:
-        yield state
+        yield group
     finally:
-        write_file(state, b"THAWED")
-        process.kill()
-        process.wait()
-        os.rmdir("/tmp/freezer/process")
+        os.rmdir(group)
         shell("umount /tmp/freezer")
 
 
-def removed_while_frozen():
+def removed_while_frozen(group):
     """The Reply comes to a process that is frozen while it waits: that keeps no device."""
     mount("3", "ipv4", "/mnt/frozen", "noac")
-    shell("modprobe sch_netem; peer 'modprobe sch_netem; "
-          "tc qdisc add dev eth0 root netem delay 200ms'")
     process = subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
                                bufsize=0)
+    write_file(f"{group}/cgroup.procs", b"%d" % process.pid)
+    shell("peer 'modprobe sch_netem; tc qdisc add dev eth0 root netem delay 200ms'")
     try:
-        with freezer(process) as state:
-            process.stdout.readline()
-            write_file(state, b"FROZEN")
-            time.sleep(2)
-            expect("state of the process", read_file(state), b"FROZEN\n")
-            removal = in_background(lambda: in_client("rdma link del rdma0"))
-            done, _ = wait([removal], 20)
-            write_file(state, b"THAWED")
-            expect_that("the device was kept for 20 s", done)
-            in_client("device_add")
-            while select.select([process.stdout], [], [], 0)[0]:
-                os.read(process.stdout.fileno(), 100)
-            expect_that("the process goes on", select.select([process.stdout], [], [], 60)[0])
+        process.stdout.readline()
+        write_file(f"{group}/freezer.state", b"FROZEN")
+        time.sleep(2)
+        expect("state of the process", read_file(f"{group}/freezer.state"), b"FROZEN\n")
+        removal = in_background(lambda: in_client("rdma link del rdma0"))
+        done, _ = wait([removal], 20)
+        write_file(f"{group}/freezer.state", b"THAWED")
+        expect_that("the device was kept for 20 s", done)
+        in_client("device_add")
+        while select.select([process.stdout], [], [], 0)[0]:
+            os.read(process.stdout.fileno(), 100)
+        expect_that("the process goes on", select.select([process.stdout], [], [], 60)[0])
     finally:
+        write_file(f"{group}/freezer.state", b"THAWED")
+        process.kill()
+        process.wait()
         shell("peer 'tc qdisc del dev eth0 root'")
+        revive()
         umount("/mnt/frozen")
 
 
@@ -141,7 +141,8 @@ def main():
         with case("the client's device is removed while a process that has a Reply is frozen"):
             if os.environ["CLIENT_MODULE"] == "c":
                 raise Skip("the C client takes 78 s, see Documentation/known-issues.rst")
-            removed_while_frozen()
+            with freezer() as group:
+                removed_while_frozen(group)
     finally:
         umount(FOLDER)
 
