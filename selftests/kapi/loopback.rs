@@ -109,6 +109,30 @@ fn pieces(from: usize, to: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
+/// Writes of the pattern to `mr`, as two segments that meet inside a page, for all but the
+/// shortest.
+fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
+    let mut transfer = Transfer::new();
+    check(
+        transfer.set_pages(pages(len, len)?).is_ok(),
+        "pages are taken",
+    )?;
+    let half = len / 2;
+    for (from, to) in [(0, half), (half, len)] {
+        if from < to {
+            transfer.add(
+                &server.qp,
+                TransferDir::Write,
+                pieces(from, to),
+                u32::try_from(to - from)?,
+                mr.offset() + from as u64,
+                mr.handle(),
+            )?;
+        }
+    }
+    Ok(transfer)
+}
+
 /// The server writes `mr` and invalidates it with its message; the bytes must be there.
 fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
     let len = memory.len();
@@ -125,27 +149,8 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
     )?;
     server.expect(b"write")?;
 
-    let mut transfer = Transfer::new();
-    check(
-        transfer.set_pages(pages(len, len)?).is_ok(),
-        "pages are taken",
-    )?;
-    let (offset, handle) = (mr.offset(), mr.handle());
-    // Two segments that meet inside a page, for all but the shortest.
-    let half = len / 2;
-    for (from, to) in [(0, half), (half, len)] {
-        if from < to {
-            transfer.add(
-                &server.qp,
-                TransferDir::Write,
-                pieces(from, to),
-                u32::try_from(to - from)?,
-                offset + from as u64,
-                handle,
-            )?;
-        }
-    }
-    let message = Message::new(&server.pd, b"written", transfer)?;
+    let handle = mr.handle();
+    let message = Message::new(&server.pd, b"written", in_halves(server, mr, len)?)?;
     posted(server.qp.post::<Message>(message, |m, chain| {
         chain.transfer(&m.transfer)?;
         check(
@@ -510,6 +515,32 @@ fn narrow(address: u32) -> Result {
     server.expect(b"narrow")
 }
 
+/// Memory of each length is written and read by the server.
+fn registered(
+    client: &Side,
+    server: &Side,
+    report: &mut dyn FnMut(&str, Result) -> Result,
+) -> Result {
+    // One page more for memory that does not begin with one.
+    let max_pages = client
+        .id
+        .device()
+        .ok_or(ENODEV)?
+        .attrs()
+        .max_fast_reg_pages
+        .min(257);
+    let longest = (max_pages as usize - 1) * PAGE_SIZE;
+    let mut mr = Mr::new(&client.pd, max_pages)?;
+    for len in LENGTHS.map(|len| len.min(longest)) {
+        let memory = KVec::from_elem(0_u8, len, GFP_KERNEL)?;
+        let written = remote_write(client, server, &mut mr, &memory);
+        report("RDMA Write, fenced by the peer", written)?;
+        let read = remote_read(client, server, &mut mr, &memory);
+        report("RDMA Read, fenced by us", read)?;
+    }
+    Ok(())
+}
+
 /// Runs everything, over the device with this address.
 pub(crate) fn run(address: u32) -> Result {
     let mut number = 0;
@@ -540,17 +571,7 @@ pub(crate) fn run(address: u32) -> Result {
             .and_then(|()| server.send(b"world", None))
             .and_then(|()| client.expect(b"world")),
     )?;
-    // One page more for memory that does not begin with one.
-    let max_pages = device.attrs().max_fast_reg_pages.min(257);
-    let longest = (max_pages as usize - 1) * PAGE_SIZE;
-    let mut mr = Mr::new(&client.pd, max_pages)?;
-    for len in LENGTHS.map(|len| len.min(longest)) {
-        let memory = KVec::from_elem(0_u8, len, GFP_KERNEL)?;
-        let written = remote_write(&client, &server, &mut mr, &memory);
-        report("RDMA Write, fenced by the peer", written)?;
-        let read = remote_read(&client, &server, &mut mr, &memory);
-        report("RDMA Read, fenced by us", read)?;
-    }
+    registered(&client, &server, &mut report)?;
     report(
         "a chain that is not posted leaves no trace",
         unposted(&client),
