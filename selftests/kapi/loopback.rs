@@ -109,14 +109,20 @@ fn pieces(from: usize, to: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
+/// A transfer from or to new pages of `len` bytes, filled with the pattern of `seed`.
+fn with_pages(len: usize, seed: usize) -> Result<Transfer> {
+    let mut transfer = Transfer::new();
+    check(
+        transfer.set_pages(pages(len, seed)?).is_ok(),
+        "pages are taken",
+    )?;
+    Ok(transfer)
+}
+
 /// Writes of the pattern to `mr`, as two segments that meet inside a page, for all but the
 /// shortest.
 fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
-    let mut transfer = Transfer::new();
-    check(
-        transfer.set_pages(pages(len, len)?).is_ok(),
-        "pages are taken",
-    )?;
+    let mut transfer = with_pages(len, len)?;
     let half = len / 2;
     for (from, to) in [(0, half), (half, len)] {
         if from < to {
@@ -194,12 +200,8 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     client.send(b"read", Some(mr))?;
     server.expect(b"read")?;
 
-    let mut transfer = Transfer::new();
     // Other bytes, to be overwritten.
-    check(
-        transfer.set_pages(pages(len, len + 1)?).is_ok(),
-        "pages are taken",
-    )?;
+    let mut transfer = with_pages(len, len + 1)?;
     transfer.add(
         &server.qp,
         TransferDir::Read,
@@ -274,11 +276,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
     remote_write(client, server, &mut mr, &memory)?;
-    let mut transfer = Transfer::new();
-    check(
-        transfer.set_pages(pages(PAGE_SIZE, 0)?).is_ok(),
-        "pages are taken",
-    )?;
+    let mut transfer = with_pages(PAGE_SIZE, 0)?;
     transfer.add(
         &server.qp,
         TransferDir::Write,
