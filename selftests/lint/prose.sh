@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+#
+# prose.sh: find phrases that make a reader stop, in comments, documents and
+# messages. Prints each as file:line: reason; exit status 1 if there are any.
+# Documentation/guidelines.rst says how to write instead.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+
+found=0
+
+# phrase REGEX REASON: no tracked text file matches REGEX (extended, with case).
+phrase() {
+	local line
+	while IFS= read -r line; do
+		printf '%s\n' "$(cut -c1-160 <<<"$line")" "    $2"
+		found=1
+	done < <(git grep -nIE "$1" -- ':!LICENSE' ':!*.lock' ':!selftests/lint/prose.sh' \
+		':!Documentation/guidelines.rst')
+}
+
+# A relative clause without a head: at the start of a sentence or after a colon.
+phrase '(//[/!]?|^#|[.:;] |^) ?Who [a-z]+s\b' 'name the subject: "the caller", "whoever"'
+phrase '\bis for who\b|\bof who (is|has|speaks)|\bor who [a-z]+s\b|: who [a-z]+s\b' 'name the subject'
+phrase '(//[/!]?|^[[:space:]]*#|^[[:space:]]*\*) Else ' 'a comment that begins with "Else": say "Otherwise", with its condition'
+phrase '\bto be had\b' 'say "available"'
+phrase '\bof (no )?use (any more|again|to)?\b.*(connection|mount|peer)|connection (is|was|that was) of use' 'say what the connection did'
+phrase '\b(device|transport|namespace|id|QP|module|connection)s? (that )?goes( away)?\b' 'say "is removed", "is destroyed"'
+phrase '\bfor good\b' 'say "permanently" or "until X"'
+phrase '\band no more\b|\bno more than that\b' 'say "only"'
+phrase '\b(is|was|are) over\b' 'say "has ended", "is complete"'
+phrase '\bbeside (it|them|that|each|the|other)\b' 'say "in addition to", "next to", "at the same time as"'
+
+exit $found
