@@ -37,12 +37,9 @@ use crate::{
     },
     xdr::{
         encode::encode_error,
-        message::ErrorBody,
-        units::{
-            Credits,
-            Version,
-            Xid, //
-        }, //
+        error::ErrorBody,
+        header::Header,
+        units::Credits, //
     },
 };
 
@@ -56,14 +53,14 @@ impl Engine {
         &self,
         xprt: &Xprt<ClntXprt>,
         qp: &Qp<Engine>,
-        xid: Xid,
+        header: &Header,
         plain: bool,
         body: Range<usize>,
         buffer: RecvBox<()>,
     ) {
-        trace_xprtrdma_cb_call(Peer::of(xprt), xid.0);
+        trace_xprtrdma_cb_call(Peer::of(xprt), header.xid.0);
         if !plain {
-            self.refuse(qp, xid);
+            self.refuse(qp, header);
             return self.put_receive(buffer);
         }
         match buffer.bytes().get(body) {
@@ -71,7 +68,7 @@ impl Engine {
             // connection is not.
             Some(call) if call.len() >= MIN_CALL => {
                 xprt.note_use();
-                xprt.deliver_bc(xid.0, call, self.number(), REVERSE_CALLS as usize);
+                xprt.deliver_bc(header.xid.0, call, self.number(), REVERSE_CALLS as usize);
             }
             _ => (),
         }
@@ -80,13 +77,13 @@ impl Engine {
 
     /// Answers a Call that has chunks, which the reverse direction does not (RFC 8167, section
     /// 5.3), unless too many answers are under way.
-    pub(super) fn refuse(&self, qp: &Qp<Engine>, xid: Xid) {
+    pub(super) fn refuse(&self, qp: &Qp<Engine>, header: &Header) {
         let Some(mut ctx) = self.take_send(true) else {
             return;
         };
         let credits = Credits(REVERSE_REQUESTS);
         let body = ctx.as_mut().body();
-        match encode_error(body, xid, Version::ONE, credits, ErrorBody::Chunk) {
+        match encode_error(body, header, credits, ErrorBody::Chunk) {
             Ok(len) => ctx.as_mut().set_parts(len, len..len),
             Err(_) => return self.put_send(ctx),
         }

@@ -81,7 +81,8 @@ use crate::{
         limits::ClientLimits,
         plan::Thresholds,
         private::Private,
-        units::Credits, //
+        units::Credits,
+        version::Version, //
     },
 };
 
@@ -196,6 +197,7 @@ impl Engine {
     pub(super) fn thresholds(&self) -> Thresholds {
         let agreed = self.agreed();
         Thresholds {
+            version: Version::One,
             send: agreed.send,
             receive: agreed.receive,
             segments: self.limits.segments,

@@ -49,13 +49,12 @@ use crate::{
     xdr::{
         encode::{
             encode_plain,
-            Encoder, //
+            Encoder,
+            Opening, //
         },
         error::EncodeError,
-        header::{
-            Header,
-            Proc, //
-        },
+        header::Proc,
+        message::Direction,
         plan::{
             choose,
             CallMode,
@@ -70,6 +69,7 @@ use crate::{
             Position,
             Xid, //
         },
+        version::Version, //
     },
 };
 
@@ -277,17 +277,24 @@ fn encode(
         CallMode::ReadChunk { position, .. } => (Proc::Msg, position),
         CallMode::PositionZero => (Proc::NoMsg, Position::ZERO),
     };
-    let header = Header::new(Xid(xid), Credits(credits), proc);
-    encode_lists(body, &header, position, chunks).map_err(|_| EMSGSIZE)
+    let opening = Opening {
+        version: Version::One,
+        xid: Xid(xid),
+        credits: Credits(credits),
+        proc,
+        direction: Direction::Call,
+        invalidate: None,
+    };
+    encode_lists(body, &opening, position, chunks).map_err(|_| EMSGSIZE)
 }
 
 fn encode_lists(
     body: &mut [u8],
-    header: &Header,
+    opening: &Opening,
     position: Position,
     chunks: &Chunks,
 ) -> Result<usize, EncodeError> {
-    let mut reads = Encoder::new(body, header)?;
+    let mut reads = Encoder::new(body, opening)?;
     for segment in segments(&chunks.read) {
         reads.read_segment(ReadSegment { position, segment })?;
     }
@@ -360,8 +367,15 @@ pub(super) fn marshal_reverse(
     reply: &XdrBuf,
 ) -> Result {
     let body = ctx.as_mut().body();
-    let header = Header::new(Xid(xid), Credits(credits), Proc::Msg);
-    let header = encode_plain(body, &header).map_err(|_| EMSGSIZE)?;
+    let opening = Opening {
+        version: Version::One,
+        xid: Xid(xid),
+        credits: Credits(credits),
+        proc: Proc::Msg,
+        direction: Direction::Reply,
+        invalidate: None,
+    };
+    let header = encode_plain(body, &opening).map_err(|_| EMSGSIZE)?;
     let len = reply.len().min(reply.total());
     let end = header.checked_add(len).ok_or(EMSGSIZE)?;
     let room = body.get_mut(header..end).ok_or(EMSGSIZE)?;

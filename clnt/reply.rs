@@ -63,20 +63,25 @@ use crate::{
     },
     xdr::{
         chunk::ListLimits,
-        credits,
-        error::DecodeError,
+        error::{
+            DecodeError,
+            ErrorBody, //
+        },
         message::{
             decode,
             Direction,
-            ErrorBody,
-            Message,
+            Parsed,
             Rejected, //
         },
         reply::{
             check,
             Outcome, //
         },
-        units::Credits, //
+        units::Credits,
+        version::{
+            Version,
+            Versions, //
+        }, //
     },
 };
 
@@ -98,6 +103,9 @@ pub(super) struct Answer {
     verdict: Verdict,
 }
 
+/// The version that the server has to answer in.
+const ACCEPTS: Versions = Versions::only(Version::One);
+
 /// What the lists of a message may hold: more than a Reply to us ever has.
 const LIMITS: ListLimits = ListLimits {
     segments: 64,
@@ -108,12 +116,11 @@ impl Engine {
     /// Takes in a message.
     pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: RecvBox<()>) {
         xprt.note_message();
-        let (header, grant, may_be_call) = match decode(buffer.bytes(), &LIMITS) {
-            Ok(message) if message.direction() == Direction::Call => {
+        let (header, grant, may_be_call) = match decode(buffer.bytes(), &LIMITS, ACCEPTS) {
+            Ok(message) if message.direction == Some(Direction::Call) => {
                 let body = message.header_len..buffer.byte_len();
-                let plain = message.lists().is_empty();
-                let xid = message.header.xid;
-                return self.reverse_call(xprt, qp, xid, plain, body, buffer);
+                let plain = message.has_no_chunks();
+                return self.reverse_call(xprt, qp, &message.header, plain, body, buffer);
             }
             Ok(message) => (message.header, message.grant(), false),
             Err(rejected) => {
@@ -127,10 +134,10 @@ impl Engine {
         match xprt.lookup(header.xid.0) {
             Some(rqst) => self.answer(xprt, qp, rqst, buffer, grant),
             None => {
-                let (xid, version) = (header.xid.0, header.version.0);
+                let (xid, version) = (header.xid.0, header.version);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
                 if may_be_call {
-                    self.refuse(qp, header.xid);
+                    self.refuse(qp, &header);
                 }
                 self.put_receive(buffer);
             }
@@ -158,7 +165,7 @@ impl Engine {
         drop(chunks);
         if let Some(grant) = grant {
             let requested = Credits(self.limits().requests);
-            let usable = credits::usable_grant(grant, requested);
+            let usable = grant.usable(requested);
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
@@ -250,7 +257,7 @@ fn trace_malformed(peer: Peer<'_>, rejected: &Rejected) {
     let Some(header) = rejected.header else {
         return trace_xprtrdma_reply_short_err(peer, 0, 0, 0);
     };
-    let (xid, version, proc) = (header.xid.0, header.version.0, header.proc);
+    let (xid, version, proc) = (header.xid.0, header.version, header.proc);
     match rejected.error {
         DecodeError::Version(_) => trace_xprtrdma_reply_vers_err(peer, xid, version, proc),
         _ => trace_xprtrdma_reply_hdr_err(peer, xid, version, proc),
@@ -260,7 +267,7 @@ fn trace_malformed(peer: Peer<'_>, rejected: &Rejected) {
 /// Tells trace events about an error report.
 fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
     match body {
-        ErrorBody::Version { low, high } => trace_xprtrdma_err_vers(task, xid, low.0, high.0),
+        ErrorBody::Version { low, high } => trace_xprtrdma_err_vers(task, xid, low, high),
         ErrorBody::Chunk => trace_xprtrdma_err_chunk(task, xid),
         ErrorBody::Unknown(code) => trace_xprtrdma_err_unrecognized(task, xid, code),
     }
@@ -268,11 +275,16 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
 
 /// Compares a Reply with what its Call offered.
 fn judge(task: Task<'_>, buffer: &[u8], chunks: &Chunks) -> Verdict {
-    let message = match decode(buffer, &LIMITS) {
+    let message = match decode(buffer, &LIMITS, ACCEPTS) {
         Ok(message) => message,
         Err(_) => return Verdict::Failed,
     };
-    match check(&message, segments(&chunks.write), segments(&chunks.reply)) {
+    match check(
+        &message,
+        buffer,
+        segments(&chunks.write),
+        segments(&chunks.reply),
+    ) {
         Ok(Outcome::Inline { written, .. }) => inline(&message, buffer.len(), written),
         Ok(Outcome::ReplyChunk { written }) => Verdict::Placed { len: written },
         Ok(Outcome::Failed(body)) => {
@@ -283,9 +295,9 @@ fn judge(task: Task<'_>, buffer: &[u8], chunks: &Chunks) -> Verdict {
     }
 }
 
-fn inline(message: &Message<'_>, len: usize, written: u32) -> Verdict {
-    match message.direction() {
-        Direction::Reply => Verdict::Inline {
+fn inline(message: &Parsed, len: usize, written: u32) -> Verdict {
+    match message.direction {
+        Some(Direction::Reply) => Verdict::Inline {
             message: message.header_len..len,
             placed: written,
         },

@@ -85,8 +85,8 @@ use crate::{
         },
     },
     xdr::{
-        header::MIN_LEN,
-        limits::MAX_DATA_PAGES, //
+        limits::MAX_DATA_PAGES,
+        version::Version, //
     },
 };
 
@@ -317,7 +317,9 @@ impl XprtOps for ClntXprt {
             .map_or_else(our_sizes, |conn| *conn.engine().agreed());
         drop(conn);
         let longest = agreed.send.0.min(agreed.receive.0) as usize;
-        longest.min(kernel::page::PAGE_SIZE).saturating_sub(MIN_LEN)
+        longest
+            .min(kernel::page::PAGE_SIZE)
+            .saturating_sub(Version::One.least_header())
     }
 
     fn bc_slots(_xprt: &Xprt<Self>) -> u32 {

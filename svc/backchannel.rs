@@ -25,14 +25,15 @@ use crate::{
         }, //
     },
     xdr::{
-        credits::usable_grant,
-        encode::encode_plain,
-        header::{
-            Header,
-            Proc,
-            MIN_LEN, //
+        encode::{
+            encode_plain,
+            Opening, //
         },
-        message::Message,
+        header::Proc,
+        message::{
+            Direction,
+            Parsed, //
+        },
         reply::{
             check,
             Outcome, //
@@ -41,7 +42,8 @@ use crate::{
             host_len,
             Credits,
             Xid, //
-        }, //
+        },
+        version::Version, //
     },
 };
 use kernel::prelude::*;
@@ -59,7 +61,7 @@ impl Callbacks for Conn {
     }
 
     fn max_call(this: &SvcXprt<Self>) -> usize {
-        host_len(this.chan().params.send.0).saturating_sub(MIN_LEN)
+        host_len(this.chan().params.send.0).saturating_sub(Version::One.least_header())
     }
 
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result {
@@ -83,14 +85,21 @@ impl Conn {
         let _no_io = NoIo::begin();
         let chan = self.chan();
         let len = call.len();
-        if len > host_len(chan.params.send.0).saturating_sub(MIN_LEN) {
+        if len > host_len(chan.params.send.0).saturating_sub(Version::One.least_header()) {
             return Err(EMSGSIZE);
         }
         let reservation = chan.sq.try_reserve(1)?;
         let mut ctx = chan.send_ctx(self.qp())?;
-        let header = Header::new(Xid(xid), Credits(Self::CREDITS), Proc::Msg);
+        let opening = Opening {
+            version: Version::One,
+            xid: Xid(xid),
+            credits: Credits(Self::CREDITS),
+            proc: Proc::Msg,
+            direction: Direction::Call,
+            invalidate: None,
+        };
         let buffer = ctx.as_mut().buffer();
-        let written = encode_plain(buffer, &header).map_err(|_| EINVAL);
+        let written = encode_plain(buffer, &opening).map_err(|_| EINVAL);
         let written = written.and_then(|at| {
             let room = buffer.get_mut(at..).ok_or(EINVAL)?;
             match call.copy_to(0..len, room) == len {
@@ -110,16 +119,14 @@ impl Conn {
     }
 }
 
-/// Completes the callback that `message` answers, if there is one. It fails if the message is an
-/// error report, or has chunks: none were offered.
-pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Message<'_>) {
-    let reply = match check(message, None, None) {
+/// Completes the callback that a message answers, if there is one; `bytes` is the message. The
+/// callback fails if the message is an error report, or has chunks: none were offered.
+pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Parsed, bytes: &[u8]) {
+    let reply = match check(message, bytes, None, None) {
         Ok(Outcome::Inline { payload, .. }) => Ok(payload),
         Ok(Outcome::ReplyChunk { .. } | Outcome::Failed(_)) | Err(_) => Err(EIO),
     };
     let requested = Credits(CALLBACK_CREDITS);
-    let credits = message
-        .grant()
-        .map(|grant| usable_grant(grant, requested).0);
+    let credits = message.grant().map(|grant| grant.usable(requested).0);
     xprt.complete_callback(message.header.xid.0, credits, reply);
 }

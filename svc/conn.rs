@@ -32,6 +32,7 @@ use super::{
     limits::Sizes,
     pool::Ring,
     read::ReadCtx,
+    recv::ACCEPTS,
     send::SendCtx,
     sq::{
         Sq,
@@ -588,9 +589,14 @@ impl Connection for Conn {
         length: u32,
     ) -> Result {
         // Decoded before, when the Call was received: this cannot fail any more.
-        let message = message::decode(call.bytes, &this.chan.params.list_limits());
+        let message = message::decode(call.bytes, &this.chan.params.list_limits(), ACCEPTS);
         let message = message.map_err(|_| EINVAL)?;
-        if let Some(chunk) = message.lists().write.iter().nth(call.state.noted()) {
+        if let Some(chunk) = message
+            .lists(call.bytes)
+            .write
+            .iter()
+            .nth(call.state.noted())
+        {
             // One that is too small is answered when the reply is sent: the service's own
             // answer would not fit the client's question.
             call.state

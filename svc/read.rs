@@ -34,6 +34,7 @@ use super::{
         Budget,
         Share, //
     },
+    recv::ACCEPTS,
     sq::SqReservation,
     tunables::STAT_READ, //
 };
@@ -268,7 +269,7 @@ impl Layout {
             Some(_) if self.paged_len() < words.len() => false,
             Some(_) => {
                 pages.copy_out(0, 0, &mut words).is_ok()
-                    && message::payload_direction(xid, &words) == Direction::Call
+                    && message::payload_direction(xid, &words) == Some(Direction::Call)
             }
             None => true,
         }
@@ -414,9 +415,9 @@ impl Conn {
     ) -> Result<Pin<KBox<ReadCtx>>> {
         let chan = self.chan();
         let limits = chan.params.list_limits();
-        let message = message::decode(buf.bytes(), &limits).map_err(|_| EINVAL)?;
+        let message = message::decode(buf.bytes(), &limits, ACCEPTS).map_err(|_| EINVAL)?;
         let mrs = chan.params.read_mrs;
-        if mrs != 0 && layout.read_mrs(self.qp(), &message.lists()) > mrs {
+        if mrs != 0 && layout.read_mrs(self.qp(), &message.lists(buf.bytes())) > mrs {
             return Err(E2BIG);
         }
         let mut ctx = chan.patiently(|| chan.read_ctx())?;
@@ -426,7 +427,7 @@ impl Conn {
         chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
         receiver.take_pages(&mut pages, count)?;
         chan.map_patiently(transfer, pages, |transfer| {
-            layout.map(self.qp(), &message.lists(), transfer, buf.cid())
+            layout.map(self.qp(), &message.lists(buf.bytes()), transfer, buf.cid())
         })?;
         match transfer.sqes() > chan.sq.depth() {
             true => Err(E2BIG),

@@ -50,21 +50,25 @@ use crate::{
     xdr::{
         error::{
             Answer,
-            DecodeError, //
+            DecodeError,
+            ErrorBody, //
         },
         header::{
             Header,
             Proc, //
         },
-        inv::handle_to_invalidate,
         message::{
             self,
             Body,
             Direction,
-            Message, //
+            Parsed, //
         },
         pcl::ReadChunks,
-        units::wire_len, //
+        units::wire_len,
+        version::{
+            Version,
+            Versions, //
+        }, //
     },
 };
 use kernel::{
@@ -125,6 +129,9 @@ impl Chan {
     }
 }
 
+/// The version that a client may call in.
+pub(super) const ACCEPTS: Versions = Versions::only(Version::One);
+
 /// What is to be done with a message.
 enum Verdict {
     /// Deliver it: the Call is the received octets from here on.
@@ -137,33 +144,31 @@ enum Verdict {
     Refuse(Option<Header>, Answer),
 }
 
-/// Decides about a message that was received.
-fn judge(message: &Message<'_>, chan: &Chan, state: &mut CallState, len: usize) -> Verdict {
+/// Decides about a message that was received; `bytes` is the message.
+fn judge(message: &Parsed, bytes: &[u8], chan: &Chan, state: &mut CallState) -> Verdict {
     let refuse = |error: DecodeError| Verdict::Refuse(Some(message.header), error.answer());
-    match message.direction() {
-        Direction::Call => {}
+    match message.direction {
+        Some(Direction::Call) => {}
         // The answer to a callback, none of which offers a chunk to put it in.
-        Direction::Reply if matches!(message.body, Body::NoMsg { .. }) => {
+        Some(Direction::Reply) if message.body == Body::NoMsg => {
             return refuse(DecodeError::PayloadPlace)
         }
-        Direction::Reply => return Verdict::Answered,
-        Direction::Unknown => return refuse(DecodeError::RpcHeader),
+        Some(Direction::Reply) => return Verdict::Answered,
+        None => return refuse(DecodeError::RpcHeader),
     }
-    let lists = message.lists();
-    let inline_len = match message.body {
-        Body::Msg { payload, .. } => wire_len(payload.len()),
-        _ => None,
-    };
+    let lists = message.lists(bytes);
+    let payload = message.payload(bytes);
+    let inline_len = payload.and_then(|payload| wire_len(payload.len()));
     let chunks = match ReadChunks::parse(&lists.read, inline_len, chan.params.max_stream()) {
         Ok(chunks) => chunks,
         Err(e) => return refuse(e),
     };
     *state = CallState::default();
     if chan.params.remote_invalidation {
-        state.invalidate = handle_to_invalidate(&lists);
+        state.invalidate = message.invalidate;
     }
     match chunks.is_empty() {
-        true => Verdict::Inline(message.header_len.min(len)),
+        true => Verdict::Inline(message.header_len),
         false => Verdict::Read(chunks, message.header, message.header_len),
     }
 }
@@ -173,14 +178,14 @@ fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) 
     let Some(h) = header else {
         return trace_svcrdma_decode_short_err(cid, len);
     };
-    let (xid, vers, credits) = (h.xid.0, h.version.0, h.credits.0);
+    let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
     match (answer, Proc::from_wire(h.proc)) {
-        (Answer::ErrVers, _) => trace_svcrdma_decode_badvers_err(cid, xid, vers, credits, h.proc),
         (Answer::Drop, _) => trace_svcrdma_decode_drop_err(cid, xid, vers, credits, h.proc),
-        (Answer::ErrChunk, Ok(Proc::Msg | Proc::NoMsg | Proc::Error)) => {
-            trace_svcrdma_decode_parse_err(cid, xid, vers, credits, h.proc)
+        (Answer::Report(ErrorBody::Version { .. }), _) => {
+            trace_svcrdma_decode_badvers_err(cid, xid, vers, credits, h.proc)
         }
-        (Answer::ErrChunk, _) => trace_svcrdma_decode_badproc_err(cid, xid, vers, credits, h.proc),
+        (_, Some(_)) => trace_svcrdma_decode_parse_err(cid, xid, vers, credits, h.proc),
+        (_, None) => trace_svcrdma_decode_badproc_err(cid, xid, vers, credits, h.proc),
     }
 }
 
@@ -196,10 +201,11 @@ impl Conn {
         super::tunables::STAT_RECV.inc();
         let mut state = CallState::default();
         let len = buf.byte_len();
-        let verdict = match message::decode(buf.bytes(), &self.chan().params.list_limits()) {
+        let limits = self.chan().params.list_limits();
+        let verdict = match message::decode(buf.bytes(), &limits, ACCEPTS) {
             Ok(message) => {
                 let h = &message.header;
-                let (xid, vers, credits) = (h.xid.0, h.version.0, h.credits.0);
+                let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
                 trace_svcrdma_decode_rqst(
                     buf.cid(),
                     xid,
@@ -208,9 +214,9 @@ impl Conn {
                     h.proc,
                     message.header_len,
                 );
-                let verdict = judge(&message, self.chan(), &mut state, len);
+                let verdict = judge(&message, buf.bytes(), self.chan(), &mut state);
                 if let Verdict::Answered = verdict {
-                    backchannel::receive_reply(xprt, &message);
+                    backchannel::receive_reply(xprt, &message, buf.bytes());
                 }
                 verdict
             }
@@ -240,7 +246,7 @@ impl Conn {
     /// Answers a Call whose chunks cannot be served, and forgets it.
     pub(super) fn refuse(&self, buf: RecvBox<CallState>, header: &Header) {
         self.forget(buf);
-        self.send_refusal(header, Answer::ErrChunk);
+        self.send_refusal(header, Answer::Report(ErrorBody::Chunk));
     }
 
     /// Gives a buffer back whose message is of no use any more.

@@ -24,6 +24,7 @@ use super::{
         Chan,
         Conn, //
     },
+    recv::ACCEPTS,
     sq::SqReservation,
     tunables::STAT_WRITE, //
 };
@@ -74,11 +75,14 @@ use crate::{
             encode_error,
             encode_reply, //
         },
-        error::Answer,
+        error::{
+            Answer,
+            ErrorBody, //
+        },
         header::Header,
         message::{
             self,
-            ErrorBody, //
+            Parsed, //
         },
         plan::{
             choose_response,
@@ -88,9 +92,7 @@ use crate::{
             host_len,
             wire_len,
             Credits,
-            Handle,
-            Version,
-            Xid, //
+            Handle, //
         }, //
     },
 };
@@ -185,7 +187,7 @@ impl Chan {
 
 /// A reply being made.
 struct Outgoing<'a> {
-    xid: Xid,
+    call: Parsed,
     lists: Lists<'a>,
     state: &'a CallState,
     /// Octets of the whole reply, payloads included.
@@ -264,18 +266,18 @@ impl Conn {
             return Err(enotconn());
         }
         let limits = self.chan().params.list_limits();
-        let received = message::decode(call.bytes, &limits).map_err(|_| EINVAL)?;
-        let lists = received.lists();
+        let received = message::decode(call.bytes, &limits, ACCEPTS).map_err(|_| EINVAL)?;
+        let lists = received.lists(call.bytes);
         let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
         call.state.settle(total);
         let out = Outgoing {
-            xid: received.header.xid,
+            call: received,
             lists,
             state: call.state,
             total,
             message: call.state.message_len(total),
         };
-        let header_len = lists.reply_header_len();
+        let header_len = lists.reply_header_len(received.version);
         let send = self.chan().params.send;
         let response = choose_response(send, header_len, out.message, lists.reply.as_ref());
         let sent = match response {
@@ -326,7 +328,7 @@ impl Conn {
         let buffer = ctx.as_mut().buffer();
         let mut len = encode_reply(
             buffer,
-            out.xid,
+            &out.call,
             self.credits(),
             &out.lists,
             out.state.payloads().iter().map(|payload| payload.length),
@@ -420,11 +422,7 @@ impl Conn {
     pub(super) fn send_refusal(&self, header: &Header, answer: Answer) {
         let body = match answer {
             Answer::Drop => return,
-            Answer::ErrVers => ErrorBody::Version {
-                low: Version::ONE,
-                high: Version::ONE,
-            },
-            Answer::ErrChunk => ErrorBody::Chunk,
+            Answer::Report(body) => body,
         };
         if self.send_error(header, body).is_err() {
             self.chan().fail();
@@ -440,7 +438,7 @@ impl Conn {
             _ => trace_svcrdma_err_chunk(header.xid.0),
         }
         let buffer = ctx.as_mut().buffer();
-        match encode_error(buffer, header.xid, header.version, credits, body) {
+        match encode_error(buffer, header, credits, body) {
             Ok(len) => self.post_send(ctx, len, None),
             Err(_) => {
                 self.chan().keep_send_ctx(ctx);

@@ -2,24 +2,29 @@
 
 //! The Read list, the Write list and the Reply chunk (RFC 8166, section 4.3).
 //!
-//! [`Lists::decode`] checks all three in one pass. The views borrow the received octets; their
-//! iterators decode again what was found good before.
+//! [`Survey::decode`] checks all three in one pass and remembers where they are, in
+//! [`Places`]. The views in [`Lists`] borrow the received octets; their iterators read again
+//! what has been checked, and cannot fail.
 
-use super::cursor::Reader;
+use super::cursor::{
+    Reader,
+    Span, //
+};
 use super::error::{
     DecodeError,
     Item, //
 };
-use super::header::FIXED_LEN;
 use super::segment::{
     ReadSegment,
     Segment, //
 };
 use super::units::{
     host_len,
+    Handle,
     Position,
     WORD, //
 };
+use super::version::Version;
 
 /// What a receiver is ready to take in one header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +35,178 @@ pub(crate) struct ListLimits {
     pub(crate) read_octets: u32,
 }
 
-/// Counts down the segments that a receiver is still ready to take.
-struct Budget(u32);
+/// Where the lists of a message are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Items of the Read list, each with its discriminator.
+    reads: Span,
+    /// Chunks of the Write list, each with its discriminator.
+    writes: Span,
+    /// Segments of the Reply chunk. Empty if there is no such chunk.
+    reply: Span,
+}
 
-impl Budget {
+impl Places {
+    /// The lists in `message`. Lists that lie beyond its end are empty, so that any octets have
+    /// a result; only those that the places were made from have a meaningful one.
+    pub(crate) fn lists<'a>(&self, message: &'a [u8]) -> Lists<'a> {
+        Lists {
+            read: ReadList {
+                items: self.reads.of(message),
+            },
+            write: WriteList {
+                items: self.writes.of(message),
+            },
+            reply: match self.reply.of(message) {
+                [] => None,
+                segments => Some(WriteChunk { segments }),
+            },
+        }
+    }
+
+    /// Whether the header has no chunk of any kind.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty() && self.reply.is_empty()
+    }
+
+    /// Whether the Read list is empty.
+    pub(crate) const fn no_reads(&self) -> bool {
+        self.reads.is_empty()
+    }
+}
+
+/// The handles of a header's segments, as far as they matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handles {
+    None,
+    /// All segments have this one.
+    One(Handle),
+    Several,
+}
+
+/// One pass over the lists of a header.
+pub(crate) struct Survey {
+    limits: ListLimits,
+    /// Segments that may still come.
+    segments_left: u32,
+    /// Octets that may still come in Read chunks.
+    octets_left: u32,
+    handles: Handles,
+    position_zero: bool,
+}
+
+impl Survey {
+    /// Reads and checks the three lists.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DecodeError`] that are about lists, chunks and segments.
+    pub(crate) fn decode(
+        r: &mut Reader<'_>,
+        limits: &ListLimits,
+    ) -> Result<(Self, Places), DecodeError> {
+        let mut this = Self {
+            limits: *limits,
+            segments_left: limits.segments,
+            octets_left: limits.read_octets,
+            handles: Handles::None,
+            position_zero: false,
+        };
+        let reads = this.reads(r)?;
+        let writes = this.writes(r)?;
+        let reply = match r.present()? {
+            true => this.chunk(r)?,
+            false => Span::default(),
+        };
+        let places = Places {
+            reads,
+            writes,
+            reply,
+        };
+        Ok((this, places))
+    }
+
+    /// Whether the Payload stream is in a Position Zero Read chunk.
+    pub(crate) const fn position_zero(&self) -> bool {
+        self.position_zero
+    }
+
+    /// The handle that a Responder invalidates remotely if both peers support that: the one
+    /// handle of the Call, if all its segments share it (RFC 8797, sections 3.2 and 5.1). With
+    /// two or more the Requester must invalidate by itself in any case. Segments without octets
+    /// do not count: they need no memory.
+    pub(crate) const fn only_handle(&self) -> Option<Handle> {
+        match self.handles {
+            Handles::One(handle) => Some(handle),
+            Handles::None | Handles::Several => None,
+        }
+    }
+
     fn spend(&mut self, segments: u32) -> Result<(), DecodeError> {
-        self.0 = self
-            .0
-            .checked_sub(segments)
-            .ok_or(DecodeError::TooManySegments)?;
-        Ok(())
+        match self.segments_left.checked_sub(segments) {
+            Some(left) => {
+                self.segments_left = left;
+                Ok(())
+            }
+            None => Err(DecodeError::TooManySegments {
+                max: self.limits.segments,
+            }),
+        }
+    }
+
+    fn note(&mut self, segment: &Segment) {
+        if segment.length == 0 {
+            return;
+        }
+        self.handles = match self.handles {
+            Handles::None => Handles::One(segment.handle),
+            Handles::One(handle) if handle == segment.handle => return,
+            _ => Handles::Several,
+        };
+    }
+
+    fn reads(&mut self, r: &mut Reader<'_>) -> Result<Span, DecodeError> {
+        let start = r.at();
+        let mut items = Span::default();
+        while r.present()? {
+            self.spend(1)?;
+            let item = ReadSegment::from_wire(r.array(Item::ReadSegment)?);
+            item.check()?;
+            self.octets_left = self
+                .octets_left
+                .checked_sub(item.segment.length)
+                .ok_or(DecodeError::TooLong)?;
+            self.position_zero |= item.position == Position::ZERO;
+            self.note(&item.segment);
+            items = r.since(start);
+        }
+        Ok(items)
+    }
+
+    fn writes(&mut self, r: &mut Reader<'_>) -> Result<Span, DecodeError> {
+        let start = r.at();
+        let mut items = Span::default();
+        while r.present()? {
+            self.chunk(r)?;
+            items = r.since(start);
+        }
+        Ok(items)
+    }
+
+    /// Reads a counted array of segments; returns where the segments are.
+    fn chunk(&mut self, r: &mut Reader<'_>) -> Result<Span, DecodeError> {
+        let count = r.u32(Item::SegmentCount)?;
+        if count == 0 {
+            return Err(DecodeError::EmptyChunk);
+        }
+        self.spend(count)?;
+        let start = r.at();
+        for _ in 0..count {
+            let segment = Segment::from_wire(r.array(Item::Segment)?);
+            segment.check()?;
+            self.note(&segment);
+        }
+        Ok(r.since(start))
     }
 }
 
@@ -51,46 +218,18 @@ pub(crate) struct ReadList<'a> {
 }
 
 impl<'a> ReadList<'a> {
-    fn decode(
-        r: &mut Reader<'a>,
-        limits: &ListLimits,
-        budget: &mut Budget,
-    ) -> Result<Self, DecodeError> {
-        let start = *r;
-        let mut end = *r;
-        let mut octets = 0u32;
-        while r.present()? {
-            budget.spend(1)?;
-            let item = ReadSegment::decode(r)?;
-            octets = octets
-                .checked_add(item.segment.length)
-                .filter(|sum| *sum <= limits.read_octets)
-                .ok_or(DecodeError::TooLong)?;
-            end = *r;
-        }
-        Ok(Self {
-            items: end.since(&start),
-        })
-    }
-
     /// Whether there is no segment at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The segments in list order, those of no length included.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = ReadSegment> + Clone + 'a {
-        self.items
-            .chunks_exact(ReadSegment::WIRE_LEN)
-            .filter_map(|item| {
-                let mut r = Reader::new(item);
-                r.present().ok()?;
-                ReadSegment::decode(&mut r).ok()
-            })
+    /// The segments in list order, those without octets included.
+    pub(crate) fn iter(&self) -> ReadSegments<'a> {
+        ReadSegments { items: self.items }
     }
 
     /// The memory that holds the octets `[skip, skip + len)` of the chunk at `position`, in
-    /// order. Segments of no length are left out.
+    /// order. Segments without octets are left out.
     pub(crate) fn chunk_range(
         &self,
         position: Position,
@@ -110,6 +249,25 @@ impl<'a> ReadList<'a> {
     }
 }
 
+/// Iterates over the segments of a [`ReadList`].
+#[derive(Clone)]
+pub(crate) struct ReadSegments<'a> {
+    items: &'a [u8],
+}
+
+impl Iterator for ReadSegments<'_> {
+    type Item = ReadSegment;
+
+    fn next(&mut self) -> Option<ReadSegment> {
+        let (item, rest) = self
+            .items
+            .split_first_chunk::<{ ReadSegment::ITEM_LEN }>()?;
+        self.items = rest;
+        // The discriminator is known to be 1.
+        item.last_chunk().map(ReadSegment::from_wire)
+    }
+}
+
 /// A Write chunk or a Reply chunk: a counted array of plain segments, never empty.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteChunk<'a> {
@@ -117,28 +275,11 @@ pub(crate) struct WriteChunk<'a> {
 }
 
 impl<'a> WriteChunk<'a> {
-    fn decode(r: &mut Reader<'a>, budget: &mut Budget) -> Result<Self, DecodeError> {
-        let count = r.u32(Item::SegmentCount)?;
-        if count == 0 {
-            return Err(DecodeError::EmptyChunk);
+    /// The segments in order, those without octets included.
+    pub(crate) fn iter(&self) -> Segments<'a> {
+        Segments {
+            octets: self.segments,
         }
-        budget.spend(count)?;
-        let len = host_len(count)
-            .checked_mul(Segment::WIRE_LEN)
-            .ok_or(DecodeError::TooManySegments)?;
-        let segments = r.take(len, Item::Segment)?;
-        let mut check = Reader::new(segments);
-        while !check.rest().is_empty() {
-            Segment::decode(&mut check)?;
-        }
-        Ok(Self { segments })
-    }
-
-    /// The segments in order, those of no length included.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Segment> + Clone + 'a {
-        self.segments
-            .chunks_exact(Segment::WIRE_LEN)
-            .filter_map(|segment| Segment::decode(&mut Reader::new(segment)).ok())
     }
 
     /// Octets that the segments hold together.
@@ -148,8 +289,8 @@ impl<'a> WriteChunk<'a> {
         })
     }
 
-    /// The memory for the octets `[skip, skip + len)` of a payload, in order. Segments of no
-    /// length are left out.
+    /// The memory for the octets `[skip, skip + len)` of a payload, in order. Segments without
+    /// octets are left out.
     pub(crate) fn range(&self, skip: u32, len: u32) -> impl Iterator<Item = Segment> + Clone + 'a {
         let mut skip = skip;
         let mut left = len;
@@ -167,6 +308,22 @@ impl<'a> WriteChunk<'a> {
     }
 }
 
+/// Iterates over the segments of a [`WriteChunk`].
+#[derive(Clone)]
+pub(crate) struct Segments<'a> {
+    octets: &'a [u8],
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        let (segment, rest) = self.octets.split_first_chunk()?;
+        self.octets = rest;
+        Some(Segment::from_wire(segment))
+    }
+}
+
 /// The Write list: chunks the peer offers to be written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct WriteList<'a> {
@@ -175,38 +332,35 @@ pub(crate) struct WriteList<'a> {
 }
 
 impl<'a> WriteList<'a> {
-    fn decode(r: &mut Reader<'a>, budget: &mut Budget) -> Result<Self, DecodeError> {
-        let start = *r;
-        let mut end = *r;
-        while r.present()? {
-            WriteChunk::decode(r, budget)?;
-            end = *r;
-        }
-        Ok(Self {
-            items: end.since(&start),
-        })
-    }
-
-    /// Whether there is no chunk at all.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-
     /// The chunks in list order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = WriteChunk<'a>> + Clone + 'a {
-        let mut r = Reader::new(self.items);
-        core::iter::from_fn(move || {
-            if r.rest().is_empty() {
-                return None;
-            }
-            r.present().ok()?;
-            WriteChunk::decode(&mut r, &mut Budget(u32::MAX)).ok()
-        })
+    pub(crate) fn iter(&self) -> WriteChunks<'a> {
+        WriteChunks { items: self.items }
     }
 
     /// Octets on the wire, the end of the list included.
     pub(crate) fn wire_len(&self) -> usize {
         self.items.len().saturating_add(WORD)
+    }
+}
+
+/// Iterates over the chunks of a [`WriteList`].
+#[derive(Clone)]
+pub(crate) struct WriteChunks<'a> {
+    items: &'a [u8],
+}
+
+impl<'a> Iterator for WriteChunks<'a> {
+    type Item = WriteChunk<'a>;
+
+    fn next(&mut self) -> Option<WriteChunk<'a>> {
+        let (head, rest) = self.items.split_first_chunk::<{ 2 * WORD }>()?;
+        let count = head
+            .last_chunk()
+            .map_or(0, |word| u32::from_be_bytes(*word));
+        let len = host_len(count).saturating_mul(Segment::WIRE_LEN);
+        let (segments, rest) = rest.split_at_checked(len)?;
+        self.items = rest;
+        Some(WriteChunk { segments })
     }
 }
 
@@ -221,36 +375,12 @@ pub(crate) struct Lists<'a> {
     pub(crate) reply: Option<WriteChunk<'a>>,
 }
 
-impl<'a> Lists<'a> {
-    /// Reads and checks the three lists.
-    pub(crate) fn decode(r: &mut Reader<'a>, limits: &ListLimits) -> Result<Self, DecodeError> {
-        let mut budget = Budget(limits.segments);
-        let read = ReadList::decode(r, limits, &mut budget)?;
-        let write = WriteList::decode(r, &mut budget)?;
-        let reply = match r.present()? {
-            true => Some(WriteChunk::decode(r, &mut budget)?),
-            false => None,
-        };
-        Ok(Self { read, write, reply })
-    }
-
-    /// Whether the header has no chunk of any kind.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.read.is_empty() && self.write.is_empty() && self.reply.is_none()
-    }
-
-    /// Every segment of the header.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment> + 'a {
-        let reads = self.read.iter().map(|item| item.segment);
-        let writes = self.write.iter().flat_map(|chunk| chunk.iter());
-        let reply = self.reply.into_iter().flat_map(|chunk| chunk.iter());
-        reads.chain(writes).chain(reply)
-    }
-
-    /// Octets of the header of a Reply that returns these lists: the fixed words, an empty
-    /// Read list, the Write list and the Reply chunk as offered.
-    pub(crate) fn reply_header_len(&self) -> usize {
-        FIXED_LEN
+impl Lists<'_> {
+    /// Octets of the header of a Reply that returns these lists: what is before the lists, an
+    /// empty Read list, the Write list and the Reply chunk as offered.
+    pub(crate) fn reply_header_len(&self, version: Version) -> usize {
+        version
+            .lists_at()
             .saturating_add(WORD)
             .saturating_add(self.write.wire_len())
             .saturating_add(WORD)

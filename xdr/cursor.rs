@@ -8,21 +8,59 @@ use super::error::{
     Item, //
 };
 
+/// Part of a message, remembered without borrowing it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: usize,
+    end: usize,
+}
+
+impl Span {
+    /// The octets of this part in `message`. Nothing if `message` is shorter than the one that
+    /// the span was made from.
+    pub(crate) fn of(self, message: &[u8]) -> &[u8] {
+        message.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Whether the part has no octets.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+}
+
 /// Reads from the front of a slice; never beyond its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
+    /// Length of the slice when nothing had been read.
+    whole: usize,
 }
 
 impl<'a> Reader<'a> {
     /// Starts at the first octet of `bytes`.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self {
+            rest: bytes,
+            whole: bytes.len(),
+        }
     }
 
     /// What has not been read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
+    }
+
+    /// Number of octets read so far.
+    pub(crate) fn at(&self) -> usize {
+        self.whole.saturating_sub(self.rest.len())
+    }
+
+    /// What has been read since `start`, a former result of [`Self::at`].
+    pub(crate) fn since(&self, start: usize) -> Span {
+        Span {
+            start,
+            end: self.at(),
+        }
     }
 
     /// Takes the next `len` octets. `item` is what the caller reads, for the error.
@@ -34,22 +72,18 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Takes one word.
-    pub(crate) fn u32(&mut self, item: Item) -> Result<u32, DecodeError> {
-        let Some((word, rest)) = self.rest.split_first_chunk::<4>() else {
+    /// Takes the next `N` octets.
+    pub(crate) fn array<const N: usize>(&mut self, item: Item) -> Result<&'a [u8; N], DecodeError> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else {
             return Err(DecodeError::Truncated(item));
         };
         self.rest = rest;
-        Ok(u32::from_be_bytes(*word))
+        Ok(head)
     }
 
-    /// Takes one double word.
-    pub(crate) fn u64(&mut self, item: Item) -> Result<u64, DecodeError> {
-        let Some((word, rest)) = self.rest.split_first_chunk::<8>() else {
-            return Err(DecodeError::Truncated(item));
-        };
-        self.rest = rest;
-        Ok(u64::from_be_bytes(*word))
+    /// Takes one word.
+    pub(crate) fn u32(&mut self, item: Item) -> Result<u32, DecodeError> {
+        Ok(u32::from_be_bytes(*self.array(item)?))
     }
 
     /// Takes a word that tells whether an optional item is there.
@@ -59,12 +93,6 @@ impl<'a> Reader<'a> {
             1 => Ok(true),
             other => Err(DecodeError::Discriminator(other)),
         }
-    }
-
-    /// What lies between `start` and this reader, when `start` is an earlier copy of it.
-    pub(crate) fn since(&self, start: &Reader<'a>) -> &'a [u8] {
-        let len = start.rest.len().saturating_sub(self.rest.len());
-        start.rest.get(..len).unwrap_or_default()
     }
 }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! It serves Requesters and Responders in both directions. After an error the buffer holds
-//! part of a header: it is not to be sent.
+//! part of a header, which must not be sent.
 
 use core::marker::PhantomData;
 
@@ -21,21 +21,64 @@ use super::chunk::{
     WriteChunk, //
 };
 use super::cursor::Writer;
-use super::error::EncodeError;
+use super::error::{
+    EncodeError,
+    ErrorBody, //
+};
 use super::header::{
     Header,
     Proc, //
 };
-use super::message::ErrorBody;
+use super::message::{
+    Direction,
+    Parsed, //
+};
 use super::segment::{
     ReadSegment,
     Segment, //
 };
 use super::units::{
     Credits,
-    Version,
+    Handle,
     Xid, //
 };
+use super::version::Version;
+
+/// What a header begins with, before its chunk lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// The version of the message.
+    pub(crate) version: Version,
+    /// That of the RPC message.
+    pub(crate) xid: Xid,
+    /// Requested in a Call, granted in a Reply.
+    pub(crate) credits: Credits,
+    /// [`Proc::Msg`] or [`Proc::NoMsg`].
+    pub(crate) proc: Proc,
+    /// Which way the message goes. Version 1 does not say so on the wire.
+    pub(crate) direction: Direction,
+    /// In a Call, the handle that the Reply may invalidate. Version 1 does not name it.
+    pub(crate) invalidate: Option<Handle>,
+}
+
+impl Opening {
+    fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
+        let header = Header {
+            xid: self.xid,
+            version: self.version.word(),
+            credits: self.credits,
+            proc: self.proc.to_wire(),
+        };
+        header.encode(w)?;
+        match self.version {
+            Version::One => Ok(()),
+            Version::Two => {
+                w.u32(self.direction.to_wire())?;
+                w.u32(self.invalidate.map_or(0, |handle| handle.0))
+            }
+        }
+    }
+}
 
 /// Next is the Read list.
 pub(crate) enum ReadStage {}
@@ -76,9 +119,9 @@ impl<'a, Stage> Encoder<'a, Stage> {
 
 impl<'a> Encoder<'a, ReadStage> {
     /// Starts a header at the front of `buf`.
-    pub(crate) fn new(buf: &'a mut [u8], header: &Header) -> Result<Self, EncodeError> {
+    pub(crate) fn new(buf: &'a mut [u8], opening: &Opening) -> Result<Self, EncodeError> {
         let mut w = Writer::new(buf);
-        header.encode(&mut w)?;
+        opening.encode(&mut w)?;
         Ok(Self {
             w,
             stage: PhantomData,
@@ -133,14 +176,15 @@ impl Encoder<'_, ReplyStage> {
 }
 
 /// Writes a header without chunks. Returns its length.
-pub(crate) fn encode_plain(buf: &mut [u8], header: &Header) -> Result<usize, EncodeError> {
-    Encoder::new(buf, header)?
+pub(crate) fn encode_plain(buf: &mut [u8], opening: &Opening) -> Result<usize, EncodeError> {
+    Encoder::new(buf, opening)?
         .end_reads()?
         .end_writes()?
         .no_reply_chunk()
 }
 
-/// Writes the header of a Reply: the offered lists, with the lengths really written.
+/// Writes the header of the Reply to `call`: the offered lists, with the lengths really
+/// written.
 ///
 /// `written` tells, chunk by chunk in list order, how many octets went into the Write list;
 /// chunks it does not reach are returned unused. `reply_written` is what went into the Reply
@@ -153,7 +197,7 @@ pub(crate) fn encode_plain(buf: &mut [u8], header: &Header) -> Result<usize, Enc
 /// for octets in a chunk that was not offered, [`EncodeError::NoSpace`].
 pub(crate) fn encode_reply(
     buf: &mut [u8],
-    xid: Xid,
+    call: &Parsed,
     credits: Credits,
     offered: &Lists<'_>,
     written: impl IntoIterator<Item = u32>,
@@ -163,7 +207,15 @@ pub(crate) fn encode_reply(
         Some(_) => Proc::NoMsg,
         None => Proc::Msg,
     };
-    let mut writes = Encoder::new(buf, &Header::new(xid, credits, proc))?.end_reads()?;
+    let opening = Opening {
+        version: call.version,
+        xid: call.header.xid,
+        credits,
+        proc,
+        direction: Direction::Reply,
+        invalidate: None,
+    };
+    let mut writes = Encoder::new(buf, &opening)?.end_reads()?;
     let mut written = written.into_iter();
     for chunk in offered.write.iter() {
         writes.write_chunk(filled(&chunk, written.next().unwrap_or(0))?)?;
@@ -195,27 +247,27 @@ fn filled<'a>(
     }))
 }
 
-/// Writes an RDMA_ERROR message. Returns its length.
+/// Writes an RDMA_ERROR message about the message that began with `failed`. Returns its length.
 ///
 /// XID and version are those of the message that failed (RFC 8166, section 4.5).
 pub(crate) fn encode_error(
     buf: &mut [u8],
-    xid: Xid,
-    version: Version,
+    failed: &Header,
     credits: Credits,
     body: ErrorBody,
 ) -> Result<usize, EncodeError> {
     let mut w = Writer::new(buf);
     let header = Header {
-        version,
-        ..Header::new(xid, credits, Proc::Error)
+        credits,
+        proc: Proc::Error.to_wire(),
+        ..*failed
     };
     header.encode(&mut w)?;
     match body {
         ErrorBody::Version { low, high } => {
             w.u32(ErrorBody::ERR_VERS)?;
-            w.u32(low.0)?;
-            w.u32(high.0)?;
+            w.u32(low)?;
+            w.u32(high)?;
         }
         ErrorBody::Chunk => w.u32(ErrorBody::ERR_CHUNK)?,
         ErrorBody::Unknown(code) => w.u32(code)?,

@@ -6,8 +6,8 @@
 //! Protocol errors are kept apart from errno. [`DecodeError::answer`] has the answer to each;
 //! `Rejected::answer` in [`super::message`] is for messages that did not decode.
 
-use super::header::Proc;
-use super::units::Version;
+use super::header::RESERVED_DONE;
+use super::version::Versions;
 
 /// Part of a header that a message ended in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +33,24 @@ pub(crate) enum Item {
 pub(crate) enum DecodeError {
     /// The message ends within the named item.
     Truncated(Item),
-    /// A version other than one.
-    Version(Version),
+    /// A version that the receiver does not accept; these are the ones it does.
+    Version(Versions),
     /// A procedure number that the protocol does not define.
     UnknownProc(u32),
-    /// RDMA_MSGP or RDMA_DONE: reserved, never sent (RFC 8166, section 4.6).
-    Reserved(Proc),
+    /// The number of RDMA_MSGP or RDMA_DONE: reserved, never sent (RFC 8166, section 4.6).
+    Reserved(u32),
     /// A word that has to be 0 or 1 is neither.
     Discriminator(u32),
     /// More segments than the receiver's limit.
-    TooManySegments,
-    /// More Read chunks than the receiver's limit.
-    TooManyChunks,
+    TooManySegments {
+        /// The limit.
+        max: u32,
+    },
+    /// More Read chunks than the receiver's limit, the Position Zero Read chunk not counted.
+    TooManyReadChunks {
+        /// The limit.
+        max: u32,
+    },
     /// A Write or Reply chunk of no segments.
     EmptyChunk,
     /// Offset and length of a segment exceed the address space.
@@ -67,15 +73,36 @@ pub(crate) enum DecodeError {
     Mismatch,
 }
 
+/// What an RDMA_ERROR message reports (RFC 8166, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorBody {
+    /// ERR_VERS: the versions that the Responder speaks, both ends included, as numbers.
+    Version {
+        /// Lowest version.
+        low: u32,
+        /// Highest version.
+        high: u32,
+    },
+    /// ERR_CHUNK: the header or the chunks cannot be used.
+    Chunk,
+    /// A code that the protocol does not define.
+    Unknown(u32),
+}
+
+impl ErrorBody {
+    /// Number of ERR_VERS, in every version.
+    pub(crate) const ERR_VERS: u32 = 1;
+    /// Number of ERR_CHUNK.
+    pub(crate) const ERR_CHUNK: u32 = 2;
+}
+
 /// What a Responder does with a message that it cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Say nothing.
     Drop,
-    /// RDMA_ERROR, ERR_VERS with the supported versions.
-    ErrVers,
-    /// RDMA_ERROR, ERR_CHUNK.
-    ErrChunk,
+    /// Send an error report.
+    Report(ErrorBody),
 }
 
 impl DecodeError {
@@ -85,11 +112,14 @@ impl DecodeError {
     /// to answer (RFC 8166, section 4.5).
     pub(crate) const fn answer(self) -> Answer {
         match self {
-            DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(Proc::Done) => {
+            DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(RESERVED_DONE) => {
                 Answer::Drop
             }
-            DecodeError::Version(_) => Answer::ErrVers,
-            _ => Answer::ErrChunk,
+            DecodeError::Version(accepted) => Answer::Report(ErrorBody::Version {
+                low: accepted.low().word(),
+                high: accepted.high().word(),
+            }),
+            _ => Answer::Report(ErrorBody::Chunk),
         }
     }
 }

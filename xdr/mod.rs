@@ -6,13 +6,16 @@
 //! whatever bytes and numbers it is given, it returns a value or an error. The lints below
 //! keep it so.
 //!
-//! Everything that comes from the wire is hostile until [`message::decode`] returned it:
-//! one pass checks all lists, and the views it hands out then iterate without failing. What
-//! Read chunks make together is checked by [`pcl`], returned chunks by [`reply`].
+//! Everything that comes from the wire is hostile until [`message::decode`] has accepted it.
+//! One pass checks the whole transport header and returns [`message::Parsed`], which owns what
+//! it found and is kept for as long as the message is needed. Its views of the chunk lists
+//! iterate without failing. [`pcl`] checks what Read chunks make together, [`reply`] checks
+//! returned chunks.
 //!
 //! | What | Where | Specification |
 //! |---|---|---|
 //! | numbers with a meaning | [`units`] | RFC 8166, 4.1.2 |
+//! | versions | [`version`] | RFC 8166, 4.2.2 |
 //! | bounded reading and writing | [`cursor`] | RFC 4506 |
 //! | errors, and what a Responder answers | [`error`] | RFC 8166, 4.5 |
 //! | the four fixed words, procedures | [`header`] | RFC 8166, 4.2 |
@@ -23,9 +26,7 @@
 //! | writing headers | [`encode`] | RFC 8166, 4 |
 //! | what came back against what was offered | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | properties exchanged at connect time | [`private`] | RFC 8797 |
-//! | credits | [`credits`] | RFC 8166, 3.3.1 |
 //! | choice of transfer mode | [`plan`] | RFC 8166, 3.5, 4.3.3 |
-//! | which handle to invalidate remotely | [`inv`] | RFC 8797, 5.1 |
 //! | device limits | [`limits`] | - |
 
 #![forbid(unsafe_code)]
@@ -40,12 +41,10 @@
 )]
 
 pub(crate) mod chunk;
-pub(crate) mod credits;
 pub(crate) mod cursor;
 pub(crate) mod encode;
 pub(crate) mod error;
 pub(crate) mod header;
-pub(crate) mod inv;
 pub(crate) mod limits;
 pub(crate) mod message;
 pub(crate) mod pcl;
@@ -55,3 +54,4 @@ pub(crate) mod reply;
 pub(crate) mod rpc;
 pub(crate) mod segment;
 pub(crate) mod units;
+pub(crate) mod version;

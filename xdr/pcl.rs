@@ -21,6 +21,7 @@ use super::error::DecodeError;
 use super::units::{
     pad_len,
     padded_len,
+    wire_len,
     Position, //
 };
 
@@ -130,7 +131,9 @@ impl ReadChunks {
         let moved = self
             .chunks
             .get_mut(at..count)
-            .ok_or(DecodeError::TooManyChunks)?;
+            .ok_or(DecodeError::TooManyReadChunks {
+                max: wire_len(MAX_READ_CHUNKS).unwrap_or(u32::MAX),
+            })?;
         moved.rotate_right(1);
         if let Some(chunk) = moved.first_mut() {
             *chunk = ReadChunk { position, length };

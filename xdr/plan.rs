@@ -18,7 +18,6 @@
 //! counted as it will be sent, with the most segments that its chunks can have.
 
 use super::chunk::WriteChunk;
-use super::header::MIN_LEN;
 use super::segment::{
     ReadSegment,
     Segment, //
@@ -30,10 +29,13 @@ use super::units::{
     Position,
     WORD, //
 };
+use super::version::Version;
 
 /// What a connection allows a Requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thresholds {
+    /// The version of the messages.
+    pub(crate) version: Version,
     /// Largest message to the Responder.
     pub(crate) send: InlineSize,
     /// Largest message from the Responder.
@@ -125,7 +127,7 @@ fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool)
     let rest = reply.head.saturating_add(reply.tail);
     let all = rest.saturating_add(reply.pages);
     let write_header = header_len(limits, CallMode::Copy, ReplyMode::WriteChunk);
-    if fits(limits.receive, MIN_LEN, all) {
+    if fits(limits.receive, limits.version.least_header(), all) {
         ReplyMode::Inline
     } else if direct_placement
         && reply.pages_eligible
@@ -177,7 +179,7 @@ pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) 
     let read = match call {
         CallMode::Copy | CallMode::Gather => 0,
         CallMode::ReadChunk { .. } | CallMode::PositionZero => {
-            segments.saturating_mul(ReadSegment::WIRE_LEN)
+            segments.saturating_mul(ReadSegment::ITEM_LEN)
         }
     };
     let chunk = segments
@@ -189,7 +191,11 @@ pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) 
         ReplyMode::WriteChunk => chunk.saturating_add(WORD),
         ReplyMode::ReplyChunk => chunk,
     };
-    MIN_LEN.saturating_add(read).saturating_add(write)
+    limits
+        .version
+        .least_header()
+        .saturating_add(read)
+        .saturating_add(write)
 }
 
 /// SGEs of a gathered Call, at most: transport header, head, pages, tail.

@@ -9,6 +9,7 @@ use super::cursor::{
 };
 use super::error::Item;
 use super::units::InlineSize;
+use super::version::Version;
 
 /// Format identifier of RPC-over-RDMA private data.
 const MAGIC: u32 = 0xf6ab_0e18;
@@ -35,8 +36,8 @@ impl Private {
     /// What is assumed of a peer that tells nothing (RFC 8797, section 4.1).
     pub(crate) const DEFAULT: Self = Self {
         remote_invalidation: false,
-        send: InlineSize::DEFAULT,
-        receive: InlineSize::DEFAULT,
+        send: Version::One.default_inline(),
+        receive: Version::One.default_inline(),
     };
 
     /// Reads private data. Octets after the format are ignored: the connection manager fills

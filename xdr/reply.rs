@@ -4,11 +4,13 @@
 //! sections 3.4.6, 4.3.2 and 4.3.3).
 
 use super::chunk::WriteChunk;
-use super::error::DecodeError;
+use super::error::{
+    DecodeError,
+    ErrorBody, //
+};
 use super::message::{
     Body,
-    ErrorBody,
-    Message, //
+    Parsed, //
 };
 use super::segment::Segment;
 
@@ -32,7 +34,8 @@ pub(crate) enum Outcome<'a> {
 }
 
 /// Checks a Reply against the chunks that the Call offered: at most one Write chunk, at most
-/// one Reply chunk, each given by its segments in the order they were sent.
+/// one Reply chunk, each given by its segments in the order they were sent. `message` holds the
+/// octets that `parsed` was made from.
 ///
 /// A chunk that was offered and is not returned holds nothing. One that is returned has to be
 /// the one that was offered.
@@ -42,7 +45,8 @@ pub(crate) enum Outcome<'a> {
 /// [`DecodeError::Mismatch`], [`DecodeError::ReadListInReply`] and
 /// [`DecodeError::PayloadPlace`]: the RPC has failed; its XID was good, so it need not wait.
 pub(crate) fn check<'a, W, R>(
-    message: &Message<'a>,
+    parsed: &Parsed,
+    message: &'a [u8],
     write_offered: W,
     reply_offered: R,
 ) -> Result<Outcome<'a>, DecodeError>
@@ -50,11 +54,10 @@ where
     W: IntoIterator<Item = Segment>,
     R: IntoIterator<Item = Segment>,
 {
-    let (lists, payload) = match message.body {
-        Body::Msg { lists, payload } => (lists, Some(payload)),
-        Body::NoMsg { lists } => (lists, None),
-        Body::Error(error) => return Ok(Outcome::Failed(error)),
-    };
+    if let Body::Error(error) = parsed.body {
+        return Ok(Outcome::Failed(error));
+    }
+    let lists = parsed.lists(message);
     if !lists.read.is_empty() {
         return Err(DecodeError::ReadListInReply);
     }
@@ -70,7 +73,7 @@ where
         Some(chunk) => check_chunk(&chunk, reply_offered)?,
         None => 0,
     };
-    match (payload, written, reply_written) {
+    match (parsed.payload(message), written, reply_written) {
         (Some(payload), written, 0) => Ok(Outcome::Inline { payload, written }),
         (None, 0, written @ 1..) => Ok(Outcome::ReplyChunk { written }),
         _ => Err(DecodeError::PayloadPlace),

@@ -42,7 +42,7 @@ pub(crate) fn plain_arguments_at(payload: &[u8]) -> Option<u32> {
     if flavor == RPCSEC_GSS && !is_plain(credential) {
         return None;
     }
-    wire_len(r.since(&Reader::new(payload)).len())
+    wire_len(r.at())
 }
 
 /// Takes an opaque of variable length and its roundup; returns it with that.

@@ -2,14 +2,10 @@
 
 //! Segments: contiguous pieces of a peer's registered memory (RFC 8166, section 3.4.3).
 
-use super::cursor::{
-    Reader,
-    Writer, //
-};
+use super::cursor::Writer;
 use super::error::{
     DecodeError,
-    EncodeError,
-    Item, //
+    EncodeError, //
 };
 use super::units::{
     Handle,
@@ -32,15 +28,20 @@ impl Segment {
     /// Octets on the wire.
     pub(crate) const WIRE_LEN: usize = 16;
 
-    /// Reads a segment; one that exceeds the address space is refused.
-    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let segment = Self {
-            handle: Handle(r.u32(Item::Segment)?),
-            length: r.u32(Item::Segment)?,
-            offset: Offset(r.u64(Item::Segment)?),
-        };
-        match segment.offset.0.checked_add(u64::from(segment.length)) {
-            Some(_) => Ok(segment),
+    /// Reads a segment.
+    pub(crate) const fn from_wire(bytes: &[u8; Self::WIRE_LEN]) -> Self {
+        let [h0, h1, h2, h3, l0, l1, l2, l3, offset @ ..] = *bytes;
+        Self {
+            handle: Handle(u32::from_be_bytes([h0, h1, h2, h3])),
+            length: u32::from_be_bytes([l0, l1, l2, l3]),
+            offset: Offset(u64::from_be_bytes(offset)),
+        }
+    }
+
+    /// Checks that the segment does not exceed the address space.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        match self.offset.0.checked_add(u64::from(self.length)) {
+            Some(_) => Ok(()),
             None => Err(DecodeError::SegmentRange),
         }
     }
@@ -80,24 +81,33 @@ pub(crate) struct ReadSegment {
 }
 
 impl ReadSegment {
-    /// Octets on the wire, the discriminator before it included.
-    pub(crate) const WIRE_LEN: usize = 24;
+    /// Octets on the wire, the discriminator before it not included.
+    pub(crate) const WIRE_LEN: usize = 20;
+
+    /// Octets of an item of the Read list: the discriminator and the read segment.
+    pub(crate) const ITEM_LEN: usize = 24;
 
     /// Least position of a Read chunk other than zero: the XID and the message type of an RPC
     /// message are never in a chunk of their own.
     pub(crate) const MIN_POSITION: u32 = 8;
 
     /// Reads a read segment, without the discriminator.
-    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let position = r.u32(Item::ReadSegment)?;
-        let segment = Segment::decode(r)?;
+    pub(crate) const fn from_wire(bytes: &[u8; Self::WIRE_LEN]) -> Self {
+        let [p0, p1, p2, p3, ref segment @ ..] = *bytes;
+        Self {
+            position: Position(u32::from_be_bytes([p0, p1, p2, p3])),
+            segment: Segment::from_wire(segment),
+        }
+    }
+
+    /// Checks position and segment.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        self.segment.check()?;
+        let position = self.position.0;
         if position & 3 != 0 || (1..Self::MIN_POSITION).contains(&position) {
             return Err(DecodeError::Position);
         }
-        Ok(Self {
-            position: Position(position),
-            segment,
-        })
+        Ok(())
     }
 
     /// Writes the read segment, with the discriminator.

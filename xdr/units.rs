@@ -26,17 +26,20 @@ impl Position {
     pub(crate) const ZERO: Self = Position(0);
 }
 
-/// Number of messages: a request when in a Call, a grant when in a Reply.
+/// Number of messages: a request when in a Call, a grant when in a Reply (RFC 8166, section
+/// 3.3.1).
+///
+/// The two directions of a connection have credits of their own (RFC 8167, section 4). What a
+/// Responder grants follows from the Receives it keeps posted: see the limits of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Credits(pub(crate) u32);
 
-/// Version of the transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Version(pub(crate) u32);
-
-impl Version {
-    /// The only version spoken here.
-    pub(crate) const ONE: Self = Version(1);
+impl Credits {
+    /// What a Requester that asked for `requested` may use of this grant: at least one, since
+    /// none would be a deadlock, and not more than it asked for.
+    pub(crate) fn usable(self, requested: Self) -> Self {
+        Credits(self.0.min(requested.0).max(1))
+    }
 }
 
 /// Number of octets that one Send can carry.
@@ -44,9 +47,6 @@ impl Version {
 pub(crate) struct InlineSize(pub(crate) u32);
 
 impl InlineSize {
-    /// What every peer can take (RFC 8166, section 3.3.3).
-    pub(crate) const DEFAULT: Self = InlineSize(1024);
-
     /// The largest size that can be told to a peer (RFC 8797, section 5.2) and is not larger than
     /// `octets`; at least 1 KiB. What is told is what has to be used: the peer knows no other.
     pub(crate) fn tellable(octets: u32) -> Self {

@@ -7,6 +7,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::decoded::{
+    decode,
+    opening,
+    segments,
+    Message, //
+};
 use crate::xdr::chunk::{
     ListLimits,
     Lists,
@@ -15,26 +21,23 @@ use crate::xdr::chunk::{
 use crate::xdr::encode::{
     encode_error,
     encode_reply,
-    Encoder, //
+    Encoder,
+    Opening, //
 };
 use crate::xdr::error::{
     Answer,
     DecodeError,
-    EncodeError, //
+    EncodeError,
+    ErrorBody, //
 };
 use crate::xdr::header::{
     Header,
     Proc,
-    FIXED_LEN,
-    MIN_LEN, //
+    FIXED_LEN, //
 };
-use crate::xdr::inv::handle_to_invalidate;
 use crate::xdr::message::{
-    decode,
     Body,
     Direction,
-    ErrorBody,
-    Message,
     Rejected, //
 };
 use crate::xdr::pcl::{
@@ -53,7 +56,6 @@ use crate::xdr::units::{
     Handle,
     Offset,
     Position,
-    Version,
     Xid, //
 };
 
@@ -79,15 +81,15 @@ pub fn call(data: &[u8]) {
         Err(rejected) => return check_rejected(data, &rejected),
     };
     check_message(data, &message);
-    let (lists, inline_len) = match message.body {
-        Body::Msg { lists, payload } => (lists, Some(payload.len() as u32)),
-        Body::NoMsg { lists } => (lists, None),
-        Body::Error(body) => return check_error_body(&message.header, body),
-    };
-    assert!(lists.segments().count() <= SERVER.segments as usize);
+    if let Body::Error(body) = message.body {
+        return check_error_body(&message.header, body);
+    }
+    let lists = message.lists();
+    let inline_len = message.payload().map(|payload| payload.len() as u32);
+    assert!(segments(&lists).count() <= SERVER.segments as usize);
     let reads: Vec<_> = lists.read.iter().collect();
     check_read_chunks(&reads, &lists, inline_len, SERVER.read_octets);
-    check_invalidate(&lists);
+    check_invalidate(&message);
     for (write, reply) in [(0, None), (0, Some(0)), (1, None), (u32::MAX, Some(1))] {
         check_reply(&message, write, reply);
     }
@@ -107,7 +109,7 @@ pub fn reply(data: &[u8]) {
     let reply: Vec<_> = lists.reply.iter().flat_map(|c| c.iter()).collect();
     for grow in [0, 1, u32::MAX] {
         let larger = |s: &Segment| s.with_length(s.length.saturating_add(grow));
-        let outcome = reply::check(&message, write.iter().map(larger), reply.iter().map(larger));
+        let outcome = message.check(write.iter().map(larger), reply.iter().map(larger));
         check_outcome(&message, outcome, &write, &reply);
     }
     let other = Segment {
@@ -115,7 +117,7 @@ pub fn reply(data: &[u8]) {
         length: u32::MAX,
         offset: Offset(0),
     };
-    let outcome = reply::check(&message, [other], [other]);
+    let outcome = message.check([other], [other]);
     check_outcome(&message, outcome, &[other], &[other]);
 }
 
@@ -136,9 +138,9 @@ pub fn read_chunks(data: &[u8]) {
             },
         });
     }
-    let mut buf = vec![0; 64 + reads.len() * ReadSegment::WIRE_LEN];
-    let header = Header::new(Xid(7), Credits(1), Proc::Msg);
-    let mut encoder = Encoder::new(&mut buf, &header).expect("room");
+    let mut buf = vec![0; 64 + reads.len() * ReadSegment::ITEM_LEN];
+    let opening = opening(Xid(7), Credits(1), Proc::Msg);
+    let mut encoder = Encoder::new(&mut buf, &opening).expect("room");
     for read in &reads {
         encoder.read_segment(*read).expect("room");
     }
@@ -216,8 +218,8 @@ pub fn returned_chunk(data: &[u8]) {
     }
     let bytes: Vec<u8> = {
         let mut buf = vec![0; 64 + returned.len() * Segment::WIRE_LEN];
-        let header = Header::new(Xid(7), Credits(1), Proc::NoMsg);
-        let stage = Encoder::new(&mut buf, &header).and_then(|e| e.end_reads());
+        let opening = opening(Xid(7), Credits(1), Proc::NoMsg);
+        let stage = Encoder::new(&mut buf, &opening).and_then(|e| e.end_reads());
         let stage = stage.and_then(|e| e.end_writes()).expect("room");
         let len = stage.reply_chunk(returned.iter().copied()).expect("room");
         buf.truncate(len);
@@ -268,14 +270,14 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
     };
     let expected = match header.proc {
         3 | 4 => Answer::Drop,
-        _ if data.len() < MIN_LEN => Answer::Drop,
-        _ if header.version != Version::ONE => Answer::ErrVers,
-        _ => Answer::ErrChunk,
+        _ if data.len() < 28 => Answer::Drop,
+        _ if header.version != 1 => Answer::Report(ErrorBody::Version { low: 1, high: 1 }),
+        _ => Answer::Report(ErrorBody::Chunk),
     };
-    let may_be_call = answer == Answer::ErrChunk && matches!(header.proc, 0 | 1);
+    let may_be_call = answer == Answer::Report(ErrorBody::Chunk) && matches!(header.proc, 0 | 1);
     assert_eq!(rejected.may_be_call(), may_be_call);
     // RDMA_DONE of another version is no RDMA_DONE.
-    if (header.proc, header.version == Version::ONE) != (3, false) {
+    if (header.proc, header.version == 1) != (3, false) {
         assert_eq!(answer, expected, "{rejected:?}");
     }
 }
@@ -283,27 +285,35 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
 /// A good header is the only way to write what it says: written again, it is the same.
 fn check_message(data: &[u8], message: &Message<'_>) {
     assert!(message.header_len <= data.len());
-    assert_eq!(message.header.version, Version::ONE);
-    if let Body::Msg { payload, .. } = message.body {
-        assert_eq!(payload, &data[message.header_len..]);
-    }
-    if let Body::Error(_) = message.body {
-        assert_eq!(message.direction(), Direction::Reply);
+    if let Body::Error(body) = message.body {
+        let of_any_version = matches!(body, ErrorBody::Version { .. });
+        assert!(message.header.version == 1 || of_any_version);
+        assert_eq!(message.direction, Some(Direction::Reply));
         return;
     }
+    assert_eq!(message.header.version, 1);
+    if let Some(payload) = message.payload() {
+        assert_eq!(payload, &data[message.header_len..]);
+    }
     let lists = message.lists();
+    let proc = Proc::from_wire(message.header.proc).expect("a procedure");
+    let opening = opening(message.header.xid, message.header.credits, proc);
     let mut buf = vec![0; data.len()];
-    let len = encode_lists(&mut buf, &message.header, &lists).expect("room");
+    let len = encode_lists(&mut buf, &opening, &lists).expect("room");
     assert_eq!(len, message.header_len);
     assert_eq!(buf[..len], data[..len]);
     for room in 0..len.min(256) {
-        let short = encode_lists(&mut buf[..room], &message.header, &lists);
+        let short = encode_lists(&mut buf[..room], &opening, &lists);
         assert_eq!(short, Err(EncodeError::NoSpace));
     }
 }
 
-fn encode_lists(buf: &mut [u8], header: &Header, lists: &Lists<'_>) -> Result<usize, EncodeError> {
-    let mut stage = Encoder::new(buf, header)?;
+fn encode_lists(
+    buf: &mut [u8],
+    opening: &Opening,
+    lists: &Lists<'_>,
+) -> Result<usize, EncodeError> {
+    let mut stage = Encoder::new(buf, opening)?;
     for read in lists.read.iter() {
         stage.read_segment(read)?;
     }
@@ -319,8 +329,8 @@ fn encode_lists(buf: &mut [u8], header: &Header, lists: &Lists<'_>) -> Result<us
 }
 
 fn check_error_body(header: &Header, body: ErrorBody) {
-    let mut buf = [0; MIN_LEN];
-    let len = encode_error(&mut buf, header.xid, header.version, header.credits, body);
+    let mut buf = [0; 28];
+    let len = encode_error(&mut buf, header, header.credits, body);
     let again = decode(&buf[..len.expect("room")], &CLIENT).expect("an error report");
     assert_eq!(again.header, *header);
     match again.body {
@@ -329,8 +339,8 @@ fn check_error_body(header: &Header, body: ErrorBody) {
     }
 }
 
-fn check_invalidate(lists: &Lists<'_>) {
-    let used = lists.segments().filter(|s| s.length != 0);
+fn check_invalidate(message: &Message<'_>) {
+    let used = segments(&message.lists()).filter(|s| s.length != 0);
     let mut handles: Vec<_> = used.map(|s| s.handle.0).collect();
     handles.sort_unstable();
     handles.dedup();
@@ -338,7 +348,7 @@ fn check_invalidate(lists: &Lists<'_>) {
         [one] => Some(Handle(one)),
         _ => None,
     };
-    assert_eq!(handle_to_invalidate(lists), expected);
+    assert_eq!(message.invalidate, expected);
 }
 
 /// Answers a Call; the Requester must find what was written. `write` and `reply` are cut to
@@ -348,30 +358,29 @@ fn check_reply(message: &Message<'_>, write: u32, reply: Option<u32>) {
     let cut = |chunk: &WriteChunk<'_>, octets: u32| u64::from(octets).min(chunk.capacity()) as u32;
     let written: Vec<u32> = lists.write.iter().map(|c| cut(&c, write)).collect();
     let reply = lists.reply.as_ref().and_then(|c| reply.map(|n| cut(c, n)));
-    let mut buf = vec![0; lists.reply_header_len() + 8];
-    let xid = message.header.xid;
+    let mut buf = vec![0; lists.reply_header_len(message.version) + 8];
     let credits = Credits(3);
     let len = encode_reply(
         &mut buf,
-        xid,
+        message,
         credits,
         &lists,
         written.iter().copied(),
         reply,
     );
     let len = len.expect("cut to fit");
-    assert_eq!(len, lists.reply_header_len());
+    assert_eq!(len, lists.reply_header_len(message.version));
     let limits = ListLimits {
         segments: SERVER.segments,
         read_octets: 0,
     };
     let answer = decode(&buf[..len], &limits);
-    if lists.write.is_empty() && lists.reply.is_none() {
+    if lists.write.iter().next().is_none() && lists.reply.is_none() {
         // A header without chunks and without a Payload stream is too little for RDMA_NOMSG.
         return;
     }
     let answer = answer.expect("our own Reply");
-    assert_eq!(answer.header.xid, xid);
+    assert_eq!(answer.header.xid, message.header.xid);
     assert!(answer.lists().read.is_empty());
     for ((back, offered), octets) in answer
         .lists()
@@ -389,7 +398,7 @@ fn check_reply(message: &Message<'_>, write: u32, reply: Option<u32>) {
         assert_eq!(reply::check_chunk(&back, offered.iter()), Ok(octets));
         let too_long = u32::try_from(offered.capacity() + 1);
         if let Ok(too_long) = too_long {
-            let error = encode_reply(&mut buf, xid, credits, &lists, [], Some(too_long));
+            let error = encode_reply(&mut buf, message, credits, &lists, [], Some(too_long));
             assert_eq!(error, Err(EncodeError::TooLong));
         }
     }
@@ -407,11 +416,11 @@ fn check_outcome(
         Ok(reply::Outcome::Inline { payload, written }) => {
             assert!(u64::from(written) <= capacity(write));
             assert!(lists.reply.map_or(0, |c| c.capacity()) == 0);
-            assert!(matches!(message.body, Body::Msg { payload: p, .. } if p == payload));
+            assert_eq!(message.payload(), Some(payload));
         }
         Ok(reply::Outcome::ReplyChunk { written }) => {
             assert!(written != 0 && u64::from(written) <= capacity(reply));
-            assert!(matches!(message.body, Body::NoMsg { .. }));
+            assert!(matches!(message.body, Body::NoMsg));
         }
         Ok(reply::Outcome::Failed(_)) => assert!(matches!(message.body, Body::Error(_))),
         Err(_) => assert!(!matches!(message.body, Body::Error(_))),

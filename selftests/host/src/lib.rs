@@ -29,6 +29,7 @@ mod svc {
 }
 
 pub mod checks;
+mod decoded;
 pub mod vectors;
 
 #[cfg(test)]

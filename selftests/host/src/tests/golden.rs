@@ -2,6 +2,12 @@
 
 //! The vectors, both ways: what they decode to, and that encoding gives the same octets.
 
+use crate::decoded::{
+    decode,
+    opening,
+    segments,
+    Message, //
+};
 use crate::vectors::{
     self,
     Vector, //
@@ -16,28 +22,19 @@ use crate::xdr::encode::{
     encode_reply,
     Encoder, //
 };
+use crate::xdr::error::ErrorBody;
 use crate::xdr::header::{
     Header,
     Proc, //
 };
-use crate::xdr::inv::handle_to_invalidate;
-use crate::xdr::message::{
-    decode,
-    Body,
-    Direction,
-    ErrorBody,
-    Message, //
-};
+use crate::xdr::message::Direction;
 use crate::xdr::pcl::{
     Piece,
     ReadChunk,
     ReadChunks, //
 };
 use crate::xdr::private::Private;
-use crate::xdr::reply::{
-    self,
-    Outcome, //
-};
+use crate::xdr::reply::Outcome;
 use crate::xdr::segment::{
     ReadSegment,
     Segment, //
@@ -48,7 +45,6 @@ use crate::xdr::units::{
     InlineSize,
     Offset,
     Position,
-    Version,
     Xid, //
 };
 
@@ -73,19 +69,24 @@ fn read(position: u32, handle: u32, length: u32, offset: u64) -> ReadSegment {
     }
 }
 
+fn header(xid: u32, version: u32, credits: u32, proc: Proc) -> Header {
+    Header {
+        xid: Xid(xid),
+        version,
+        credits: Credits(credits),
+        proc: proc.to_wire(),
+    }
+}
+
 /// Decodes a vector that must be good; checks its fixed words.
 fn good<'a>(bytes: &'a [u8], xid: u32, credits: u32, proc: Proc) -> Message<'a> {
     let message = decode(bytes, &ANY).expect("a good vector");
-    let header = Header::new(Xid(xid), Credits(credits), proc);
-    assert_eq!(message.header, header);
+    assert_eq!(message.header, header(xid, 1, credits, proc));
     message
 }
 
 fn payload<'a>(message: &Message<'a>) -> &'a [u8] {
-    match message.body {
-        Body::Msg { payload, .. } => payload,
-        _ => panic!("no inline payload"),
-    }
+    message.payload().expect("an inline payload")
 }
 
 /// Encodes into a buffer, checks that the octets are those of the vector's first words.
@@ -98,30 +99,29 @@ fn encodes_to(vector: &Vector, encode: impl FnOnce(&mut [u8]) -> usize) {
 
 #[test]
 fn inline_call_and_reply() {
-    let bytes = vectors::INLINE_CALL.bytes();
-    let message = good(&bytes, 0x1122_3344, 128, Proc::Msg);
-    assert_eq!(message.header_len, 28);
-    assert!(message.lists().is_empty());
-    assert_eq!(payload(&message).len(), 40);
-    assert_eq!(message.direction(), Direction::Call);
-    assert_eq!(handle_to_invalidate(&message.lists()), None);
+    let call_bytes = vectors::INLINE_CALL.bytes();
+    let call = good(&call_bytes, 0x1122_3344, 128, Proc::Msg);
+    assert_eq!(call.header_len, 28);
+    assert!(call.has_no_chunks());
+    assert_eq!(payload(&call).len(), 40);
+    assert_eq!(call.direction, Some(Direction::Call));
+    assert_eq!(call.invalidate, None);
     encodes_to(&vectors::INLINE_CALL, |buf| {
-        let header = Header::new(Xid(0x1122_3344), Credits(128), Proc::Msg);
-        encode_plain(buf, &header).unwrap()
+        let opening = opening(Xid(0x1122_3344), Credits(128), Proc::Msg);
+        encode_plain(buf, &opening).unwrap()
     });
 
     let bytes = vectors::INLINE_REPLY.bytes();
     let message = good(&bytes, 0x1122_3344, 64, Proc::Msg);
-    assert_eq!(message.direction(), Direction::Reply);
-    let outcome = reply::check(&message, [], []);
+    assert_eq!(message.direction, Some(Direction::Reply));
+    let outcome = message.check([], []);
     let expected = Outcome::Inline {
         payload: &bytes[28..],
         written: 0,
     };
     assert_eq!(outcome, Ok(expected));
     encodes_to(&vectors::INLINE_REPLY, |buf| {
-        let (xid, credits) = (Xid(0x1122_3344), Credits(64));
-        encode_reply(buf, xid, credits, &Lists::default(), [], None).unwrap()
+        encode_reply(buf, &call, Credits(64), &Lists::default(), [], None).unwrap()
     });
 }
 
@@ -131,14 +131,14 @@ fn read_chunk() {
     let message = good(&bytes, 0xa1, 32, Proc::Msg);
     assert_eq!(message.header_len, 28 + 2 * 24);
     assert_eq!(payload(&message).len(), 96);
-    assert_eq!(message.direction(), Direction::Call);
+    assert_eq!(message.direction, Some(Direction::Call));
     let segments = [
         read(96, 0x1001, 3, 0xa1_0000_0000),
         read(96, 0x1002, 2, 0xa1_0000_1000),
     ];
     let lists = message.lists();
     assert!(lists.read.iter().eq(segments));
-    assert_eq!(handle_to_invalidate(&lists), None);
+    assert_eq!(message.invalidate, None);
 
     let chunks = ReadChunks::parse(&lists.read, Some(96), 104).expect("it fits");
     assert_eq!(chunks.stream_len(), 104);
@@ -156,8 +156,8 @@ fn read_chunk() {
     assert!(ReadChunks::parse(&lists.read, Some(96), 103).is_err());
 
     encodes_to(&vectors::READ_CHUNK_CALL, |buf| {
-        let header = Header::new(Xid(0xa1), Credits(32), Proc::Msg);
-        let mut encoder = Encoder::new(buf, &header).unwrap();
+        let opening = opening(Xid(0xa1), Credits(32), Proc::Msg);
+        let mut encoder = Encoder::new(buf, &opening).unwrap();
         for segment in segments {
             encoder.read_segment(segment).unwrap();
         }
@@ -196,7 +196,7 @@ fn position_zero() {
     let bytes = vectors::POSITION_ZERO_CALL.bytes();
     let message = good(&bytes, 0xc3, 16, Proc::NoMsg);
     assert_eq!(message.header_len, bytes.len());
-    assert_eq!(message.direction(), Direction::Call);
+    assert_eq!(message.direction, Some(Direction::Call));
     let lists = message.lists();
     let chunks = ReadChunks::parse(&lists.read, None, 5000).expect("it fits");
     let call = ReadChunk {
@@ -231,16 +231,16 @@ fn write_chunk() {
     assert_eq!(lists.write.iter().count(), 1);
     assert!(chunk.iter().eq(offered));
     assert_eq!(chunk.capacity(), 5096);
-    assert_eq!(lists.reply_header_len(), 28 + 8 + 32);
+    assert_eq!(lists.reply_header_len(call.version), 28 + 8 + 32);
     encodes_to(&vectors::WRITE_CHUNK_CALL, |buf| {
-        let header = Header::new(Xid(0xd4), Credits(128), Proc::Msg);
-        let encoder = Encoder::new(buf, &header).unwrap();
+        let opening = opening(Xid(0xd4), Credits(128), Proc::Msg);
+        let encoder = Encoder::new(buf, &opening).unwrap();
         let mut encoder = encoder.end_reads().unwrap();
         assert_eq!(encoder.write_chunk(offered), Ok(()));
         encoder.end_writes().unwrap().no_reply_chunk().unwrap()
     });
     encodes_to(&vectors::WRITE_CHUNK_REPLY, |buf| {
-        encode_reply(buf, Xid(0xd4), Credits(128), &lists, [4100], None).unwrap()
+        encode_reply(buf, &call, Credits(128), &lists, [4100], None).unwrap()
     });
 
     let bytes = vectors::WRITE_CHUNK_REPLY.bytes();
@@ -249,7 +249,7 @@ fn write_chunk() {
         payload: &bytes[68..],
         written: 4100,
     };
-    assert_eq!(reply::check(&message, offered, []), Ok(expected));
+    assert_eq!(message.check(offered, []), Ok(expected));
 }
 
 #[test]
@@ -259,24 +259,24 @@ fn reply_chunk() {
     let offered = [segment(0x5001, 8192, 0xe5_0000_0040)];
     let lists = call.lists();
     assert!(lists.reply.expect("a chunk").iter().eq(offered));
-    assert_eq!(handle_to_invalidate(&lists), Some(Handle(0x5001)));
+    assert_eq!(call.invalidate, Some(Handle(0x5001)));
     encodes_to(&vectors::REPLY_CHUNK_CALL, |buf| {
-        let header = Header::new(Xid(0xe5), Credits(128), Proc::Msg);
-        let encoder = Encoder::new(buf, &header).unwrap();
+        let opening = opening(Xid(0xe5), Credits(128), Proc::Msg);
+        let encoder = Encoder::new(buf, &opening).unwrap();
         let encoder = encoder.end_reads().unwrap().end_writes().unwrap();
         encoder.reply_chunk(offered).unwrap()
     });
     encodes_to(&vectors::REPLY_CHUNK_REPLY, |buf| {
-        encode_reply(buf, Xid(0xe5), Credits(128), &lists, [], Some(5000)).unwrap()
+        encode_reply(buf, &call, Credits(128), &lists, [], Some(5000)).unwrap()
     });
     encodes_to(&vectors::UNUSED_REPLY_CHUNK_REPLY, |buf| {
-        encode_reply(buf, Xid(0xe5), Credits(128), &lists, [], None).unwrap()
+        encode_reply(buf, &call, Credits(128), &lists, [], None).unwrap()
     });
 
     let bytes = vectors::REPLY_CHUNK_REPLY.bytes();
     let message = good(&bytes, 0xe5, 128, Proc::NoMsg);
-    assert_eq!(message.direction(), Direction::Reply);
-    let outcome = reply::check(&message, [], offered);
+    assert_eq!(message.direction, Some(Direction::Reply));
+    let outcome = message.check([], offered);
     assert_eq!(outcome, Ok(Outcome::ReplyChunk { written: 5000 }));
 
     let bytes = vectors::UNUSED_REPLY_CHUNK_REPLY.bytes();
@@ -285,7 +285,7 @@ fn reply_chunk() {
         payload: &bytes[48..],
         written: 0,
     };
-    assert_eq!(reply::check(&message, [], offered), Ok(expected));
+    assert_eq!(message.check([], offered), Ok(expected));
 }
 
 #[test]
@@ -299,11 +299,11 @@ fn all_lists() {
         vec![segment(0x6003, 256, 0x300), segment(0x6004, 256, 0x400)],
     ];
     assert_eq!(chunks, expected);
-    let handles: Vec<u32> = lists.segments().map(|s| s.handle.0).collect();
+    let handles: Vec<u32> = segments(&lists).map(|s| s.handle.0).collect();
     assert_eq!(handles, [0x6001, 0x6002, 0x6003, 0x6004, 0x6005]);
     encodes_to(&vectors::ALL_LISTS_CALL, |buf| {
-        let header = Header::new(Xid(0xf6), Credits(8), Proc::Msg);
-        let mut encoder = Encoder::new(buf, &header).unwrap();
+        let opening = opening(Xid(0xf6), Credits(8), Proc::Msg);
+        let mut encoder = Encoder::new(buf, &opening).unwrap();
         encoder.read_segment(read(12, 0x6001, 16, 0x100)).unwrap();
         let mut encoder = encoder.end_reads().unwrap();
         for chunk in expected {
@@ -318,35 +318,21 @@ fn all_lists() {
 fn error_reports() {
     let bytes = vectors::ERR_CHUNK.bytes();
     let message = good(&bytes, 0x107, 128, Proc::Error);
-    assert_eq!(
-        reply::check(&message, [], []),
-        Ok(Outcome::Failed(ErrorBody::Chunk))
-    );
-    assert_eq!(message.direction(), Direction::Reply);
+    assert_eq!(message.check([], []), Ok(Outcome::Failed(ErrorBody::Chunk)));
+    assert_eq!(message.direction, Some(Direction::Reply));
     encodes_to(&vectors::ERR_CHUNK, |buf| {
-        encode_error(
-            buf,
-            Xid(0x107),
-            Version::ONE,
-            Credits(128),
-            ErrorBody::Chunk,
-        )
-        .unwrap()
+        let call = header(0x107, 1, 7, Proc::Msg);
+        encode_error(buf, &call, Credits(128), ErrorBody::Chunk).unwrap()
     });
 
     let bytes = vectors::ERR_VERS_ONE.bytes();
     let message = good(&bytes, 0x118, 128, Proc::Error);
-    let body = ErrorBody::Version {
-        low: Version(2),
-        high: Version(3),
-    };
-    assert_eq!(reply::check(&message, [], []), Ok(Outcome::Failed(body)));
+    let body = ErrorBody::Version { low: 2, high: 3 };
+    assert_eq!(message.check([], []), Ok(Outcome::Failed(body)));
     encodes_to(&vectors::ERR_VERS, |buf| {
-        let body = ErrorBody::Version {
-            low: Version::ONE,
-            high: Version::ONE,
-        };
-        encode_error(buf, Xid(0x118), Version(2), Credits(128), body).unwrap()
+        let call = header(0x118, 2, 7, Proc::Msg);
+        let body = ErrorBody::Version { low: 1, high: 1 };
+        encode_error(buf, &call, Credits(128), body).unwrap()
     });
 }
 

@@ -3,6 +3,10 @@
 //! Malformed messages: each is refused for its own reason, and answered as RFC 8166 says.
 
 use super::golden::ANY;
+use crate::decoded::{
+    decode,
+    segments, //
+};
 use crate::vectors::{
     self,
     Vector, //
@@ -11,11 +15,15 @@ use crate::xdr::chunk::ListLimits;
 use crate::xdr::error::{
     Answer,
     DecodeError,
+    ErrorBody,
     Item, //
 };
-use crate::xdr::header::Proc;
+use crate::xdr::header::{
+    RESERVED_DONE,
+    RESERVED_MSGP, //
+};
 use crate::xdr::message::{
-    decode,
+    self,
     Body,
     Direction, //
 };
@@ -23,10 +31,15 @@ use crate::xdr::pcl::{
     ReadChunks,
     MAX_READ_CHUNKS, //
 };
-use crate::xdr::units::{
+use crate::xdr::units::Xid;
+use crate::xdr::version::{
     Version,
-    Xid, //
+    Versions, //
 };
+
+/// The answers of a Responder that speaks version 1.
+const ERR_VERS: Answer = Answer::Report(ErrorBody::Version { low: 1, high: 1 });
+const ERR_CHUNK: Answer = Answer::Report(ErrorBody::Chunk);
 
 /// The vector with some words replaced.
 fn with(vector: &Vector, words: &[(usize, u32)]) -> Vec<u8> {
@@ -46,7 +59,7 @@ fn refused(bytes: &[u8], limits: &ListLimits) -> (DecodeError, Answer) {
 
 #[track_caller]
 fn err_chunk(bytes: &[u8], error: DecodeError) {
-    assert_eq!(refused(bytes, &ANY), (error, Answer::ErrChunk));
+    assert_eq!(refused(bytes, &ANY), (error, ERR_CHUNK));
 }
 
 #[test]
@@ -67,18 +80,13 @@ fn truncated_at_every_octet() {
             if len < 28 || is_error {
                 assert_eq!(answer, Answer::Drop, "{} at {len}", vector.name);
             } else {
-                assert_eq!(answer, Answer::ErrChunk, "{} at {len}", vector.name);
+                assert_eq!(answer, ERR_CHUNK, "{} at {len}", vector.name);
             }
         }
         for len in whole.header_len..bytes.len() {
             let cut = decode(&bytes[..len], &ANY).expect("the header is whole");
             let known = len >= whole.header_len + 8;
-            assert_eq!(
-                cut.direction() != Direction::Unknown,
-                known,
-                "{}",
-                vector.name
-            );
+            assert_eq!(cut.direction.is_some(), known, "{}", vector.name);
         }
     }
 }
@@ -86,24 +94,21 @@ fn truncated_at_every_octet() {
 #[test]
 fn versions_and_procedures() {
     let version = |bytes: &[u8]| refused(bytes, &ANY);
-    let two = DecodeError::Version(Version(2));
-    assert_eq!(
-        version(&vectors::VERSION_TWO.bytes()),
-        (two, Answer::ErrVers)
-    );
+    let error = DecodeError::Version(Versions::only(Version::One));
+    assert_eq!(version(&vectors::VERSION_TWO.bytes()), (error, ERR_VERS));
     let zero = with(&vectors::INLINE_CALL, &[(1, 0)]);
-    let error = DecodeError::Version(Version(0));
-    assert_eq!(version(&zero), (error, Answer::ErrVers));
+    assert_eq!(version(&zero), (error, ERR_VERS));
     // The version is looked at before anything that depends on it.
     let both = with(&vectors::UNKNOWN_PROC, &[(1, 2), (4, 9)]);
-    assert_eq!(version(&both), (two, Answer::ErrVers));
+    assert_eq!(version(&both), (error, ERR_VERS));
     // No answer to an error report, or two peers would never stop.
-    assert_eq!(version(&vectors::ERR_VERS.bytes()), (two, Answer::Drop));
+    let report = with(&vectors::ERR_VERS, &[(4, 2)]);
+    assert_eq!(version(&report), (error, Answer::Drop));
 
-    err_chunk(&vectors::MSGP.bytes(), DecodeError::Reserved(Proc::Msgp));
+    err_chunk(&vectors::MSGP.bytes(), DecodeError::Reserved(RESERVED_MSGP));
     err_chunk(&vectors::UNKNOWN_PROC.bytes(), DecodeError::UnknownProc(5));
     let done = refused(&vectors::DONE.bytes(), &ANY);
-    assert_eq!(done, (DecodeError::Reserved(Proc::Done), Answer::Drop));
+    assert_eq!(done, (DecodeError::Reserved(RESERVED_DONE), Answer::Drop));
 }
 
 #[test]
@@ -133,7 +138,8 @@ fn what_a_requester_gives_up() {
     // Nothing better will come.
     assert_eq!(failed(&vectors::UNKNOWN_PROC.bytes()), Some(Xid(0x12b)));
     assert_eq!(failed(&vectors::VERSION_TWO.bytes()), Some(Xid(0x12c)));
-    assert_eq!(failed(&vectors::ERR_VERS.bytes()), Some(Xid(0x118)));
+    let report = with(&vectors::ERR_VERS, &[(4, 2)]);
+    assert_eq!(failed(&report), Some(Xid(0x118)));
     assert_eq!(
         failed(&vectors::WRITE_CHUNK_REPLY.bytes()[..40]),
         Some(Xid(0xd4))
@@ -170,13 +176,13 @@ fn segment_counts() {
     let limits = |segments| ListLimits { segments, ..ANY };
     assert!(decode(&bytes, &limits(5)).is_ok());
     for segments in 0..5 {
-        let expected = (DecodeError::TooManySegments, Answer::ErrChunk);
-        assert_eq!(refused(&bytes, &limits(segments)), expected);
+        let error = DecodeError::TooManySegments { max: segments };
+        assert_eq!(refused(&bytes, &limits(segments)), (error, ERR_CHUNK));
     }
     // The limit comes before the count is used for anything.
     let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(6, u32::MAX)]);
-    let expected = (DecodeError::TooManySegments, Answer::ErrChunk);
-    assert_eq!(refused(&bytes, &limits(1000)), expected);
+    let error = DecodeError::TooManySegments { max: 1000 };
+    assert_eq!(refused(&bytes, &limits(1000)), (error, ERR_CHUNK));
 }
 
 #[test]
@@ -192,7 +198,7 @@ fn lengths() {
     let octets = |read_octets| ListLimits { read_octets, ..ANY };
     let bytes = vectors::READ_CHUNK_CALL.bytes();
     assert!(decode(&bytes, &octets(5)).is_ok());
-    let expected = (DecodeError::TooLong, Answer::ErrChunk);
+    let expected = (DecodeError::TooLong, ERR_CHUNK);
     assert_eq!(refused(&bytes, &octets(4)), expected);
     // The sum does not wrap.
     let bytes = with(&vectors::READ_CHUNK_CALL, &[(7, u32::MAX), (13, 2)]);
@@ -267,25 +273,23 @@ fn too_many_chunks() {
         call(most).map(|chunks| chunks.chunks().len()),
         Ok(MAX_READ_CHUNKS)
     );
-    assert_eq!(call(most + 1), Err(DecodeError::TooManyChunks));
+    let error = DecodeError::TooManyReadChunks { max: most };
+    assert_eq!(call(most + 1), Err(error));
 }
 
 #[test]
 fn directions() {
-    let direction = |bytes: &[u8]| decode(bytes, &ANY).expect("a good header").direction();
+    let direction = |bytes: &[u8]| decode(bytes, &ANY).expect("a good header").direction;
     let call = &vectors::INLINE_CALL;
-    assert_eq!(
-        direction(&with(call, &[(7, 0x1122_3345)])),
-        Direction::Unknown
-    );
-    assert_eq!(direction(&with(call, &[(8, 2)])), Direction::Unknown);
-    assert_eq!(direction(&with(call, &[(8, 1)])), Direction::Reply);
+    assert_eq!(direction(&with(call, &[(7, 0x1122_3345)])), None);
+    assert_eq!(direction(&with(call, &[(8, 2)])), None);
+    assert_eq!(direction(&with(call, &[(8, 1)])), Some(Direction::Reply));
     // A reverse-direction Call with the XID of a Call that waits is still a Call.
     let bytes = with(&vectors::WRITE_CHUNK_REPLY, &[(18, 0)]);
-    assert_eq!(direction(&bytes), Direction::Call);
+    assert_eq!(direction(&bytes), Some(Direction::Call));
     // RDMA_NOMSG with a Read list that does not hold the Payload stream is neither.
     let bytes = with(&vectors::READ_CHUNK_CALL, &[(3, 1)]);
-    assert_eq!(direction(&bytes), Direction::Unknown);
+    assert_eq!(direction(&bytes), None);
 }
 
 #[test]
@@ -314,5 +318,43 @@ fn only_a_reply_grants_credits() {
         with(&vectors::READ_CHUNK_CALL, &[(3, 1)]),
     ] {
         assert_eq!(grant(&bytes), None);
+    }
+}
+
+/// A Responder that does not know the version of the Call may put any version into its report.
+#[test]
+fn version_reports_of_any_version() {
+    for version in [0, 1, 2, 3, u32::MAX] {
+        let bytes = with(&vectors::ERR_VERS, &[(1, version)]);
+        let message = decode(&bytes, &ANY).expect("an error report");
+        assert_eq!(message.header.version, version);
+        let body = ErrorBody::Version { low: 1, high: 1 };
+        assert_eq!(message.body, Body::Error(body));
+        assert_eq!(message.direction, Some(Direction::Reply));
+        assert_eq!(message.grant(), None);
+        for len in 0..bytes.len() {
+            assert_eq!(refused(&bytes[..len], &ANY).1, Answer::Drop);
+        }
+    }
+}
+
+/// What was parsed is never applied to other octets by mistake without a result.
+#[test]
+fn lists_of_other_octets() {
+    for vector in vectors::MESSAGES {
+        let bytes = vector.bytes();
+        let Ok(message) = message::decode(&bytes, &ANY, Versions::only(Version::One)) else {
+            continue;
+        };
+        for len in 0..bytes.len() {
+            let lists = message.lists(&bytes[..len]);
+            let all = segments(&message.lists(&bytes)).count();
+            assert!(segments(&lists).count() <= all, "{}", vector.name);
+        }
+        for fill in [0, 1, 0xff] {
+            let other = vec![fill; bytes.len()];
+            let segments = segments(&message.lists(&other)).count();
+            assert!(segments <= bytes.len() / 16, "{}", vector.name);
+        }
     }
 }

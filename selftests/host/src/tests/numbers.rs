@@ -3,7 +3,6 @@
 //! Roundup, credits, sizes in private data, bounded reading and writing.
 
 use crate::vectors;
-use crate::xdr::credits::usable_grant;
 use crate::xdr::cursor::{
     Reader,
     Writer, //
@@ -13,7 +12,11 @@ use crate::xdr::error::{
     EncodeError,
     Item, //
 };
-use crate::xdr::header::Proc;
+use crate::xdr::header::{
+    Proc,
+    RESERVED_DONE,
+    RESERVED_MSGP, //
+};
 use crate::xdr::private::Private;
 use crate::xdr::units::{
     host_len,
@@ -22,6 +25,10 @@ use crate::xdr::units::{
     wire_len,
     Credits,
     InlineSize, //
+};
+use crate::xdr::version::{
+    Version,
+    Versions, //
 };
 
 #[test]
@@ -40,19 +47,37 @@ fn roundup() {
 
 #[test]
 fn procedures() {
-    for (number, proc) in [Proc::Msg, Proc::NoMsg, Proc::Msgp, Proc::Done, Proc::Error]
-        .into_iter()
-        .enumerate()
-    {
-        assert_eq!(proc.to_wire() as usize, number);
-        assert_eq!(Proc::from_wire(number as u32), Ok(proc));
+    for (number, proc) in [(0, Proc::Msg), (1, Proc::NoMsg), (4, Proc::Error)] {
+        assert_eq!(proc.to_wire(), number);
+        assert_eq!(Proc::from_wire(number), Some(proc));
     }
-    assert_eq!(Proc::from_wire(5), Err(DecodeError::UnknownProc(5)));
+    for number in [RESERVED_MSGP, RESERVED_DONE, 5, u32::MAX] {
+        assert_eq!(Proc::from_wire(number), None);
+    }
+}
+
+#[test]
+fn versions() {
+    for (number, version, least, inline) in
+        [(1, Version::One, 28, 1024), (2, Version::Two, 36, 4096)]
+    {
+        assert_eq!(version.word(), number);
+        assert_eq!(Version::from_word(number), Some(version));
+        assert_eq!(version.least_header(), least);
+        assert_eq!(version.default_inline(), InlineSize(inline));
+        let only = Versions::only(version);
+        for word in [0, 1, 2, 3, u32::MAX] {
+            let expected = (word == number).then_some(version);
+            assert_eq!(only.find(word), expected);
+        }
+    }
+    assert_eq!(Version::from_word(0), None);
+    assert_eq!(Version::from_word(3), None);
 }
 
 #[test]
 fn grants() {
-    let usable = |wire, asked| usable_grant(Credits(wire), Credits(asked)).0;
+    let usable = |wire, asked| Credits(wire).usable(Credits(asked)).0;
     assert_eq!(usable(0, 128), 1);
     assert_eq!(usable(1, 128), 1);
     assert_eq!(usable(127, 128), 127);
@@ -106,17 +131,19 @@ fn private_strangers() {
 fn cursors() {
     let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
     let mut r = Reader::new(&bytes);
-    let start = r;
     assert_eq!(r.u32(Item::Segment), Ok(0x0102_0304));
-    assert_eq!(r.u64(Item::Segment), Ok(0x0506_0708_090a_0b0c));
-    assert_eq!(r.since(&start), &bytes[..12]);
-    assert_eq!(start.since(&r), &[] as &[u8]);
+    assert_eq!(r.array(Item::Segment), Ok(&[5, 6, 7, 8, 9, 10, 11, 12]));
+    assert_eq!(r.at(), 12);
+    assert_eq!(r.since(4).of(&bytes), &bytes[4..12]);
+    assert!(r.since(12).is_empty());
+    // A span of a longer message is nothing in a shorter one.
+    assert_eq!(r.since(4).of(&bytes[..11]), &[] as &[u8]);
     assert_eq!(
         r.u32(Item::Segment),
         Err(DecodeError::Truncated(Item::Segment))
     );
     assert_eq!(
-        r.u64(Item::ErrorBody),
+        r.array::<8>(Item::ErrorBody),
         Err(DecodeError::Truncated(Item::ErrorBody))
     );
     assert_eq!(

@@ -7,12 +7,12 @@ use super::golden::{
     ANY, //
 };
 use super::mutation::Random;
-use crate::xdr::encode::Encoder;
-use crate::xdr::header::{
-    Header,
-    Proc, //
+use crate::decoded::{
+    decode,
+    opening, //
 };
-use crate::xdr::message::decode;
+use crate::xdr::encode::Encoder;
+use crate::xdr::header::Proc;
 use crate::xdr::plan::{
     choose,
     choose_response,
@@ -32,8 +32,10 @@ use crate::xdr::units::{
     Position,
     Xid, //
 };
+use crate::xdr::version::Version;
 
 const LIMITS: Thresholds = Thresholds {
+    version: Version::One,
     send: InlineSize(4096),
     receive: InlineSize(4096),
     segments: 3,
@@ -281,8 +283,8 @@ fn planned_headers_are_long_enough() {
                 ReplyMode::ReplyChunk,
             ] {
                 let mut buf = [0; 1024];
-                let header = Header::new(Xid(1), Credits(1), Proc::Msg);
-                let mut e = Encoder::new(&mut buf, &header).unwrap();
+                let opening = opening(Xid(1), Credits(1), Proc::Msg);
+                let mut e = Encoder::new(&mut buf, &opening).unwrap();
                 if matches!(call, CallMode::ReadChunk { .. } | CallMode::PositionZero) {
                     for segment in all.clone() {
                         let position = Position(64);
@@ -314,6 +316,7 @@ fn no_choice_exceeds_a_threshold() {
     };
     for _ in 0..200_000 {
         let limits = Thresholds {
+            version: Version::One,
             send: InlineSize(1024 << random.below(7)),
             receive: InlineSize(1024 << random.below(7)),
             segments: 1 + random.below(16) as u32,
@@ -366,14 +369,14 @@ fn no_choice_exceeds_a_threshold() {
 #[test]
 fn responses() {
     let mut buf = [0; 256];
-    let e = Encoder::new(&mut buf, &Header::new(Xid(1), Credits(1), Proc::Msg)).unwrap();
+    let e = Encoder::new(&mut buf, &opening(Xid(1), Credits(1), Proc::Msg)).unwrap();
     let e = e.end_reads().unwrap().end_writes().unwrap();
     let len = e
         .reply_chunk([segment(1, 5000, 0), segment(2, 3, 0)])
         .unwrap();
     let message = decode(&buf[..len], &ANY).unwrap();
     let lists = message.lists();
-    let header = lists.reply_header_len();
+    let header = lists.reply_header_len(message.version);
     assert_eq!(header, 28 + 4 + 32);
     let send = InlineSize(1024);
     let offered = |message| choose_response(send, header, message, lists.reply.as_ref());

@@ -6,6 +6,10 @@ use super::golden::{
     segment,
     ANY, //
 };
+use crate::decoded::{
+    decode,
+    opening, //
+};
 use crate::xdr::chunk::Lists;
 use crate::xdr::encode::{
     encode_plain,
@@ -16,15 +20,8 @@ use crate::xdr::error::{
     DecodeError,
     EncodeError, //
 };
-use crate::xdr::header::{
-    Header,
-    Proc, //
-};
-use crate::xdr::message::decode;
-use crate::xdr::reply::{
-    check,
-    Outcome, //
-};
+use crate::xdr::header::Proc;
+use crate::xdr::reply::Outcome;
 use crate::xdr::segment::{
     ReadSegment,
     Segment, //
@@ -40,7 +37,7 @@ const XID: Xid = Xid(0x42);
 /// A header with these lists.
 fn message(proc: Proc, read: bool, writes: &[&[Segment]], reply: &[Segment]) -> Vec<u8> {
     let mut buf = vec![0; 1024];
-    let mut stage = Encoder::new(&mut buf, &Header::new(XID, Credits(1), proc)).unwrap();
+    let mut stage = Encoder::new(&mut buf, &opening(XID, Credits(1), proc)).unwrap();
     if read {
         let position = Position(64);
         let segment = segment(1, 1, 1);
@@ -64,14 +61,14 @@ fn message(proc: Proc, read: bool, writes: &[&[Segment]], reply: &[Segment]) -> 
 #[track_caller]
 fn refused(bytes: &[u8], write: &[Segment], reply: &[Segment], error: DecodeError) {
     let message = decode(bytes, &ANY).expect("a good header");
-    let outcome = check(&message, write.iter().copied(), reply.iter().copied());
+    let outcome = message.check(write.iter().copied(), reply.iter().copied());
     assert_eq!(outcome, Err(error));
 }
 
 #[track_caller]
 fn written(bytes: &[u8], write: &[Segment], reply: &[Segment]) -> u32 {
     let message = decode(bytes, &ANY).expect("a good header");
-    match check(&message, write.iter().copied(), reply.iter().copied()) {
+    match message.check(write.iter().copied(), reply.iter().copied()) {
         Ok(Outcome::Inline { written, .. } | Outcome::ReplyChunk { written }) => written,
         other => panic!("{other:?}"),
     }
@@ -202,19 +199,19 @@ fn what_a_responder_cannot_say() {
     let mut buf = [0; 256];
     let mut reply = |written: &[u32], octets| {
         let written = written.iter().copied();
-        encode_reply(&mut buf, XID, Credits(1), &lists, written, octets)
+        encode_reply(&mut buf, &call, Credits(1), &lists, written, octets)
     };
     assert_eq!(reply(&[100], None), Ok(52));
     assert_eq!(reply(&[100, 0], None), Ok(52));
     assert_eq!(reply(&[101], None), Err(EncodeError::TooLong));
     assert_eq!(reply(&[100, 1], None), Err(EncodeError::Mismatch));
     assert_eq!(reply(&[], Some(8)), Err(EncodeError::Mismatch));
-    let header = Header::new(XID, Credits(1), Proc::Msg);
+    let opening = opening(XID, Credits(1), Proc::Msg);
     assert_eq!(
-        encode_plain(&mut buf[..27], &header),
+        encode_plain(&mut buf[..27], &opening),
         Err(EncodeError::NoSpace)
     );
-    let stage = Encoder::new(&mut buf, &header).and_then(|e| e.end_reads());
+    let stage = Encoder::new(&mut buf, &opening).and_then(|e| e.end_reads());
     let empty = stage.and_then(|mut e| e.write_chunk([]));
     assert_eq!(empty, Err(EncodeError::SegmentCount));
 }

@@ -4,12 +4,12 @@
 
 use super::golden::ANY;
 use super::mutation::Random;
-use crate::xdr::encode::Encoder;
-use crate::xdr::header::{
-    Header,
-    Proc, //
+use crate::decoded::{
+    decode,
+    opening, //
 };
-use crate::xdr::message::decode;
+use crate::xdr::encode::Encoder;
+use crate::xdr::header::Proc;
 use crate::xdr::pcl::{
     Piece,
     ReadChunks, //
@@ -95,7 +95,7 @@ fn rebuild(reduced: &Reduced, long: bool, random: &mut Random) -> Vec<u8> {
     }
     let proc = if long { Proc::NoMsg } else { Proc::Msg };
     let mut buf = vec![0; 64 + 24 * reads.len()];
-    let mut stage = Encoder::new(&mut buf, &Header::new(Xid(9), Credits(1), proc)).unwrap();
+    let mut stage = Encoder::new(&mut buf, &opening(Xid(9), Credits(1), proc)).unwrap();
     for read in &reads {
         stage.read_segment(*read).unwrap();
     }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A decoded message together with its octets, and openings of headers: what nearly every test
+//! needs.
+
+use std::ops::Deref;
+
+use crate::xdr::chunk::{
+    ListLimits,
+    Lists, //
+};
+use crate::xdr::encode::Opening;
+use crate::xdr::error::DecodeError;
+use crate::xdr::header::Proc;
+use crate::xdr::message::{
+    self,
+    Direction,
+    Parsed,
+    Rejected, //
+};
+use crate::xdr::reply::{
+    self,
+    Outcome, //
+};
+use crate::xdr::segment::Segment;
+use crate::xdr::units::{
+    Credits,
+    Xid, //
+};
+use crate::xdr::version::{
+    Version,
+    Versions, //
+};
+
+/// A message of version 1 that has been decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message<'a> {
+    parsed: Parsed,
+    bytes: &'a [u8],
+}
+
+/// Decodes a message on a connection that speaks version 1.
+pub(crate) fn decode<'a>(bytes: &'a [u8], limits: &ListLimits) -> Result<Message<'a>, Rejected> {
+    let parsed = message::decode(bytes, limits, Versions::only(Version::One))?;
+    Ok(Message { parsed, bytes })
+}
+
+impl Deref for Message<'_> {
+    type Target = Parsed;
+
+    fn deref(&self) -> &Parsed {
+        &self.parsed
+    }
+}
+
+impl<'a> Message<'a> {
+    pub(crate) fn lists(&self) -> Lists<'a> {
+        self.parsed.lists(self.bytes)
+    }
+
+    pub(crate) fn payload(&self) -> Option<&'a [u8]> {
+        self.parsed.payload(self.bytes)
+    }
+
+    /// The message as the Reply to a Call that offered these chunks.
+    pub(crate) fn check(
+        &self,
+        write: impl IntoIterator<Item = Segment>,
+        reply: impl IntoIterator<Item = Segment>,
+    ) -> Result<Outcome<'a>, DecodeError> {
+        reply::check(&self.parsed, self.bytes, write, reply)
+    }
+}
+
+/// Every segment of a header.
+pub(crate) fn segments<'a>(lists: &Lists<'a>) -> impl Iterator<Item = Segment> + 'a {
+    let reads = lists.read.iter().map(|item| item.segment);
+    let writes = lists.write.iter().flat_map(|chunk| chunk.iter());
+    let reply = lists.reply.into_iter().flat_map(|chunk| chunk.iter());
+    reads.chain(writes).chain(reply)
+}
+
+/// The opening of a Call of version 1.
+pub(crate) fn opening(xid: Xid, credits: Credits, proc: Proc) -> Opening {
+    Opening {
+        version: Version::One,
+        xid,
+        credits,
+        proc,
+        direction: Direction::Call,
+        invalidate: None,
+    }
+}

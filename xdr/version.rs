@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Versions of the protocol, and what depends on nothing but the version.
+//!
+//! A header carries its version as a word that may hold anything. [`Version`] is one that is
+//! implemented here, [`Versions`] what a receiver accepts at the moment.
+
+use super::units::{
+    InlineSize,
+    WORD, //
+};
+
+/// A version that is implemented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Version {
+    /// RFC 8166.
+    One,
+    /// draft-cel-nfsv4-rpcrdma-version-two-04.
+    Two,
+}
+
+impl Version {
+    /// The version with this number.
+    pub(crate) const fn from_word(word: u32) -> Option<Self> {
+        match word {
+            1 => Some(Version::One),
+            2 => Some(Version::Two),
+            _ => None,
+        }
+    }
+
+    /// The number of this version.
+    pub(crate) const fn word(self) -> u32 {
+        match self {
+            Version::One => 1,
+            Version::Two => 2,
+        }
+    }
+
+    /// Octets before the chunk lists: the four fixed words; in version 2 also the direction
+    /// and the handle to invalidate.
+    pub(crate) const fn lists_at(self) -> usize {
+        match self {
+            Version::One => 4 * WORD,
+            Version::Two => 6 * WORD,
+        }
+    }
+
+    /// Octets of the smallest header that can carry an RPC message: three empty lists.
+    pub(crate) const fn least_header(self) -> usize {
+        match self {
+            Version::One => 7 * WORD,
+            Version::Two => 9 * WORD,
+        }
+    }
+
+    /// What every peer can receive, as long as nothing else is known of it (RFC 8166, section
+    /// 3.3.3; version 2: section 2.3).
+    pub(crate) const fn default_inline(self) -> InlineSize {
+        match self {
+            Version::One => InlineSize(1024),
+            Version::Two => InlineSize(4096),
+        }
+    }
+}
+
+/// A range of versions, both ends included. It is never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Versions {
+    low: Version,
+    high: Version,
+}
+
+impl Versions {
+    /// Just one version.
+    pub(crate) const fn only(version: Version) -> Self {
+        Self {
+            low: version,
+            high: version,
+        }
+    }
+
+    /// The lowest version.
+    pub(crate) const fn low(self) -> Version {
+        self.low
+    }
+
+    /// The highest version.
+    pub(crate) const fn high(self) -> Version {
+        self.high
+    }
+
+    /// The version with the number `word`, if it is in the range.
+    pub(crate) fn find(self, word: u32) -> Option<Version> {
+        Version::from_word(word).filter(|version| (self.low..=self.high).contains(version))
+    }
+}
