@@ -5,14 +5,15 @@
 //! They come as plain RDMA_MSG, without chunks; Receives for them are posted beyond those of
 //! the forward direction. Their Replies use neither its credits nor its Sends.
 
-use core::ops::Range;
+use core::pin::Pin;
 
 use kernel::prelude::*;
 
 use super::{
-    engine::Engine,
+    conn::Conn,
     marshal::marshal_reverse,
-    xprt::ClntXprt,
+    sendctx::SendCtx,
+    transport::ClntXprt,
     REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
@@ -39,6 +40,7 @@ use crate::{
         encode::encode_error,
         error::ErrorBody,
         header::Header,
+        message::Parsed,
         units::Credits, //
     },
 };
@@ -46,24 +48,22 @@ use crate::{
 /// The shortest RPC Call there is: XID, direction, and what follows up to the procedure.
 const MIN_CALL: usize = 24;
 
-impl Engine {
-    /// Takes in a Call of the reverse direction, at `body` of `buffer`; `plain` is whether it
-    /// came without chunks.
+impl Conn {
+    /// Takes in a Call of the reverse direction, `parsed` from `buffer`.
     pub(super) fn reverse_call(
         &self,
         xprt: &Xprt<ClntXprt>,
-        qp: &Qp<Engine>,
-        header: &Header,
-        plain: bool,
-        body: Range<usize>,
+        qp: &Qp<Conn>,
+        parsed: &Parsed,
         buffer: RecvBox<()>,
     ) {
+        let header = &parsed.header;
         trace_xprtrdma_cb_call(Peer::of(xprt), header.xid.0);
-        if !plain {
+        if !parsed.has_no_chunks() {
             self.refuse(qp, header);
             return self.put_receive(buffer);
         }
-        match buffer.bytes().get(body) {
+        match parsed.payload(buffer.bytes()) {
             // If there are far more than the credits we granted, the Call is lost, and the
             // connection is not.
             Some(call) if call.len() >= MIN_CALL => {
@@ -77,8 +77,8 @@ impl Engine {
 
     /// Answers a Call that has chunks, which the reverse direction does not (RFC 8167, section
     /// 5.3), unless too many answers are under way.
-    pub(super) fn refuse(&self, qp: &Qp<Engine>, header: &Header) {
-        let Some(mut ctx) = self.take_send(true) else {
+    pub(super) fn refuse(&self, qp: &Qp<Conn>, header: &Header) {
+        let Some(mut ctx) = self.take_reverse_send() else {
             return;
         };
         let credits = Credits(REVERSE_REQUESTS);
@@ -96,8 +96,8 @@ impl Engine {
     ///
     /// `ENOBUFS` when too many are under way; `EMSGSIZE` when it is too long; `ENOTCONN` when
     /// the connection is broken.
-    pub(super) fn reverse_reply(&self, qp: &Qp<Engine>, rqst: &BcRqst<ClntXprt>) -> Result {
-        let mut ctx = self.take_send(true).ok_or_else(enobufs)?;
+    pub(super) fn reverse_reply(&self, qp: &Qp<Conn>, rqst: &BcRqst<ClntXprt>) -> Result {
+        let mut ctx = self.take_reverse_send().ok_or_else(enobufs)?;
         let threshold = self.agreed().send.0 as usize;
         let reply = rqst.reply();
         let marshalled =
@@ -109,12 +109,8 @@ impl Engine {
         self.post_reverse(qp, ctx)
     }
 
-    fn post_reverse(
-        &self,
-        qp: &Qp<Engine>,
-        ctx: core::pin::Pin<KBox<super::sendctx::SendCtx>>,
-    ) -> Result {
-        let posted = qp.post::<super::sendctx::SendCtx>(ctx, |ctx, chain| chain.send(ctx.sges()?));
+    fn post_reverse(&self, qp: &Qp<Conn>, ctx: Pin<KBox<SendCtx>>) -> Result {
+        let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.sges()?));
         posted.map_err(|failed| {
             self.put_send(failed.owner);
             enotconn()

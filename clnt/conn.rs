@@ -1,395 +1,407 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A connection: made step by step, ended in one order (RFC 8166, section 3; RFC 8797).
+//! What one connection works with: its limits, its pools, its Receives, its completed Sends.
 //!
-//! ```text
-//!   resolve address ─▶ resolve route ─▶ limits, PD, engine, QP, Receives, regions
-//!        ─▶ connect, with private data ─▶ agreed sizes ─▶ in use
-//!        ─▶ shutdown: disconnect, drain ─▶ dropped, field by field
-//! ```
-//!
-//! The connection manager's events only feed [`Fsm`] and wake whoever takes the steps, or have
-//! sunrpc close the transport.
+//! A [`Conn`] is the handler of the connection's QP. Everything in it belongs to that one
+//! connection and is dropped with it. Each pool has a lock of its own, which is never held over a
+//! call out of here; it is taken inside the lock of a request's chunks.
+
+use core::pin::Pin;
 
 use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
     new_spinlock,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
+        SetOnce,
         SpinLock, //
     },
-    time::msecs_to_jiffies, //
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
 };
 
 use super::{
-    engine::Engine,
-    state::{
-        Action,
-        Event,
-        Failure,
-        Fsm,
-        Step, //
-    },
-    tunables,
-    xprt::ClntXprt,
-    REVERSE_CALLS, //
+    invalidate::InvCtx,
+    mr_pool::MrPool,
+    sendctx::SendCtx,
+    transport::ClntXprt,
+    REVERSE_REQUESTS, //
 };
 use crate::{
     kapi::{
-        ext::wait::{
-            new_waitqueue,
-            WaitQueue, //
+        ext::{
+            completion::Done,
+            noio::NoIo,
+            work::{
+                cancel_delayed_sync,
+                xprtiod, //
+            }, //
         },
         rdma::{
-            client::{
-                Removal,
-                RemovalGuard, //
+            cq::{
+                Completion,
+                Wc,
+                WcError, //
             },
-            cm,
-            device::Device,
             pd::Pd,
-            qp::{
-                Qp,
-                QpConfig,
-                QpOwner, //
+            qp::Qp,
+            recv::{
+                RecvBox,
+                RecvPool, //
             }, //
         },
         sunrpc::{
-            addr::SockAddr,
-            errno::{
-                eaddrinuse,
-                econnaborted,
-                econnrefused,
-                ehostunreach,
-                enetunreach,
-                enotconn,
-                eproto, //
-            },
             link::XprtLink,
             xprt::Xprt, //
         },
         trace::{
-            trace_xprtrdma_inline_thresh,
+            trace_xprtrdma_createmrs,
+            trace_xprtrdma_post_recvs,
+            trace_xprtrdma_post_recvs_err,
+            trace_xprtrdma_wc_send,
             Peer, //
-        },
+        }, //
     },
     xdr::{
-        limits::{
-            ClientLimits,
-            DeviceLimits,
-            Refusal, //
-        },
+        limits::ClientLimits,
+        plan::Thresholds,
         private::Private,
-        units::InlineSize, //
+        units::Credits,
+        version::Version, //
     },
 };
 
-/// How long address and route may take to resolve, each.
-const RESOLVE_MS: u32 = 5_000;
-/// How long connecting may take. The connection manager gives up before.
-const CONNECT_MS: u32 = 120_000;
+/// Regions that a new connection starts with.
+const FIRST_MRS: usize = 16;
+/// Idle regions that a refill aims at.
+const REFILL_MRS: usize = 32;
+/// The pause before a refill that failed is tried again.
+const REFILL_PAUSE_MS: u32 = 250;
 
-/// Who hears of a connection's events.
+/// Numbers connections.
+static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
+
+type Pool<T> = KVec<Pin<KBox<T>>>;
+
+/// See the module's documentation.
 #[pin_data]
-struct Events {
-    #[pin]
-    fsm: SpinLock<Fsm>,
-    #[pin]
-    peer: SpinLock<Private>,
-    #[pin]
-    wait: WaitQueue,
+pub(super) struct Conn {
     link: XprtLink<ClntXprt>,
+    /// No other connection has the same.
+    number: u64,
+    limits: ClientLimits,
+    ours: Private,
+    /// What holds on this connection; set before the first Send.
+    agreed: SetOnce<Private>,
+    /// The grant of the last Reply.
+    credits: Atomic<u32>,
+    reported: Atomic<bool>,
+    #[pin]
+    receives: SpinLock<RecvPool<()>>,
+    #[pin]
+    sends: SpinLock<Pool<SendCtx>>,
+    #[pin]
+    reverse_sends: SpinLock<Pool<SendCtx>>,
+    #[pin]
+    invs: SpinLock<Pool<InvCtx>>,
+    /// Its memory regions.
+    #[pin]
+    pub(super) mrs: MrPool,
+    #[pin]
+    refill: DelayedWork<Conn>,
+    #[pin]
+    closed: Done,
+    pd: Arc<Pd>,
 }
 
-impl Events {
-    fn feed(&self, event: Event) {
-        let mut fsm = self.fsm.lock();
-        match fsm.event(event) {
-            Action::None => (),
-            Action::Wake => self.wait.wake_all(),
-            Action::Disconnect => self.force_disconnect(&fsm),
-        }
-    }
-
-    /// Has sunrpc close this connection, and no later one: that comes after it has been retired,
-    /// under the lock that the caller holds.
-    fn force_disconnect(&self, fsm: &Fsm) {
-        if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
-            xprt.force_disconnect();
-        }
-    }
-
-    /// Takes a step and waits for it.
-    fn step(&self, step: Step, ms: u32, start: impl FnOnce() -> Result) -> Result<(), Failed> {
-        self.fsm.lock().begin(step)?;
-        start().map_err(Failed::passing)?;
-        let limit = msecs_to_jiffies(ms);
-        let done = || self.fsm.lock().outcome();
-        if !self.wait.wait_timeout(limit, || done().is_some()) {
-            return Err(Failure::TimedOut.into());
-        }
-        Ok(done().unwrap_or(Err(Failure::TimedOut))?)
-    }
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Conn { self.refill }
 }
 
-impl cm::Handler for Events {
-    fn event(&self, event: cm::Event<'_>) {
-        let event = match event {
-            cm::Event::AddrResolved => Event::Done(Step::Address),
-            cm::Event::RouteResolved => Event::Done(Step::Route),
-            cm::Event::Established(info) => {
-                *self.peer.lock() = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
-                Event::Done(Step::Connect)
-            }
-            cm::Event::AddrError => Event::Down(Failure::Address),
-            cm::Event::RouteError => Event::Down(Failure::Route),
-            cm::Event::ConnectError => Event::Down(Failure::Connect),
-            cm::Event::Unreachable => Event::Down(Failure::Unreachable),
-            cm::Event::Rejected { reason, .. } => Event::Down(match reason {
-                REJECT_STALE => Failure::Stale,
-                _ => Failure::Refused,
+impl Conn {
+    /// Makes what a connection in `pd` works with, all its buffers included. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and what the device says.
+    pub(super) fn new(
+        link: XprtLink<ClntXprt>,
+        pd: Arc<Pd>,
+        limits: ClientLimits,
+        ours: Private,
+    ) -> Result<Arc<Self>> {
+        let requests = limits.requests as usize;
+        let (len, sges) = (ours.send.0 as usize, limits.send_sges as usize);
+        let sends = pool(requests, || SendCtx::new(&pd, len, sges, false))?;
+        let reverse = pool(REVERSE_REQUESTS as usize, || {
+            SendCtx::new(&pd, len, sges, true)
+        })?;
+        let invs = pool(requests, InvCtx::new)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                link,
+                number: NEXT_NUMBER.fetch_add(1, Relaxed),
+                limits,
+                ours,
+                agreed: SetOnce::new(),
+                credits: Atomic::new(1),
+                reported: Atomic::new(false),
+                receives <- new_spinlock!(RecvPool::new()),
+                sends <- new_spinlock!(sends),
+                reverse_sends <- new_spinlock!(reverse),
+                invs <- new_spinlock!(invs),
+                mrs <- MrPool::new(pd.clone(), limits),
+                refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
+                closed <- Done::new(),
+                pd,
             }),
-            cm::Event::Disconnected => Event::Down(Failure::Lost),
-            cm::Event::DeviceRemoval | cm::Event::AddrChange => Event::Down(Failure::DeviceGone),
-            cm::Event::TimewaitExit | cm::Event::Other => return,
+            GFP_KERNEL,
+        )
+    }
+
+    /// The number of the connection.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What the server is offered; the Receives have its size.
+    pub(super) fn offered(&self) -> &Private {
+        &self.ours
+    }
+
+    /// Sets what holds on this connection, before its first Send.
+    pub(super) fn agree(&self, peer: &Private) {
+        self.agreed.populate(self.ours.negotiate(peer));
+    }
+
+    /// What holds on this connection.
+    pub(super) fn agreed(&self) -> &Private {
+        self.agreed.as_ref().unwrap_or(&Private::DEFAULT)
+    }
+
+    /// What a message may be.
+    pub(super) fn thresholds(&self) -> Thresholds {
+        let agreed = self.agreed();
+        Thresholds {
+            version: Version::One,
+            send: agreed.send,
+            receive: agreed.receive,
+            segments: self.limits.segments,
+            send_sges: self.limits.send_sges,
+        }
+    }
+
+    /// The sizes of the connection.
+    pub(super) fn limits(&self) -> &ClientLimits {
+        &self.limits
+    }
+
+    /// The transport; `None` once it is being destroyed.
+    pub(super) fn xprt(&self) -> Option<impl core::ops::Deref<Target = Xprt<ClntXprt>> + '_> {
+        self.link.get()
+    }
+
+    /// The connection is broken: has the transport disconnected, once.
+    pub(super) fn lost(&self) {
+        if !self.reported.xchg(true, Relaxed) {
+            if let Some(xprt) = self.link.get() {
+                xprt.force_disconnect();
+            }
+        }
+    }
+
+    /// Notes that the connection is drained, and that the last regions can be dropped.
+    pub(super) fn set_closed(self: &Arc<Self>) {
+        cancel_delayed_sync(self);
+        self.closed.complete_all();
+    }
+
+    /// Waits until the connection is drained. Sleeps.
+    pub(super) fn wait_closed(&self) {
+        self.closed.wait();
+    }
+
+    /// Takes note of a grant; tells the transport if it is a new one.
+    pub(super) fn set_credits(&self, xprt: &Xprt<ClntXprt>, grant: Credits) {
+        if self.credits.load(Relaxed) != grant.0 {
+            self.credits.store(grant.0, Relaxed);
+            xprt.set_credits(grant.0);
+        }
+    }
+
+    /// Takes the buffers of a Send of the forward direction.
+    pub(super) fn take_send(&self) -> Option<Pin<KBox<SendCtx>>> {
+        self.sends.lock().pop()
+    }
+
+    /// Takes the buffers of a Send of the reverse direction.
+    pub(super) fn take_reverse_send(&self) -> Option<Pin<KBox<SendCtx>>> {
+        self.reverse_sends.lock().pop()
+    }
+
+    /// Whether there are buffers for a Send of the forward direction.
+    pub(super) fn has_send(&self) -> bool {
+        !self.sends.lock().is_empty()
+    }
+
+    /// Gives the buffers of a Send back.
+    pub(super) fn put_send(&self, ctx: Pin<KBox<SendCtx>>) {
+        let pool = if ctx.is_reverse() {
+            &self.reverse_sends
+        } else {
+            &self.sends
         };
-        self.feed(event);
-    }
-}
-
-/// The connection manager's number for "stale connection".
-const REJECT_STALE: i32 = 10;
-
-impl Removal for Events {
-    fn removed(&self) {
-        self.feed(Event::Down(Failure::DeviceGone));
-        // Whatever state it is in, the device waits for us.
-        self.force_disconnect(&self.fsm.lock());
-    }
-}
-
-/// Why an attempt to connect has failed.
-#[derive(Clone, Copy)]
-pub(super) struct Failed {
-    /// What has happened, for people to read.
-    pub(super) error: Error,
-    /// What the RPC layer is told: one of the errors that it knows for connecting.
-    pub(super) told: Error,
-}
-
-impl Failed {
-    /// The RPC layer knows it, or nothing is gained by trying again.
-    fn known(error: Error) -> Self {
-        Self { error, told: error }
+        // There is room: it came from there.
+        let _ = pool.lock().push_within_capacity(ctx);
     }
 
-    /// A device may be leaving, or be short of something, and say so by any number. A hard mount
-    /// must not fail for that, so it has to be one after which the RPC layer tries again.
-    fn passing(error: Error) -> Self {
-        let retried = [
-            eproto(),
-            econnrefused(),
-            econnaborted(),
-            enetunreach(),
-            ehostunreach(),
-            eaddrinuse(),
-            ETIMEDOUT,
-        ];
-        let told = match error {
-            ENODEV => eproto(),
-            error if retried.contains(&error) => error,
-            _ => enotconn(),
-        };
-        Self { error, told }
+    /// Takes what a chain of LOCAL_INV needs.
+    pub(super) fn take_inv(&self) -> Option<Pin<KBox<InvCtx>>> {
+        self.invs.lock().pop()
     }
-}
 
-impl From<Failure> for Failed {
-    fn from(failure: Failure) -> Self {
-        Self::known(match failure {
-            Failure::Address => eproto(),
-            // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount
-            // of a container takes that for the loss of its network, and fails.
-            Failure::Route | Failure::Unreachable => ehostunreach(),
-            Failure::Refused => econnrefused(),
-            Failure::Stale | Failure::Connect => enotconn(),
-            // The RPC layer tries again after a while, maybe on another device.
-            Failure::DeviceGone | Failure::Lost => econnaborted(),
-            Failure::TimedOut => ETIMEDOUT,
+    /// Gives that back.
+    pub(super) fn put_inv(&self, ctx: Pin<KBox<InvCtx>>) {
+        // There is room: it came from there.
+        let _ = self.invs.lock().push_within_capacity(ctx);
+    }
+
+    /// Makes the first regions. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, when there is not even one for each segment of a request.
+    pub(super) fn first_mrs(&self, xprt: &Xprt<ClntXprt>) -> Result {
+        let made = self.mrs.fill(FIRST_MRS.max(self.mrs.per_request()))?;
+        trace_xprtrdma_createmrs(Peer::of(xprt), made);
+        xprt.stats.mrs_allocated.add(made);
+        Ok(())
+    }
+
+    /// Has more regions made.
+    pub(super) fn refill_mrs(self: &Arc<Self>) {
+        self.refill_mrs_after(0);
+    }
+
+    fn refill_mrs_after(self: &Arc<Self>, pause: Jiffies) {
+        // If it is queued already, that will do.
+        let _ = xprtiod().enqueue_delayed(self.clone(), pause);
+    }
+
+    /// A Receive is complete, or was flushed.
+    pub(super) fn received_one(&self) {
+        self.receives.lock().landed();
+    }
+
+    /// Gives a receive buffer back.
+    pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
+        self.receives.lock().put(buffer);
+    }
+
+    /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
+    ///
+    /// A buffer that is not posted is kept by the Reply to one of the `slots` until its memory is
+    /// fenced. There is one for each of these, so that as many Receives as the server may send messages
+    /// can be posted at any time: for want of memory the connection is not made, but never lost.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and what the device says.
+    pub(super) fn first_receives(&self, qp: &Qp<Conn>, slots: u32) -> Result {
+        for _ in 0..self.limits.recv_wr + slots {
+            let len = self.ours.receive.0 as usize;
+            let buffer = RecvBox::new(&self.pd, len, ())?;
+            self.receives.lock().put(buffer);
+        }
+        self.post_receives(qp)
+    }
+
+    /// Posts Receives if a batch of them is missing.
+    ///
+    /// Even just before a batch is posted there are as many as the server may send messages: one
+    /// for each credit that we ask for, and twice the Calls of its own that it has credits for.
+    ///
+    /// # Errors
+    ///
+    /// What the device says; those posted before are posted.
+    pub(super) fn post_receives(&self, qp: &Qp<Conn>) -> Result {
+        let mut receives = self.receives.lock();
+        let list = receives.missing(self.limits.recv_wr, self.limits.recv_batch);
+        let posted = receives.posted();
+        drop(receives);
+        if list.is_empty() {
+            return Ok(());
+        }
+        trace_xprtrdma_post_recvs(qp.cq_id(), list.len(), posted);
+        qp.post_recvs(list).map_err(|(error, rest)| {
+            trace_xprtrdma_post_recvs_err(qp.cq_id(), error.to_errno());
+            self.receives.lock().unposted(rest);
+            error
         })
     }
 }
 
-/// A connection, from its first step on.
-///
-/// The fields are dropped in the order they are written: the QP is drained before its buffers
-/// go, the id goes when nothing is left on the device, and only then is the device let go.
-pub(super) struct Conn {
-    qp: QpOwner<Engine>,
-    engine: Arc<Engine>,
-    id: cm::Id<Events>,
-    _removal: RemovalGuard,
+fn pool<T>(count: usize, mut make: impl FnMut() -> Result<Pin<KBox<T>>>) -> Result<Pool<T>> {
+    let mut pool = KVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        pool.push_within_capacity(make()?).map_err(|_| ENOMEM)?;
+    }
+    Ok(pool)
 }
 
-impl Conn {
-    /// Connects `xprt`. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// What happened, and what the RPC layer is to be told: `EPROTO` without a device that leads
-    /// to the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
-    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
-    /// the device or the transport goes meanwhile.
-    pub(super) fn establish(xprt: &Xprt<ClntXprt>) -> Result<Arc<Self>, Failed> {
-        let events = Arc::pin_init(
-            pin_init!(Events {
-                fsm <- new_spinlock!(Fsm::new()),
-                peer <- new_spinlock!(Private::DEFAULT),
-                wait <- new_waitqueue!("rpcrdma_rs: connect"),
-                link: xprt.link(),
-            }),
-            GFP_KERNEL,
-        )
-        .map_err(Failed::passing)?;
-        let conn = Self::steps(xprt, &events);
-        conn.inspect_err(|_| events.fsm.lock().retire())
-    }
+impl WorkItem for Conn {
+    type Pointer = Arc<Self>;
 
-    /// Takes the steps.
-    fn steps(xprt: &Xprt<ClntXprt>, events: &Arc<Events>) -> Result<Arc<Self>, Failed> {
-        let server = xprt.server();
-        let id = cm::Id::create(xprt.net(), events.clone()).map_err(Failed::passing)?;
-        events.step(Step::Address, RESOLVE_MS, || {
-            id.resolve_addr(&server, RESOLVE_MS)
-        })?;
-        events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
-        let device = id.device().ok_or(Failed::passing(ENODEV))?;
-        let limits = limits(device, xprt.max_reqs(), &server).map_err(Failed::known)?;
-        let conn = Self::prepare(xprt, id, events.clone(), limits).map_err(Failed::passing)?;
-        conn.connect(xprt, events)?;
-        Ok(conn)
-    }
-
-    /// Makes all that a connection works with, on the device that was found.
-    fn prepare(
-        xprt: &Xprt<ClntXprt>,
-        id: cm::Id<Events>,
-        events: Arc<Events>,
-        limits: ClientLimits,
-    ) -> Result<Arc<Self>> {
-        let removal = RemovalGuard::new(id.device().ok_or(ENODEV)?, events)?;
-        let pd = Pd::new(&id)?;
-        let engine = Engine::new(xprt.link(), pd.clone(), limits, our_sizes())?;
-        let config = QpConfig {
-            max_send_wr: limits.send_wr,
-            max_recv_wr: limits.recv_wr,
-            max_send_sge: limits.send_sges,
-            least_send_sge: limits.send_sges,
-            max_recv_sge: 1,
-            max_rdma_ctxs: 0,
+    fn run(this: Arc<Self>) {
+        // Reclaim may be waiting for what needs these regions.
+        let _no_io = NoIo::begin();
+        let Some(xprt) = this.link.get() else {
+            return;
         };
-        let qp = QpOwner::new(&id, &pd, &config, engine.clone())?;
-        let conn = Arc::new(
-            Self {
-                qp,
-                engine,
-                id,
-                _removal: removal,
-            },
-            GFP_KERNEL,
-        )?;
-        conn.engine.first_mrs(xprt)?;
-        conn.engine.first_receives(&conn.qp, xprt.max_reqs())?;
-        Ok(conn)
-    }
-
-    fn connect(&self, xprt: &Xprt<ClntXprt>, events: &Events) -> Result<(), Failed> {
-        let ours = self.engine.offered();
-        let private = ours.encode();
-        let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
-        let param = cm::ConnParam {
-            private_data: &private,
-            // The server reads and writes; we do not.
-            responder_resources: u8::try_from(most).unwrap_or(u8::MAX),
-            initiator_depth: 0,
-            // Soon enough for a server that has moved; the RPC layer tries again.
-            retry_count: 6,
-            // Credits leave no room for a message without a Receive.
-            rnr_retry_count: 0,
-        };
-        xprt.restart_window();
-        events.step(Step::Connect, CONNECT_MS, || self.id.connect(&param))?;
-        self.engine.agree(&events.peer.lock());
-        let agreed = self.engine.agreed();
-        trace_xprtrdma_inline_thresh(
-            &self.id.local_addr(),
-            Peer::of(xprt),
-            agreed.send.0,
-            agreed.receive.0,
-            ours.send.0,
-            ours.receive.0,
-        );
-        Ok(())
-    }
-
-    /// The QP.
-    pub(super) fn qp(&self) -> &Qp<Engine> {
-        &self.qp
-    }
-
-    /// What the connection works with.
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
-    /// Our address.
-    pub(super) fn local_addr(&self) -> SockAddr {
-        self.id.local_addr()
-    }
-
-    /// Tells the peer that the connection is over, and no more.
-    pub(super) fn disconnect(&self) {
-        // Without a connection there is nobody to tell.
-        let _ = self.qp.disconnect();
-    }
-
-    /// Ends the connection: on return no completion runs any more, and the server reaches
-    /// nothing of ours. Sleeps.
-    pub(super) fn shutdown(&self) {
-        self.id.handler().fsm.lock().retire();
-        self.disconnect();
-        self.qp.close();
-        self.engine.set_closed();
+        let _scope = xprt.reclaim_scope();
+        match this.mrs.fill(REFILL_MRS) {
+            Ok(made) => {
+                trace_xprtrdma_createmrs(Peer::of(&xprt), made);
+                xprt.stats.mrs_allocated.add(made);
+            }
+            // There may be no request under way whose regions come back: try again.
+            Err(_) => this.refill_mrs_after(msecs_to_jiffies(REFILL_PAUSE_MS)),
+        }
+        // If there are too few still, those in use come back and wake whoever waits.
+        if this.mrs.has_idle() {
+            xprt.write_space();
+        }
     }
 }
 
-/// What we offer: the sizes an administrator set, and remote invalidation.
-pub(super) fn our_sizes() -> Private {
-    Private {
-        remote_invalidation: true,
-        send: InlineSize::tellable(tunables::MAX_INLINE_WRITE.get()),
-        receive: InlineSize::tellable(tunables::MAX_INLINE_READ.get()),
-    }
-}
+impl Completion for SendCtx {
+    type Handler = Conn;
 
-/// Fits the connection to the device.
-fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLimits> {
-    let attrs = device.attrs();
-    let limits = DeviceLimits {
-        max_qp_wr: attrs.max_qp_wr,
-        max_cqe: attrs.max_cqe,
-        max_send_sge: attrs.max_send_sge,
-        max_fast_reg_pages: attrs.max_fast_reg_pages,
-        mem_mgt_extensions: attrs.mem_mgt_extensions,
-    };
-    ClientLimits::new(&limits, requests, REVERSE_CALLS).map_err(|refusal| {
-        let (why, error) = match refusal {
-            Refusal::NoFastRegistration => ("has no fast registration of memory", EINVAL),
-            Refusal::TooFewSges => ("takes too few elements in a Send", ENOMEM),
-            Refusal::TooFewPages => ("registers too few pages at a time", ENOMEM),
-            Refusal::QueuesTooShort => ("has too short queues", ENOMEM),
-        };
-        pr_err!("{}: device {} {}\n", server, device.name(), why);
-        error
-    })
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Conn>, result: Result<Wc, WcError>) {
+        match &result {
+            Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),
+            Err(e) => trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor()),
+        }
+        this.as_mut().clear();
+        let conn = qp.handler();
+        conn.put_send(this);
+        if result.is_err() {
+            conn.lost();
+        }
+        if let Some(xprt) = conn.xprt() {
+            xprt.write_space();
+        }
+    }
 }

@@ -2,34 +2,28 @@
 
 //! Calls: how they are moved, their header, their Send (RFC 8166, sections 3.5 and 4.3).
 //!
-//! `xdr::plan` chooses the modes; here the memory is mapped, the header written, and all of it
-//! handed to the device in one post: registrations first, the Send last.
+//! `xdr::plan` chooses the modes; here the memory is mapped and the header is written. Nothing is
+//! posted, and no connection is needed.
 
 use core::pin::Pin;
 
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 use super::{
-    engine::Engine,
-    frwr::{
+    mr_pool::{
         chunk_len,
         segments,
-        Chunks, //
+        Chunks,
+        MrPool, //
     },
     sendctx::SendCtx,
-    stats::Stats,
-    xprt::ClntXprt, //
+    stats::Stats, //
 };
 use crate::{
     kapi::{
-        rdma::{
-            qp::Qp,
-            Access, //
-        },
+        rdma::Access,
         sunrpc::{
+            ops::XprtOps,
             rqst::Slot,
             xdr_buf::XdrBuf, //
         },
@@ -38,10 +32,6 @@ use crate::{
             trace_xprtrdma_chunk_reply,
             trace_xprtrdma_chunk_write,
             trace_xprtrdma_marshal,
-            trace_xprtrdma_marshal_failed,
-            trace_xprtrdma_mr_fastreg,
-            trace_xprtrdma_post_send,
-            trace_xprtrdma_post_send_err,
             Task,
             TransferMode, //
         },
@@ -60,7 +50,8 @@ use crate::{
             CallMode,
             CallShape,
             ReplyMode,
-            ReplyShape, //
+            ReplyShape,
+            Thresholds, //
         },
         segment::ReadSegment,
         units::{
@@ -77,53 +68,27 @@ use crate::{
 /// they are.
 const COPY_LIMIT: u32 = 2048;
 
-/// Sends the Call in `slot`, from `ctx`, with its chunks in `chunks`, which is empty.
+/// What a Call is marshalled with.
+pub(super) struct Marshal<'a> {
+    /// What a message may be.
+    pub(super) thresholds: Thresholds,
+    /// The credits to ask for.
+    pub(super) credits: u32,
+    /// Where regions come from.
+    pub(super) mrs: &'a MrPool,
+    /// What is counted.
+    pub(super) stats: &'a Stats,
+}
+
+/// Maps, encodes and copies: everything short of posting. `chunks` is empty.
 ///
 /// # Errors
 ///
-/// `ctx` is handed back.
-///
-/// * `EAGAIN`, `ENOBUFS`, `ENOMEM`: out of something; `chunks` may have regions to be recycled.
-/// * `ENOTCONN`: the connection is broken.
-/// * Else the Call cannot be sent at all.
-pub(super) fn send(
-    engine: &Arc<Engine>,
-    qp: &Qp<Engine>,
-    stats: &Stats,
-    slot: &Slot<ClntXprt>,
-    chunks: &mut Chunks,
-    mut ctx: Pin<KBox<SendCtx>>,
-) -> Result<(), (Error, Pin<KBox<SendCtx>>)> {
-    if let Err(error) = marshal(engine, stats, slot, chunks, ctx.as_mut()) {
-        ctx.as_mut().clear();
-        stats.failed_marshal.add(1);
-        trace_xprtrdma_marshal_failed(Task::of(slot), slot.xid(), error.to_errno());
-        return Err((error, ctx));
-    }
-    slot.note_sent();
-    let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
-        chunks.try_for_each(|mr| {
-            trace_xprtrdma_mr_fastreg(mr);
-            chain.reg_mr(mr)
-        })?;
-        chain.send(ctx.sges()?)?;
-        trace_xprtrdma_post_send(Task::of(slot), chain.cid(), chain.wrs());
-        Ok(())
-    });
-    posted.map_err(|failed| {
-        trace_xprtrdma_post_send_err(Task::of(slot), failed.error.to_errno());
-        chunks.retract(failed.unposted());
-        let mut ctx = failed.owner;
-        ctx.as_mut().clear();
-        (crate::kapi::sunrpc::errno::enotconn(), ctx)
-    })
-}
-
-/// Maps, encodes and copies, everything short of posting.
-fn marshal(
-    engine: &Arc<Engine>,
-    stats: &Stats,
-    slot: &Slot<ClntXprt>,
+/// `EAGAIN`, `ENOBUFS`, `ENOMEM`: out of regions, pages, or room in the IOMMU. Anything else: the
+/// Call cannot be sent at all. `chunks` may have regions to be recycled.
+pub(super) fn marshal<T: XprtOps>(
+    with: &Marshal<'_>,
+    slot: &Slot<T>,
     chunks: &mut Chunks,
     mut ctx: Pin<&mut SendCtx>,
 ) -> Result {
@@ -132,27 +97,27 @@ fn marshal(
         answer.fill_sparse()?;
     }
     let (call_mode, reply_mode) = choose(
-        &engine.thresholds(),
+        &with.thresholds,
         &call_shape(call)?,
         &reply_shape(answer)?,
         slot.placement_allowed(),
     );
-    map(engine, slot, call_mode, reply_mode, chunks)?;
-    count(stats, call_mode, chunks);
+    map(with.mrs, slot, call_mode, reply_mode, chunks)?;
+    count(with.stats, call_mode, chunks);
     let header = encode(
         ctx.as_mut().body(),
         slot.xid(),
-        engine.limits().requests,
+        with.credits,
         call_mode,
         chunks,
     )?;
     trace(slot, call_mode, reply_mode, chunks, header);
-    place(stats, call, call_mode, header, ctx)
+    place(with.stats, call, call_mode, header, ctx)
 }
 
 /// Tells trace events about a Call whose transport header has `header` octets.
-fn trace(
-    slot: &Slot<ClntXprt>,
+fn trace<T: XprtOps>(
+    slot: &Slot<T>,
     call_mode: CallMode,
     reply_mode: ReplyMode,
     chunks: &Chunks,
@@ -217,9 +182,9 @@ fn len32(len: usize) -> Result<u32> {
 }
 
 /// Makes chunks of what does not travel inline.
-fn map(
-    engine: &Arc<Engine>,
-    slot: &Slot<ClntXprt>,
+fn map<T: XprtOps>(
+    mrs: &MrPool,
+    slot: &Slot<T>,
     call_mode: CallMode,
     reply_mode: ReplyMode,
     chunks: &mut Chunks,
@@ -229,25 +194,25 @@ fn map(
         CallMode::Copy | CallMode::Gather => (),
         CallMode::ReadChunk { .. } => {
             let segs = call.segs(call.page_range());
-            engine.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
+            mrs.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
         }
         CallMode::PositionZero => {
             let access = match slot.owns_pages() {
                 true => Access::SharedRead,
                 false => Access::RemoteRead,
             };
-            engine.map_chunk(call.segs(0..call.total()), access, tag, &mut chunks.read)?;
+            mrs.map_chunk(call.segs(0..call.total()), access, tag, &mut chunks.read)?;
         }
     }
     match reply_mode {
         ReplyMode::Inline => Ok(()),
         ReplyMode::WriteChunk => {
             let segs = answer.segs(answer.page_range());
-            engine.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.write)
+            mrs.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.write)
         }
         ReplyMode::ReplyChunk => {
             let segs = answer.segs(0..answer.total());
-            engine.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.reply)
+            mrs.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.reply)
         }
     }
 }

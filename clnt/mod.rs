@@ -2,45 +2,46 @@
 
 //! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
 //!
+//! Each file uses only files further down, apart from `conn` and `invalidate`, which use each
+//! other:
+//!
 //! ```text
-//!   sunrpc ──XprtOps──▶ xprt ──▶ conn ──▶ engine: pools, Receives
-//!                        │         └─▶ state (pure)
-//!                        ├─ marshal: Call ──▶ sendctx, frwr ──▶ posted
-//!                        └─ reply ◀── received; frwr fences; sunrpc completes
-//!                             └─ backchannel: Calls of the reverse direction
+//!   xprt          what sunrpc calls
+//!   send, reply   a Call on its way out, a message that came in
+//!   backchannel   Calls of the reverse direction, and their Replies
+//!   connect       a connection is made and closed (state: pure)
+//!   conn          what a connection works with; invalidate: its LOCAL_INVs
+//!   transport     what outlives connections, and the transport's part of a request
+//!   marshal       the header of a Call, its memory, its Send
+//!   mr_pool, sendctx, stats, tunables
 //! ```
 
 #![deny(unsafe_code)]
 
 mod backchannel;
 mod conn;
-mod engine;
-mod frwr;
+mod connect;
+mod invalidate;
 mod marshal;
+mod mr_pool;
 mod reply;
+mod send;
 mod sendctx;
 mod state;
 mod stats;
+mod transport;
 pub(crate) mod tunables;
 pub(crate) mod xprt;
 
 use kernel::error::Result;
 
-use crate::kapi::sunrpc::class::{
-    Registration,
-    XprtClass, //
-};
+use crate::kapi::sunrpc::class::Registration;
 
-use xprt::ClntXprt;
-
-/// How many Calls of the reverse direction may be under way at a time: the credits we grant.
+/// The limit on Calls of the reverse direction that are under way: the credits we grant.
 const REVERSE_REQUESTS: u32 = 16;
 /// How many there is room for: the server may call again as soon as it has a Reply, and what
 /// belongs to the Call before is given back a little later.
 const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
-
-/// The class: its number, `XPRT_TRANSPORT_RDMA`, is the one that NFS asks for.
-static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);
 
 /// Makes the class known to sunrpc, until the result is dropped. May sleep.
 ///
@@ -48,5 +49,5 @@ static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdm
 ///
 /// `EEXIST` when another module serves NFS over RDMA already.
 pub(crate) fn register() -> Result<Registration> {
-    CLASS.register()
+    xprt::CLASS.register()
 }

@@ -22,26 +22,43 @@
 //! dropped. If LOCAL_INV fails, the connection is lost, and the request keeps its regions until
 //! that is drained.
 
-use core::ops::Range;
+use core::pin::Pin;
 
 use kernel::prelude::*;
 
 use super::{
-    engine::Engine,
-    frwr::{
+    conn::Conn,
+    invalidate::{
+        After,
+        Answer,
+        InvCtx,
+        Verdict, //
+    },
+    mr_pool::{
         note_invalidated,
         segments,
-        After,
         Chunks, //
     },
-    xprt::ClntXprt, //
+    transport::ClntXprt, //
 };
 use crate::{
     kapi::{
         rdma::{
+            cq::{
+                Completion,
+                Wc,
+                WcError, //
+            },
             mr::MrList,
-            qp::Qp,
-            recv::RecvBox, //
+            qp::{
+                Qp,
+                QpEvent,
+                QpHandler, //
+            },
+            recv::{
+                RecvBox,
+                RecvWc, //
+            }, //
         },
         sunrpc::{
             rqst::Pinned,
@@ -57,6 +74,8 @@ use crate::{
             trace_xprtrdma_reply_rqst_err,
             trace_xprtrdma_reply_short_err,
             trace_xprtrdma_reply_vers_err,
+            trace_xprtrdma_wc_li_done,
+            trace_xprtrdma_wc_receive,
             Peer,
             Task, //
         },
@@ -85,24 +104,6 @@ use crate::{
     },
 };
 
-/// What is to become of an RPC.
-enum Verdict {
-    /// Its Reply is in the receive buffer at `message`, with `placed` bytes in the pages.
-    Inline { message: Range<usize>, placed: u32 },
-    /// Its Reply is where the Reply chunk was offered.
-    Placed { len: u32 },
-    /// It fails with `EIO`, whatever the server did: that is what the layers above know. Trace
-    /// events tell more.
-    Failed,
-}
-
-/// A Reply on its way to the RPC.
-pub(super) struct Answer {
-    rqst: Pinned<ClntXprt>,
-    buffer: RecvBox<()>,
-    verdict: Verdict,
-}
-
 /// The version that the server has to answer in.
 const ACCEPTS: Versions = Versions::only(Version::One);
 
@@ -112,31 +113,94 @@ const LIMITS: ListLimits = ListLimits {
     read_octets: u32::MAX,
 };
 
-impl Engine {
-    /// Takes in a message.
-    pub(super) fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Engine>, buffer: RecvBox<()>) {
-        xprt.note_message();
-        let (header, grant, may_be_call) = match decode(buffer.bytes(), &LIMITS, ACCEPTS) {
-            Ok(message) if message.direction == Some(Direction::Call) => {
-                let body = message.header_len..buffer.byte_len();
-                let plain = message.has_no_chunks();
-                return self.reverse_call(xprt, qp, &message.header, plain, body, buffer);
+impl QpHandler for Conn {
+    type Recv = ();
+
+    fn recv_done(&self, qp: &Qp<Self>, buffer: RecvBox<()>, result: Result<RecvWc, WcError>) {
+        self.received_one();
+        match &result {
+            Ok(wc) => trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len),
+            Err(e) => trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0),
+        }
+        let Some(xprt) = self.xprt() else {
+            return;
+        };
+        if result.is_err() {
+            self.put_receive(buffer);
+            self.lost();
+            return;
+        }
+        self.received(&xprt, qp, buffer);
+        // Fails only when the connection is broken, and is reported by another completion then.
+        let _ = self.post_receives(qp);
+    }
+
+    fn event(&self, event: QpEvent) {
+        match event {
+            QpEvent::Broken => self.lost(),
+            // Perhaps in an interrupt, where sunrpc's locks may not be taken. The QP is in its
+            // error state, and the Receives that are flushed say so.
+            QpEvent::Fatal | QpEvent::Other => (),
+        }
+    }
+}
+
+impl Completion for InvCtx {
+    type Handler = Conn;
+
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Conn>, result: Result<Wc, WcError>) {
+        let conn = qp.handler();
+        let (mut list, after) = this.as_mut().take();
+        conn.put_inv(this);
+        match result {
+            Ok(wc) => {
+                trace_xprtrdma_wc_li_done(wc.cid(), 0, 0);
+                let _ = list.try_for_each(|mr| {
+                    mr.completed_by(&wc);
+                    Ok(())
+                });
+                conn.mrs.recycle(&mut list);
             }
-            Ok(message) => (message.header, message.grant(), false),
+            Err(e) => {
+                trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
+                conn.lost();
+            }
+        }
+        match after {
+            Some(After::Complete(answer)) => conn.fenced(answer, list),
+            Some(After::Wake(fence)) => fence.finish(list),
+            None => (),
+        }
+    }
+}
+
+impl Conn {
+    /// Takes in a message.
+    fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
+        xprt.note_message();
+        let parsed = match decode(buffer.bytes(), &LIMITS, ACCEPTS) {
+            Ok(parsed) if parsed.direction == Some(Direction::Call) => {
+                return self.reverse_call(xprt, qp, &parsed, buffer);
+            }
+            Ok(parsed) => Ok(parsed),
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), &rejected);
-                match rejected.failed_rpc() {
-                    Some(header) => (header, None, rejected.may_be_call()),
-                    None => return self.put_receive(buffer),
-                }
+                Err(rejected)
             }
         };
+        let header = match &parsed {
+            Ok(parsed) => parsed.header,
+            Err(rejected) => match rejected.failed_rpc() {
+                Some(header) => header,
+                None => return self.put_receive(buffer),
+            },
+        };
         match xprt.lookup(header.xid.0) {
-            Some(rqst) => self.answer(xprt, qp, rqst, buffer, grant),
+            Some(rqst) => self.answer(xprt, qp, rqst, buffer, parsed.as_ref().ok()),
             None => {
                 let (xid, version) = (header.xid.0, header.version);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
-                if may_be_call {
+                if parsed.is_err_and(|rejected| rejected.may_be_call()) {
                     self.refuse(qp, &header);
                 }
                 self.put_receive(buffer);
@@ -144,33 +208,35 @@ impl Engine {
         }
     }
 
-    /// Takes in the Reply to a request.
+    /// Takes in the Reply to a request; `parsed` is `None` if it is malformed.
     fn answer(
         &self,
         xprt: &Xprt<ClntXprt>,
-        qp: &Qp<Engine>,
+        qp: &Qp<Conn>,
         rqst: Pinned<ClntXprt>,
         buffer: RecvBox<()>,
-        grant: Option<Credits>,
+        parsed: Option<&Parsed>,
     ) {
         let mut chunks = rqst.chunks.lock();
-        if !chunks.awaits_reply {
+        if !chunks.is_outstanding() {
             // A second one, or to a Call that has not been sent.
             drop(chunks);
             xprt.stats.bad_replies.add(1);
             return self.put_receive(buffer);
         }
-        let verdict = judge(Task::of(&rqst), buffer.bytes(), &chunks);
+        let verdict = parsed.map_or(Verdict::Failed, |parsed| {
+            judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
+        });
         let mut list = chunks.take();
         drop(chunks);
-        if let Some(grant) = grant {
+        if let Some(grant) = parsed.and_then(Parsed::grant) {
             let requested = Credits(self.limits().requests);
             let usable = grant.usable(requested);
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
-        // Else a peer that sends anything at all before it hangs up would be connected to without a
-        // pause.
+        // A message that fails its RPC is no use: a peer that sends garbage and hangs up would be
+        // connected to again without a pause.
         if !matches!(verdict, Verdict::Failed) {
             xprt.note_use();
         }
@@ -178,7 +244,7 @@ impl Engine {
             note_invalidated(&mut list, invalidated);
         }
         let freed = list.len();
-        self.recycle_mrs(&mut list);
+        self.mrs.recycle(&mut list);
         if freed != list.len() {
             xprt.write_space();
         }
@@ -200,7 +266,7 @@ impl Engine {
 
     /// Goes on with an answer after the attempt to fence its regions; `left` are those that
     /// could not be.
-    pub(super) fn fenced(&self, answer: Answer, left: MrList) {
+    fn fenced(&self, answer: Answer, left: MrList) {
         let Some(xprt) = self.xprt() else {
             return;
         };
@@ -210,8 +276,7 @@ impl Engine {
         }
         // The connection is broken, and when it is drained the regions are fenced. Until then
         // they stay with the request, which will be sent again on the next connection.
-        let mut left = left;
-        answer.rqst.chunks.lock().read.append(&mut left);
+        answer.rqst.chunks.lock().keep_unfenced(left);
         self.lost();
         self.put_receive(answer.buffer);
     }
@@ -274,21 +339,18 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
 }
 
 /// Compares a Reply with what its Call offered.
-fn judge(task: Task<'_>, buffer: &[u8], chunks: &Chunks) -> Verdict {
-    let message = match decode(buffer, &LIMITS, ACCEPTS) {
-        Ok(message) => message,
-        Err(_) => return Verdict::Failed,
-    };
-    match check(
-        &message,
+fn judge(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Verdict {
+    let outcome = check(
+        parsed,
         buffer,
         segments(&chunks.write),
         segments(&chunks.reply),
-    ) {
-        Ok(Outcome::Inline { written, .. }) => inline(&message, buffer.len(), written),
+    );
+    match outcome {
+        Ok(Outcome::Inline { written, .. }) => inline(parsed, buffer.len(), written),
         Ok(Outcome::ReplyChunk { written }) => Verdict::Placed { len: written },
         Ok(Outcome::Failed(body)) => {
-            trace_report(task, message.header.xid.0, body);
+            trace_report(task, parsed.header.xid.0, body);
             Verdict::Failed
         }
         Err(_) => Verdict::Failed,

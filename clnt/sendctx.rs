@@ -22,15 +22,11 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::engine::Engine;
-use crate::kapi::{
-    rdma::{
+use crate::{
+    kapi::rdma::{
         cq::{
             impl_has_cqe,
-            Completion,
-            Cqe,
-            Wc,
-            WcError, //
+            Cqe, //
         },
         dma::{
             DmaBuf,
@@ -38,12 +34,15 @@ use crate::kapi::{
             Sge, //
         },
         pd::Pd,
-        qp::Qp,
+        wr::Chain,
         Direction,
         MemSeg, //
     },
-    trace::trace_xprtrdma_wc_send, //
+    xdr::limits::CLIENT_SEND_SGES,
 };
+
+// What a Send is planned with fits the chain.
+const _: () = assert!(CLIENT_SEND_SGES as usize <= Chain::MAX_SGE);
 
 /// The buffers of one Send.
 #[pin_data]
@@ -133,19 +132,6 @@ impl SendCtx {
         this.pages.clear();
         *this.lead = 0;
         *this.trail = 0..0;
-    }
-}
-
-impl Completion for SendCtx {
-    type Handler = Engine;
-
-    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Engine>, result: Result<Wc, WcError>) {
-        match &result {
-            Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),
-            Err(e) => trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor()),
-        }
-        this.as_mut().clear();
-        qp.handler().send_done(this, result.is_ok());
     }
 }
 

@@ -10,8 +10,7 @@ use kernel::{
     }, //
 };
 
-use super::xprt::ClntXprt;
-use crate::kapi::sunrpc::xprt::Xprt;
+use crate::kapi::sunrpc::xprt::Counters;
 
 /// A number that only grows.
 pub(super) struct Count(Atomic<u64>);
@@ -90,9 +89,7 @@ impl Stats {
 ///
 /// Values that the C module has there and that have no meaning here are zero: the local port,
 /// regions recycled or orphaned, and replies that waited for their Send.
-pub(super) fn print(xprt: &Xprt<ClntXprt>, seq: &SeqFile) {
-    let c = xprt.counters();
-    let s = &xprt.stats;
+pub(super) fn print(c: &Counters, s: &Stats, seq: &SeqFile) {
     kernel::seq_print!(
         seq,
         "\txprt:\trdma 0 {} {} {} {} {} {} {} {} {} ",

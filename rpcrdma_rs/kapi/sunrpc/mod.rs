@@ -11,6 +11,7 @@ pub(crate) mod net;
 pub(crate) mod ops;
 mod pace;
 pub(crate) mod rqst;
+pub(crate) mod send_lock;
 pub(crate) mod svc;
 pub(crate) mod svc_bc;
 pub(crate) mod svc_ops;

@@ -14,7 +14,11 @@ use kernel::{
     },
     prelude::*,
     seq_file::SeqFile,
-    sync::atomic::Relaxed, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
+    time::Jiffies,
 };
 
 use super::{
@@ -28,6 +32,10 @@ use super::{
     },
     link::XprtLink,
     rqst::Slot,
+    send_lock::{
+        self,
+        SendLocked, //
+    },
     text::Text,
     xprt::Xprt, //
 };
@@ -38,20 +46,22 @@ fn is_passing(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
-/// A client transport. `Self` is what it keeps beside sunrpc's `rpc_xprt`, see [`Xprt`].
+/// A client transport. `Self` is what it keeps in addition to sunrpc's `rpc_xprt`, see [`Xprt`].
 ///
-/// All functions are called in process context and may sleep unless said otherwise.
-/// "The send lock" is `XPRT_LOCKED`: whoever has it is alone in `connect`, `close`,
-/// `send_request` and `destroy`.
+/// All functions are called in process context and may sleep unless said otherwise. Those that get
+/// a [`SendLocked`] never run at the same time for one transport.
 pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// What the transport keeps in each request slot.
     type Slot: Send + Sync;
 
+    /// A connection.
+    type Conn: Send + Sync + 'static;
+
     /// The class of the transport.
     fn class() -> &'static XprtClass<Self>;
 
-    /// Makes a transport. The link works once this has succeeded.
-    fn new(link: XprtLink<Self>) -> Result<impl PinInit<Self, Error>>;
+    /// Makes a transport. The link works once it is set up.
+    fn new(link: XprtLink<Self>) -> Self;
 
     /// Makes the transport's part of a slot.
     fn new_slot() -> impl PinInit<Self::Slot, Error>;
@@ -62,27 +72,34 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// The largest payload of a request in bytes. Read once per transport.
     fn max_payload() -> usize;
 
-    /// Begins to connect; must lead to one call of [`Xprt::finish_connect`]. Under the send
-    /// lock, which the transport has from now on until then. Must not sleep.
-    fn connect(xprt: &Xprt<Self>);
+    /// An attempt to connect will be made after `pause` jiffies. Must not sleep.
+    fn connecting(xprt: &SendLocked<'_, Self>, pause: Jiffies);
 
-    /// Ends the connection, if there is one. Under the send lock.
-    fn close(xprt: &Xprt<Self>);
+    /// Makes a connection.
+    ///
+    /// # Errors
+    ///
+    /// What the tasks that wait for a connection are told: one of the errors that sunrpc knows for
+    /// connecting.
+    fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Self::Conn>>;
+
+    /// Ends the connection, if there is one.
+    fn close(xprt: &mut SendLocked<'_, Self>);
 
     /// Ends everything: on return nothing refers to the transport. There is no request left.
-    fn destroy(xprt: &Xprt<Self>);
+    fn destroy(xprt: &mut SendLocked<'_, Self>);
 
-    /// Sends the Call in `slot`. Under the send lock.
+    /// Sends the Call in `slot`.
     ///
     /// # Errors
     ///
     /// * `ENOTCONN`: the caller is to reconnect and call again.
     /// * `EAGAIN`: the caller is to call again, after [`Xprt::write_space`] if
-    ///   [`Xprt::wait_for_buffer_space`] was called.
+    ///   [`SendLocked::wait_for_buffer_space`] was called.
     /// * `ENOBUFS`, `ENOMEM`: the caller is to call again after a delay.
     /// * `EBADSLT`: no room in the congestion window.
     /// * Anything else fails the RPC.
-    fn send_request(xprt: &Xprt<Self>, slot: &Slot<Self>) -> Result;
+    fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result;
 
     /// The RPC task gives up the memory of the request in `slot`, answered or not: on return
     /// the peer must be unable to reach it.
@@ -98,8 +115,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Prints the transport's line of `/proc/self/mountstats`.
     fn print_stats(xprt: &Xprt<Self>, seq: &SeqFile);
 
-    /// Breaks the connection as if the peer had. Under the send lock.
-    fn inject_disconnect(xprt: &Xprt<Self>);
+    /// Breaks the connection as if the peer had.
+    fn inject_disconnect(xprt: &SendLocked<'_, Self>);
 
     /// Prepares to receive up to `min_reqs` Calls of the reverse direction at a time.
     fn bc_setup(xprt: &Xprt<Self>, min_reqs: u32) -> Result;
@@ -110,8 +127,12 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// How many Calls of the reverse direction there may be at a time. Under RCU as well.
     fn bc_slots(xprt: &Xprt<Self>) -> u32;
 
-    /// Sends the Reply in `rqst`. Under the send lock. Errors as for `send_request`.
-    fn bc_send_reply(xprt: &Xprt<Self>, rqst: &BcRqst<Self>) -> Result;
+    /// Sends the Reply in `rqst`.
+    ///
+    /// # Errors
+    ///
+    /// As for `send_request`.
+    fn bc_send_reply(xprt: &mut SendLocked<'_, Self>, rqst: &BcRqst<Self>) -> Result;
 }
 
 /// The `rpc_xprt_ops` of `T`.
@@ -215,10 +236,8 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// As for `alloc_slot`; `task` has the send lock.
     unsafe extern "C" fn connect(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
-        // SAFETY: By the safety requirement. The cookie only has to be ours.
-        unsafe { bindings::xprt_lock_connect(xprt, task, xprt.cast()) };
-        // SAFETY: By the safety requirement.
-        T::connect(unsafe { Xprt::from_raw(xprt) });
+        // SAFETY: `xprt` is ours and `task` has its send lock, by the safety requirement.
+        unsafe { send_lock::connect::<T>(xprt, task) };
     }
 
     /// # Safety
@@ -290,11 +309,11 @@ impl<T: XprtOps> OpsTable<T> {
     unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
         // SAFETY: By the safety requirement; those of the backchannel say so.
         let result = unsafe {
-            let this = Xprt::<T>::from_raw((*rqst).rq_xprt);
+            let mut locked = SendLocked::new(Xprt::<T>::from_raw((*rqst).rq_xprt));
             if bindings::rpcrdma_shim_bc_prealloc(rqst) {
-                T::bc_send_reply(this, BcRqst::from_rqst(rqst))
+                T::bc_send_reply(&mut locked, BcRqst::from_rqst(rqst))
             } else {
-                T::send_request(this, Slot::from_rqst(rqst))
+                T::send_request(&mut locked, Slot::from_rqst(rqst))
             }
         };
         match result {
@@ -326,8 +345,8 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// As for `alloc_slot`; the caller has the send lock.
     unsafe extern "C" fn close(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the safety requirement.
-        unsafe { Xprt::<T>::from_raw(xprt) }.close();
+        // SAFETY: `xprt` is ours, and the caller has its send lock, by the safety requirement.
+        unsafe { SendLocked::new(Xprt::<T>::from_raw(xprt)) }.close();
     }
 
     /// # Safety
@@ -390,8 +409,8 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// As for `close`.
     unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the safety requirement.
-        T::inject_disconnect(unsafe { Xprt::from_raw(xprt) });
+        // SAFETY: `xprt` is ours, and the caller has its send lock, by the safety requirement.
+        T::inject_disconnect(&unsafe { SendLocked::new(Xprt::from_raw(xprt)) });
     }
 
     /// # Safety

@@ -55,6 +55,11 @@ use super::{
         Slot,
         SlotPool, //
     },
+    send_lock::{
+        ConnCell,
+        Connector,
+        SendLocked, //
+    },
     text::{
         Strings,
         Text, //
@@ -62,7 +67,10 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::jiffies, //
+    ext::{
+        jiffies,
+        work::cancel_delayed_sync, //
+    },
 };
 
 /// What C's `IPPROTO_TCP` is.
@@ -74,7 +82,7 @@ const IDLE_TIMEOUT_MS: u32 = 300_000;
 /// How long a request may take before the connection is tried afresh.
 const RPC_TIMEOUT_MS: u32 = 60_000;
 /// The first pause between attempts to connect.
-const FIRST_RECONNECT_MS: u32 = 5_000;
+pub(super) const FIRST_RECONNECT_MS: u32 = 5_000;
 /// The longest, and so the time that a server may be back before it is noticed.
 const LONGEST_RECONNECT_MS: u32 = 15_000;
 
@@ -94,6 +102,8 @@ pub(crate) struct Xprt<T: XprtOps> {
     pace: Pace,
     slots: core::pin::Pin<KBox<SlotPool<T>>>,
     bc: core::pin::Pin<KBox<BcPool<T>>>,
+    conn: core::pin::Pin<KBox<ConnCell<T::Conn>>>,
+    connector: Arc<Connector<T>>,
     data: T,
 }
 
@@ -143,6 +153,29 @@ impl<T: XprtOps> Xprt<T> {
         &self.bc
     }
 
+    pub(super) fn conn_cell(&self) -> &ConnCell<T::Conn> {
+        &self.conn
+    }
+
+    pub(super) fn connector(&self) -> &Arc<Connector<T>> {
+        &self.connector
+    }
+
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// A reference to the connection, if there is one. Any context. Dropping the last reference
+    /// sleeps.
+    pub(crate) fn conn(&self) -> Option<Arc<T::Conn>> {
+        self.conn.with(|conn| conn.cloned())
+    }
+
+    /// Calls `f` with the connection, if there is one. Any context; `f` must not sleep.
+    pub(crate) fn with_conn<R>(&self, f: impl FnOnce(Option<&T::Conn>) -> R) -> R {
+        self.conn.with(|conn| f(conn.map(|conn| &**conn)))
+    }
+
     /// Gives a slot to the next task that waits for one, or back to the pool.
     ///
     /// # Safety
@@ -166,9 +199,11 @@ impl<T: XprtOps> Xprt<T> {
 
     /// The server's address.
     pub(crate) fn server(&self) -> SockAddr {
-        // SAFETY: The address changes only under the send lock, which the caller's context
-        // (connecting) has; a torn read elsewhere is still an address.
-        SockAddr::from_storage(unsafe { &(*self.as_ptr()).addr })
+        // Copied first: sunrpc may set the port meanwhile, and no reference may be to memory that
+        // changes.
+        // SAFETY: The transport is live. Every value of the bytes is an address.
+        let addr = unsafe { (&raw const (*self.as_ptr()).addr).read_volatile() };
+        SockAddr::from_storage(&addr)
     }
 
     /// How many requests there may be at a time.
@@ -210,29 +245,6 @@ impl<T: XprtOps> Xprt<T> {
         unsafe { bindings::xprt_force_disconnect(self.as_ptr()) };
     }
 
-    /// Notes that the connection is closed, and wakes all that wait for Replies on it.
-    fn disconnect_done(&self) {
-        // SAFETY: As above.
-        unsafe { bindings::xprt_disconnect_done(self.as_ptr()) };
-    }
-
-    /// Closes the connection now. Under the send lock.
-    pub(crate) fn close(&self) {
-        T::close(self);
-        // SAFETY: It is written under the send lock only.
-        unsafe {
-            let xprt = self.as_ptr();
-            (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
-        }
-        self.disconnect_done();
-    }
-
-    /// Has the sender wait for [`Self::write_space`]. Under the send lock.
-    pub(crate) fn wait_for_buffer_space(&self) {
-        // SAFETY: As above.
-        unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
-    }
-
     /// Lets the sender that waits for buffer space go on. Does not sleep.
     pub(crate) fn write_space(&self) {
         // SAFETY: As above.
@@ -244,16 +256,8 @@ impl<T: XprtOps> Xprt<T> {
         read_once!(self, connect_cookie)
     }
 
-    /// The pause before the next attempt to connect, in jiffies: what is left of the time that it
-    /// is to be apart from the last one. Unless that connection is of use, the one after is further
-    /// apart. None after one that was.
-    pub(crate) fn reconnect_pause(&self) -> Jiffies {
-        let spacing = read_once!(self, reestablish_timeout);
-        // SAFETY: Under the send lock, as the function asks.
-        unsafe {
-            bindings::xprt_reconnect_backoff(self.as_ptr(), msecs_to_jiffies(FIRST_RECONNECT_MS));
-        }
-        self.pace.pause(jiffies(), spacing)
+    pub(super) fn reestablish_timeout(&self) -> Jiffies {
+        read_once!(self, reestablish_timeout)
     }
 
     /// A message came, of whatever kind: the peer is there.
@@ -281,23 +285,6 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    /// Begins a new congestion window of one request: what has a place in the window of an
-    /// earlier connection has none in this. Under the send lock.
-    pub(crate) fn restart_window(&self) {
-        let xprt = self.as_ptr();
-        // CAST: As above.
-        // SAFETY: All these fields are written under the transport lock.
-        unsafe {
-            bindings::spin_lock(&raw mut (*xprt).transport_lock);
-            for slot in self.slots.iter() {
-                (*slot.as_rqst()).rq_cong = 0;
-            }
-            (*xprt).cong = 0;
-            (*xprt).cwnd = bindings::RPC_CWNDSCALE as c_ulong;
-            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
-        }
-    }
-
     /// While the result exists, and memory is swapped out over this transport, the running
     /// thread may use the reserves: what it allocates serves to free memory.
     pub(crate) fn reclaim_scope(&self) -> ReclaimScope {
@@ -314,35 +301,6 @@ impl<T: XprtOps> Xprt<T> {
     /// The transport's part of every slot, in use or not.
     pub(crate) fn slot_data(&self) -> impl Iterator<Item = &T::Slot> {
         self.slots.iter().map(Deref::deref)
-    }
-
-    /// Ends what [`XprtOps::connect`] began: connected, or not for the given reason.
-    pub(crate) fn finish_connect(&self, result: Result) {
-        let xprt = self.as_ptr();
-        // SAFETY: The transport has the send lock since `connect`, under which all these
-        // fields are written.
-        let status = unsafe {
-            bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
-            // Failed or not: who is told of this attempt may ask for a disconnect by its number
-            // when the next one is under way, and would hit that.
-            (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
-            match result {
-                Ok(()) => {
-                    self.pace.heard(jiffies());
-                    (*xprt).stat.connect_count += 1;
-                    (*xprt).stat.connect_time += jiffies().wrapping_sub((*xprt).stat.connect_start);
-                    bindings::rpcrdma_shim_xprt_set_connected(xprt);
-                    EAGAIN
-                }
-                Err(error) => error,
-            }
-        };
-        // SAFETY: As above. Those who wait for a connection are woken under the send lock: whoever
-        // waits for that next may wait for a Reply soon, and is not to be told of this attempt.
-        unsafe {
-            bindings::xprt_wake_pending_tasks(xprt, status.to_errno());
-            bindings::xprt_unlock_connect(xprt, xprt.cast());
-        }
     }
 
     /// Finds the request `xid` (host order) among those that wait for a Reply.
@@ -467,19 +425,22 @@ impl<T: XprtOps> Xprt<T> {
         let shared: Arc<Shared<T>> = shared;
         let slots = KBox::pin_init(SlotPool::new(requests as usize), GFP_KERNEL)?;
         let bc = KBox::pin_init(BcPool::new(), GFP_KERNEL)?;
+        let conn = KBox::pin_init(ConnCell::new(), GFP_KERNEL)?;
+        let connector = Connector::new(XprtLink(shared.clone()))?;
         // SAFETY: `xprt` is ours alone for now.
         unsafe { Self::init_base(xprt, &server)? };
-        let data = T::new(XprtLink(shared.clone()))?;
-        // SAFETY: `this` has room for all of it, and what is there needs no drop. `data` stays
-        // where it is until it is dropped in place. The first thing that can fail comes first.
+        let data = T::new(XprtLink(shared.clone()));
+        // SAFETY: `this` has room for all of it, and what is there needs no drop.
         unsafe {
-            data.__pinned_init(&raw mut (*this).data)?;
+            (&raw mut (*this).data).write(data);
             (&raw mut (*this).shared).write(shared);
             (&raw mut (*this).strings).write(UnsafeCell::new(Strings::new(&server)));
             (&raw mut (*this).timeout).write(UnsafeCell::new(default_timeout()));
             (&raw mut (*this).pace).write(Pace::new(jiffies()));
             (&raw mut (*this).slots).write(slots);
             (&raw mut (*this).bc).write(bc);
+            (&raw mut (*this).conn).write(conn);
+            (&raw mut (*this).connector).write(connector);
             (*xprt).timeout = (*this).timeout.get();
             (*this).point_at_strings();
             (*this).shared.open();
@@ -545,9 +506,11 @@ impl<T: XprtOps> Xprt<T> {
     /// `xprt` must be one that [`Self::setup`] made; nobody uses it afterwards.
     pub(super) unsafe fn destroy(xprt: *mut bindings::rpc_xprt) {
         let this = xprt.cast::<Self>();
-        // SAFETY: It is initialised until below.
+        // SAFETY: It is initialised until below, and sunrpc calls with the send lock held for good:
+        // no attempt to connect is under way.
         let shared = unsafe {
-            T::destroy(&*this);
+            cancel_delayed_sync(&(*this).connector);
+            T::destroy(&mut SendLocked::new(&*this));
             (*this).shared.clone()
         };
         shared.close();
@@ -555,6 +518,8 @@ impl<T: XprtOps> Xprt<T> {
         // strings stay as they are until the memory is freed.
         unsafe {
             core::ptr::drop_in_place(&raw mut (*this).data);
+            core::ptr::drop_in_place(&raw mut (*this).connector);
+            core::ptr::drop_in_place(&raw mut (*this).conn);
             core::ptr::drop_in_place(&raw mut (*this).bc);
             core::ptr::drop_in_place(&raw mut (*this).slots);
             core::ptr::drop_in_place(&raw mut (*this).shared);

@@ -6,7 +6,8 @@
 use kernel::{
     prelude::*,
     seq_file::SeqFile,
-    sync::atomic::Relaxed, //
+    sync::atomic::Relaxed,
+    time::Jiffies, //
 };
 
 use super::*;
@@ -20,7 +21,8 @@ use crate::kapi::{
         addr::SockAddr,
         backchannel::BcRqst,
         class::XprtClass,
-        rqst::Slot, //
+        rqst::Slot,
+        send_lock::SendLocked, //
     },
 };
 
@@ -32,13 +34,14 @@ static CLASS: XprtClass<Nothing> = XprtClass::new(c"rpcrdma-kunit", 9999, [c"non
 
 impl XprtOps for Nothing {
     type Slot = Nothing;
+    type Conn = ();
 
     fn class() -> &'static XprtClass<Self> {
         &CLASS
     }
 
-    fn new(_link: XprtLink<Self>) -> Result<impl PinInit<Self, Error>> {
-        Ok(pin_init!(Nothing {}? Error))
+    fn new(_link: XprtLink<Self>) -> Self {
+        Nothing {}
     }
 
     fn new_slot() -> impl PinInit<Nothing, Error> {
@@ -53,13 +56,17 @@ impl XprtOps for Nothing {
         0
     }
 
-    fn connect(_: &Xprt<Self>) {}
+    fn connecting(_: &SendLocked<'_, Self>, _: Jiffies) {}
 
-    fn close(_: &Xprt<Self>) {}
+    fn establish(_: &SendLocked<'_, Self>) -> Result<Arc<()>> {
+        Err(EINVAL)
+    }
 
-    fn destroy(_: &Xprt<Self>) {}
+    fn close(_: &mut SendLocked<'_, Self>) {}
 
-    fn send_request(_: &Xprt<Self>, _: &Slot<Self>) -> Result {
+    fn destroy(_: &mut SendLocked<'_, Self>) {}
+
+    fn send_request(_: &mut SendLocked<'_, Self>, _: &Slot<Self>) -> Result {
         Err(EINVAL)
     }
 
@@ -73,7 +80,7 @@ impl XprtOps for Nothing {
 
     fn print_stats(_: &Xprt<Self>, _: &SeqFile) {}
 
-    fn inject_disconnect(_: &Xprt<Self>) {}
+    fn inject_disconnect(_: &SendLocked<'_, Self>) {}
 
     fn bc_setup(_: &Xprt<Self>, _: u32) -> Result {
         Err(EINVAL)
@@ -87,7 +94,7 @@ impl XprtOps for Nothing {
         0
     }
 
-    fn bc_send_reply(_: &Xprt<Self>, _: &BcRqst<Self>) -> Result {
+    fn bc_send_reply(_: &mut SendLocked<'_, Self>, _: &BcRqst<Self>) -> Result {
         Err(EINVAL)
     }
 }

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The send lock of a client transport, and the connection that it protects.
+//!
+//! sunrpc serialises everything that makes, sends on, or closes a connection by one bit of the
+//! transport, `XPRT_LOCKED`. Whoever holds it has a [`SendLocked`], which lends the connection
+//! without another lock. All others take a reference with [`Xprt::conn`].
+//!
+//! ```text
+//!   ->send_request, ->close, ...     SendLocked for the length of the call
+//!   ->connect ──lock handed over──▶ Connector ──SendLocked, finish_connect──▶ unlocked
+//! ```
+
+use core::{
+    cell::UnsafeCell,
+    ops::Deref, //
+};
+
+use kernel::{
+    ffi::c_ulong,
+    impl_has_delayed_work, new_delayed_work, new_spinlock,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    },
+};
+
+use super::{
+    link::XprtLink,
+    ops::XprtOps,
+    xprt::Xprt, //
+};
+use crate::kapi::{
+    bindings,
+    ext::{
+        jiffies,
+        noio::NoIo,
+        work::xprtiod, //
+    },
+};
+
+/// The connection of a transport, if there is one.
+///
+/// # Invariants
+///
+/// `conn` is written only with both `lock` and the transport's send lock held, so that either of
+/// them is enough to read it.
+#[pin_data]
+pub(super) struct ConnCell<C> {
+    #[pin]
+    lock: SpinLock<()>,
+    conn: UnsafeCell<Option<Arc<C>>>,
+}
+
+// SAFETY: A connection is reached by shared reference from any thread, and its last reference may
+// be dropped by any.
+unsafe impl<C: Send + Sync> Send for ConnCell<C> {}
+// SAFETY: `conn` is accessed under the locks that the type's invariant names.
+unsafe impl<C: Send + Sync> Sync for ConnCell<C> {}
+
+impl<C> ConnCell<C> {
+    /// Without a connection.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            lock <- new_spinlock!(()),
+            conn: UnsafeCell::new(None),
+        })
+    }
+
+    /// Calls `f` with the connection, under the spin lock: `f` must not sleep.
+    pub(super) fn with<R>(&self, f: impl FnOnce(Option<&Arc<C>>) -> R) -> R {
+        let _guard = self.lock.lock();
+        // SAFETY: Nobody writes it while we hold `lock`.
+        f(unsafe { (*self.conn.get()).as_ref() })
+    }
+
+    /// Replaces the connection, and returns the one before.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold the transport's send lock, and nobody may have borrowed the connection
+    /// by it.
+    unsafe fn replace(&self, new: Option<Arc<C>>) -> Option<Arc<C>> {
+        let _guard = self.lock.lock();
+        // SAFETY: We hold `lock`, and by this function's contract the send lock; no borrow by
+        // either is left.
+        unsafe { core::mem::replace(&mut *self.conn.get(), new) }
+    }
+}
+
+/// The send lock of a transport, held by the caller.
+///
+/// # Invariants
+///
+/// `XPRT_LOCKED` of the transport is held during `'a`, and there is no other value of this type for
+/// the transport that is in use.
+pub(crate) struct SendLocked<'a, T: XprtOps> {
+    xprt: &'a Xprt<T>,
+}
+
+impl<T: XprtOps> Deref for SendLocked<'_, T> {
+    type Target = Xprt<T>;
+
+    fn deref(&self) -> &Xprt<T> {
+        self.xprt
+    }
+}
+
+impl<'a, T: XprtOps> SendLocked<'a, T> {
+    /// Wraps a transport whose send lock is held.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold the send lock of `xprt` during `'a`, and use no other value of this
+    /// type for `xprt` meanwhile.
+    pub(super) unsafe fn new(xprt: &'a Xprt<T>) -> Self {
+        // INVARIANT: By this function's contract.
+        Self { xprt }
+    }
+
+    /// The connection, if there is one. It cannot be closed while it is borrowed.
+    pub(crate) fn conn(&self) -> Option<&T::Conn> {
+        // SAFETY: By the type's invariant we hold the send lock, and `set_conn`, which takes
+        // `&mut self`, is the only writer.
+        unsafe { (*self.xprt.conn_cell().conn.get()).as_deref() }
+    }
+
+    /// Replaces the connection, and returns the one before.
+    pub(crate) fn set_conn(&mut self, new: Option<Arc<T::Conn>>) -> Option<Arc<T::Conn>> {
+        // SAFETY: By the type's invariant we hold the send lock; `&mut self` shows that nobody has
+        // borrowed the connection by it.
+        unsafe { self.xprt.conn_cell().replace(new) }
+    }
+
+    /// Closes the connection now. Sleeps.
+    pub(crate) fn close(&mut self) {
+        T::close(self);
+        let xprt = self.as_ptr();
+        // SAFETY: The transport is live; the cookie is written under the send lock only, which we
+        // hold.
+        unsafe {
+            (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
+            bindings::xprt_disconnect_done(xprt);
+        }
+    }
+
+    /// Has the sender wait for [`Xprt::write_space`].
+    pub(crate) fn wait_for_buffer_space(&self) {
+        // SAFETY: The transport is live, and the function asks for the send lock, which we hold.
+        unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
+    }
+
+    /// Begins a new congestion window of one request: what has a place in the window of an
+    /// earlier connection has none in this.
+    pub(crate) fn restart_window(&self) {
+        let xprt = self.as_ptr();
+        // CAST: A C `unsigned long` has at least 32 bits.
+        // SAFETY: The transport and its slots are live. All these fields are written under the
+        // transport lock.
+        unsafe {
+            bindings::spin_lock(&raw mut (*xprt).transport_lock);
+            for slot in self.xprt.slots().iter() {
+                (*slot.as_rqst()).rq_cong = 0;
+            }
+            (*xprt).cong = 0;
+            (*xprt).cwnd = bindings::RPC_CWNDSCALE as c_ulong;
+            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
+        }
+    }
+
+    /// The pause before the next attempt to connect, in jiffies. Counts as the start of one.
+    fn reconnect_pause(&self) -> Jiffies {
+        let spacing = self.reestablish_timeout();
+        // SAFETY: The transport is live; the function writes what is written under the send lock,
+        // which we hold.
+        unsafe {
+            bindings::xprt_reconnect_backoff(
+                self.as_ptr(),
+                msecs_to_jiffies(super::xprt::FIRST_RECONNECT_MS),
+            );
+        }
+        self.pace().pause(jiffies(), spacing)
+    }
+
+    /// Ends an attempt to connect, and gives the send lock up.
+    fn finish_connect(mut self, result: Result<Arc<T::Conn>>) {
+        let xprt = self.as_ptr();
+        let result = result.map(|conn| self.set_conn(Some(conn)));
+        // SAFETY: The transport is live and has the send lock, under which all these fields are
+        // written.
+        let status = unsafe {
+            bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
+            // Failed or not: a task that is told of this attempt may ask for a disconnect by its
+            // number when the next one is under way, and would hit that.
+            (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
+            match &result {
+                Ok(_) => {
+                    self.pace().heard(jiffies());
+                    (*xprt).stat.connect_count += 1;
+                    (*xprt).stat.connect_time += jiffies().wrapping_sub((*xprt).stat.connect_start);
+                    bindings::rpcrdma_shim_xprt_set_connected(xprt);
+                    EAGAIN
+                }
+                Err(error) => *error,
+            }
+        };
+        // SAFETY: The transport is live. Those who wait for a connection are woken under the send
+        // lock: a task that waits for that next may wait for a Reply soon, and is not to be told of
+        // this attempt. The lock was handed over to the transport by `connect`, which named the
+        // same cookie; by consuming `self`, nobody uses it after it is given up here.
+        unsafe {
+            bindings::xprt_wake_pending_tasks(xprt, status.to_errno());
+            bindings::xprt_unlock_connect(xprt, xprt.cast());
+        }
+    }
+}
+
+/// Connects a transport in the background, with the send lock that `->connect` hands over.
+#[pin_data]
+pub(super) struct Connector<T: XprtOps> {
+    #[pin]
+    work: DelayedWork<Connector<T>>,
+    link: XprtLink<T>,
+}
+
+impl_has_delayed_work! {
+    impl{T: XprtOps} HasDelayedWork<Self> for Connector<T> { self.work }
+}
+
+impl<T: XprtOps> Connector<T> {
+    /// Makes the connector of the transport that `link` leads to. May sleep.
+    pub(super) fn new(link: XprtLink<T>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                work <- new_delayed_work!("rpcrdma_rs: connect"),
+                link,
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl<T: XprtOps> WorkItem for Connector<T> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // The transport holds the send lock, so it cannot be in `->destroy`.
+        let Some(xprt) = this.link.get() else {
+            return;
+        };
+        // Reclaim may be waiting for this very transport.
+        let _no_io = NoIo::begin();
+        let _scope = xprt.reclaim_scope();
+        // SAFETY: `connect` handed the send lock over to this work, which gives it up below.
+        let locked = unsafe { SendLocked::new(&xprt) };
+        xprt.clear_connected();
+        let result = T::establish(&locked);
+        locked.finish_connect(result);
+    }
+}
+
+/// `->connect`: hands the send lock of `task` over to the connector.
+///
+/// # Safety
+///
+/// `xprt` must be a live transport of type `Xprt<T>` whose send lock `task` holds.
+pub(super) unsafe fn connect<T: XprtOps>(
+    xprt: *mut bindings::rpc_xprt,
+    task: *mut bindings::rpc_task,
+) {
+    // SAFETY: By this function's contract. The cookie only has to be ours, and the same as in
+    // `finish_connect`.
+    let xprt = unsafe {
+        bindings::xprt_lock_connect(xprt, task, xprt.cast());
+        Xprt::<T>::from_raw(xprt)
+    };
+    // SAFETY: The transport has the send lock now, and the connector is not queued yet.
+    let locked = unsafe { SendLocked::new(xprt) };
+    let pause = locked.reconnect_pause();
+    T::connecting(&locked, pause);
+    // It cannot be queued already: there is one attempt at a time.
+    let _ = xprtiod().enqueue_delayed(xprt.connector().clone(), pause);
+}
