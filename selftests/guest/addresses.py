@@ -13,7 +13,7 @@ import os
 import time
 
 from faultio import Churn, revive
-from nfstest import Skip, case, counters, expect, expect_that, mount, shell, umount
+from harness import Skip, case, counters, expect, expect_that, mount, shell, umount
 
 RUST_CLIENT = os.environ["CLIENT_MODULE"] == "rust"
 RUST_SERVER = os.environ["SERVER_MODULE"] == "rust"

@@ -25,7 +25,7 @@ import threading
 import time
 
 import alloc_sites
-from nfstest import EXPORT, SERVER, Skip, case, contents, counters, data, expect, expect_that, \
+from harness import EXPORT, SERVER, Skip, case, contents, counters, data, expect, expect_that, \
     mount, read_file, shell, umount, write_file
 
 DEBUGFS = "/sys/kernel/debug"

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 
-from nfstest import DEBUG, case, data, expect, expect_that, mount, read_file, shell, umount, \
+from harness import DEBUG, case, data, expect, expect_that, mount, read_file, shell, umount, \
     write_file
 
 FOLDER = "/mnt/cycles"

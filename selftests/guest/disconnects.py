@@ -14,7 +14,7 @@ import random
 import time
 
 from faultio import Churn, force_disconnect, grows
-from nfstest import DEBUG, LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
+from harness import DEBUG, LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
 CHANCE = random.Random(8166)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from nfstest import EXPORT, SERVER, counters, data, expect, expect_that, shell
+from harness import EXPORT, SERVER, counters, data, expect, expect_that, shell
 
 DISK = f"""
 modprobe -a loop ext4
@@ -130,7 +130,7 @@ def reached(address):
 CHURN = """
 import mmap, os, select, sys
 sys.path.insert(0, "/t/guest")
-from nfstest import data
+from harness import data
 folder, flags, meta = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "meta"
 SIZES = 4096, 1 << 20, 65536, 300 * 4096, 512, 262144
 memory = mmap.mmap(-1, 2 << 20)

@@ -17,7 +17,7 @@ import sys
 import time
 
 from faultio import DISK, Churn, force_disconnect, grows, no_link, serve_from_disk
-from nfstest import IWARP, LONG, SERVER, Skip, case, counters, data, expect, expect_that, \
+from harness import IWARP, LONG, SERVER, Skip, case, counters, data, expect, expect_that, \
     in_background, mount, read_file, shell, umount, write_file
 
 CLIENT, MODULE = os.environ["CLIENT_MODULE"], os.environ["SERVER_MODULE"]

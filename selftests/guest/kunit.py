@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-from nfstest import case, expect, shell
+from harness import case, expect, shell
 
 RESULTS = "/sys/kernel/debug/kunit"
 

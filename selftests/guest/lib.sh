@@ -198,7 +198,7 @@ client_mount() {
 # rdma_counters FOLDER: the 27 numbers of the mount's "xprt: rdma" line, summed
 # over its transports, one per line with its name.
 rdma_counters() {
-	python3 -B -c 'import sys; sys.path.insert(0, "/t/guest"); from nfstest import counters
+	python3 -B -c 'import sys; sys.path.insert(0, "/t/guest"); from harness import counters
 for counter in counters(sys.argv[1]).items(): print(*counter)' "$1"
 }
 

@@ -6,7 +6,7 @@ import mmap
 import os
 import subprocess
 
-from nfstest import DEBUG, Delta, EXPORT, Skip, case, counters_of_each, expect, expect_that, \
+from harness import DEBUG, Delta, EXPORT, Skip, case, counters_of_each, expect, expect_that, \
     mount, shell, umount
 
 MIXED = "--bssplit=512/10:1024/10:3584/10:4096/20:4608/10:65536/20:262144/10:1048576/10"

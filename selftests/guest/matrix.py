@@ -12,7 +12,7 @@ import sys
 import matrix_content
 import matrix_limits
 import matrix_meta
-from nfstest import EXPORT, SERVER, case, counters, expect, expect_that, mount, shell, umount
+from harness import EXPORT, SERVER, case, counters, expect, expect_that, mount, shell, umount
 
 MOUNT = "/mnt/matrix"
 

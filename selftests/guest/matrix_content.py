@@ -6,7 +6,7 @@ import os
 import random
 import time
 
-from nfstest import DEBUG, Delta, case, data, expect, expect_that, read_file, write_file
+from harness import DEBUG, Delta, case, data, expect, expect_that, read_file, write_file
 
 SIZES = (0, 1, 3, 1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537,
          1048575, 1048576, 1048577)

@@ -7,7 +7,7 @@ them is then written, read and compared in the mode it must have.
 
 import os
 
-from nfstest import Delta, case, data, expect, expect_that, read_file, write_file
+from harness import Delta, case, data, expect, expect_that, read_file, write_file
 
 # Both inline thresholds are 4096 bytes. A Call or Reply of that size holds the
 # RPC and NFS headers and, with the AUTH_SYS credential and the room a client

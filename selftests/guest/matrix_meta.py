@@ -8,7 +8,7 @@ import os
 import struct
 import time
 
-from nfstest import Delta, EXPORT, case, data, expect, expect_that, read_file, shell, write_file
+from harness import Delta, EXPORT, case, data, expect, expect_that, read_file, shell, write_file
 
 MANY = [f"{i:04d}-{'n' * (i % 200)}" for i in range(5000)]
 LINKS = (1, 100, 1023, 1024, 4000, 4095)

@@ -19,7 +19,7 @@ import sys
 import time
 
 from faultio import Churn, revive
-from nfstest import LONG, Skip, case, counters, data, expect, expect_that, mount, read_file, \
+from harness import LONG, Skip, case, counters, data, expect, expect_that, mount, read_file, \
     shell, umount, write_file
 
 NETWORKS = {
@@ -66,7 +66,7 @@ def bad_network(network, folders, seconds):
 IMPATIENT = """
 import mmap, os, select, sys
 sys.path.insert(0, "/t/guest")
-from nfstest import data
+from harness import data
 SIZE = 1 << 20
 kept, memory = b"\\xc3" * SIZE, mmap.mmap(-1, SIZE)
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 
-from nfstest import SERVER, case, contents, data, expect, expect_that, mount, read_file, shell, \
+from harness import SERVER, case, contents, data, expect, expect_that, mount, read_file, shell, \
     transports, umount, write_file
 
 FOLDER = "/mnt/observe"

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import roce
 import second
-from nfstest import EXPORT, SERVER, Delta, Skip, case, contents, expect, expect_that, mount, \
+from harness import EXPORT, SERVER, Delta, Skip, case, contents, expect, expect_that, mount, \
     read_file, shell, transports, umount
 
 CLIENT = "192.168.88.1"
@@ -39,7 +39,7 @@ LEASE = 10
 LOAD = """
 import mmap, os, sys
 sys.path.insert(0, "/t/guest")
-from nfstest import data
+from harness import data
 path, count = sys.argv[1], 0
 memory = mmap.mmap(-1, 1 << 16)
 while os.path.exists("/tmp/recall-load"):

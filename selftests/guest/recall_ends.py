@@ -4,7 +4,7 @@
 import time
 
 from faultio import force_disconnect, no_link
-from nfstest import EXPORT, SERVER, case, expect_that, mount, shell, umount
+from harness import EXPORT, SERVER, case, expect_that, mount, shell, umount
 from recall import PLAIN, SEVERAL, Opened, create_files, finish_second, start_second
 
 FEW = 16

@@ -18,7 +18,7 @@ import time
 from concurrent.futures import wait
 
 from faultio import grows, revive
-from nfstest import LONG, Skip, case, counters, data, expect, expect_that, in_background, mount, \
+from harness import LONG, Skip, case, counters, data, expect, expect_that, in_background, mount, \
     read_file, shell, umount, write_file
 
 FOLDER = "/mnt/removal"

@@ -14,7 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from nfstest import data
+from harness import data
 
 SIZE = 5000
 

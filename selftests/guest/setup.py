@@ -5,7 +5,7 @@ import glob
 import os
 import subprocess
 
-from nfstest import Skip, case, expect, expect_that, mount, read_file, shell, umount
+from harness import Skip, case, expect, expect_that, mount, read_file, shell, umount
 
 # An init function's EEXIST becomes EBUSY in the kernel's module loader, which keeps
 # EEXIST for a module that is loaded already.

@@ -13,7 +13,7 @@ import sys
 import time
 
 from faultio import no_link
-from nfstest import EXPORT, ONE_GUEST, Delta, Skip, case, expect, expect_that, mount, shell, \
+from harness import EXPORT, ONE_GUEST, Delta, Skip, case, expect, expect_that, mount, shell, \
     umount
 
 FOLDER = "/mnt/swap"

@@ -8,7 +8,7 @@ import sys
 import time
 
 from faultio import no_link
-from nfstest import EXPORT, case, data, expect, expect_that, mount, shell, umount
+from harness import EXPORT, case, data, expect, expect_that, mount, shell, umount
 
 MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
 CLIENT, SERVER = (MODULE[os.environ[side]] for side in ("CLIENT_MODULE", "SERVER_MODULE"))
@@ -86,7 +86,7 @@ def lazy(folder):
         [sys.executable, "-B", "-c", f'''
 import os, sys
 sys.path.insert(0, "/t/guest")
-from nfstest import data
+from harness import data
 fd = os.open("{path}", os.O_WRONLY | os.O_CREAT)
 print("ready", flush=True)
 sys.stdin.readline()
