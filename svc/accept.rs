@@ -224,7 +224,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     };
     let chan = Chan::new(params, handle.clone(), id.handler().clone())?;
     // Events that came before this were kept.
-    id.handler().attach(handle, &chan.sq);
+    id.handler().attach(handle);
     let qp = QpOwner::new(
         &id,
         &pd,

@@ -8,7 +8,8 @@
 
 use super::{
     accept::CALLBACK_CREDITS,
-    conn::Conn, //
+    conn::Conn,
+    post::Work, //
 };
 use crate::{
     kapi::{
@@ -88,7 +89,6 @@ impl Conn {
         if len > host_len(chan.params.send.0).saturating_sub(Version::One.least_header()) {
             return Err(EMSGSIZE);
         }
-        let reservation = chan.sq.try_reserve(1)?;
         let mut ctx = chan.send_ctx(self.qp())?;
         let opening = Opening {
             version: Version::One,
@@ -107,10 +107,14 @@ impl Conn {
                 false => Err(EINVAL),
             }
         });
-        match written {
-            Ok(end) => self
-                .post_reserved(ctx, end, None, reservation)
-                .map_err(|_| enotconn()),
+        // Last: once entries are taken, only the completion may give them back.
+        match written.and_then(|end| Ok((end, chan.sq.try_reserve(1)?))) {
+            Ok((end, reservation)) => {
+                ctx.as_mut().set_message(end, None);
+                let work = Work::Reply(ctx);
+                chan.post(self.qp(), work, reservation)
+                    .map_err(|_| enotconn())
+            }
             Err(e) => {
                 chan.keep_send_ctx(ctx);
                 Err(e)

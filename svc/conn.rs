@@ -31,12 +31,16 @@ use super::{
     },
     limits::Sizes,
     pool::Ring,
+    post::{
+        Peer,
+        Queue, //
+    },
     read::ReadCtx,
     recv::ACCEPTS,
     send::SendCtx,
     sq::{
         Sq,
-        SqReservation, //
+        LOOK_MS, //
     }, //
 };
 use crate::{
@@ -134,10 +138,6 @@ use kernel::{
 /// How long a connection is left on which a Call was dropped before any was answered.
 const UNANSWERED_MS: u32 = 2_000;
 
-/// How long a client may take nothing of what is sent to it while service threads wait to send
-/// more.
-const SEND_QUEUE_MS: u32 = 30_000;
-
 /// What was settled when the connection was accepted.
 pub(super) struct Params {
     /// The client.
@@ -184,8 +184,8 @@ pub(super) struct Conn {
 #[pin_data]
 pub(super) struct Chan {
     pub(super) params: Params,
-    pub(super) sq: Arc<Sq>,
-    handle: Handle<Conn>,
+    pub(super) sq: Arc<Queue>,
+    pub(super) handle: Handle<Conn>,
     pub(super) events: Arc<ConnEvents>,
     #[pin]
     inbox: SpinLock<Inbox>,
@@ -220,7 +220,11 @@ impl Chan {
         events: Arc<ConnEvents>,
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
-        let sq = Sq::new(params.sizes.sends, msecs_to_jiffies(SEND_QUEUE_MS))?;
+        let peer = Peer {
+            handle: handle.clone(),
+            addr: params.peer,
+        };
+        let sq = Sq::new(params.sizes.sends, contexts, peer, LOOK_MS)?;
         let pulled = Ring::new(contexts, GFP_KERNEL)?;
         let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
@@ -359,8 +363,6 @@ impl QpHandler for Chan {
     }
 
     fn event(&self, event: QpEvent) {
-        // Perhaps in an interrupt: those who wait for the Send Queue are sent away by the CM's
-        // event, by detaching, or in the end by the clock.
         if let QpEvent::Fatal | QpEvent::Broken = event {
             self.handle.close();
         }
@@ -374,7 +376,7 @@ pub(super) struct ConnEvents {
     lost: Atomic<bool>,
     /// Whether the client has had an answer, and with it its credits.
     answered: Atomic<bool>,
-    conn: SetOnce<(Handle<Conn>, Arc<Sq>)>,
+    conn: SetOnce<Handle<Conn>>,
     #[pin]
     unanswered: DelayedWork<ConnEvents>,
 }
@@ -414,8 +416,8 @@ impl ConnEvents {
     }
 
     /// Tells where to report to, and reports what has happened already.
-    pub(super) fn attach(&self, handle: &Handle<Conn>, sq: &Arc<Sq>) {
-        self.conn.populate((handle.clone(), sq.clone()));
+    pub(super) fn attach(&self, handle: &Handle<Conn>) {
+        self.conn.populate(handle.clone());
         // Pairs with the exchange in `lose`: one of the two sees the other.
         smp_mb();
         if self.lost.load(Acquire) {
@@ -425,11 +427,8 @@ impl ConnEvents {
 
     fn lose(&self) {
         self.lost.xchg(true, Full);
-        if let Some((handle, sq)) = self.conn.as_ref() {
+        if let Some(handle) = self.conn.as_ref() {
             handle.close();
-            // Those who wait there may be all the service threads there are, and one is needed
-            // to take the connection down.
-            sq.close();
         }
     }
 }
@@ -439,7 +438,7 @@ impl Handler for ConnEvents {
         match event {
             Event::Established(_) => {
                 self.established.xchg(true, Full);
-                if let Some((handle, _)) = self.conn.as_ref() {
+                if let Some(handle) = self.conn.as_ref() {
                     // Something may have arrived before.
                     handle.enqueue();
                 }
@@ -465,8 +464,7 @@ impl Handler for ConnEvents {
 impl Removal for ConnEvents {
     fn removed(&self) {
         self.lost.xchg(true, Full);
-        if let Some((handle, sq)) = self.conn.as_ref() {
-            sq.close();
+        if let Some(handle) = self.conn.as_ref() {
             // There may be no service thread left to do it.
             handle.close_now();
         }
@@ -504,30 +502,6 @@ impl Conn {
         self.chan.params.peer
     }
 
-    /// Takes `count` entries of the Send Queue; sleeps until they are there.
-    ///
-    /// # Errors
-    ///
-    /// The connection cannot go on.
-    pub(super) fn reserve(&self, count: u32) -> Result<SqReservation> {
-        match self.chan.sq.try_reserve(count) {
-            Err(EAGAIN) => {
-                let _crowded = self.chan.handle.crowd();
-                self.chan.sq.reserve(count).inspect_err(|e| {
-                    if *e == ETIMEDOUT {
-                        limited!(pr_warn!(
-                            "server: client {} has taken nothing that was sent to it for {} s; \
-                             closing the connection\n",
-                            self.peer_addr(),
-                            SEND_QUEUE_MS / 1000
-                        ));
-                    }
-                })
-            }
-            other => other,
-        }
-    }
-
     /// Accepts the connection.
     pub(super) fn accept(&self, param: &ConnParam<'_>) -> Result {
         self.id.accept(param)
@@ -537,9 +511,10 @@ impl Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         cancel_delayed_sync(&self.chan.events);
-        self.chan.sq.close();
+        self.chan.sq.end();
         // From here on no completion runs, and no device touches memory.
         self.qp.close();
+        self.chan.clear_line(&self.qp);
         self.chan.clear();
     }
 }
@@ -623,5 +598,6 @@ impl Connection for Conn {
         // Fails if the connection is gone already.
         let _ = this.qp.disconnect();
         this.chan.sq.close();
+        this.chan.clear_line(&this.qp);
     }
 }

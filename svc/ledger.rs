@@ -1,33 +1,55 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Who may use the entries of a Send Queue next.
+//! The entries of a Send Queue: how many are free, and whether chains complete in time.
 //!
-//! Pure code: `core` only. Entries are taken in the order they were asked for: once someone
-//! has to wait, everyone who comes later waits behind, so that a chain of many Work Requests
-//! is not starved by short ones.
+//! Pure code: `core` only. A chain takes as many entries as it has Work Requests. Chains take
+//! entries in the order in which they ask: once one has to wait, all later ones wait behind it,
+//! so that short chains do not starve a long one.
 //!
 //! ```text
-//!   take() ---- enough, nobody waits ----> taken
+//!   admit() --- enough are free, the line is empty ---> granted --give()--> completed
+//!     |                                                   ^
+//!     +--- too few are free, or others wait ---> in line -+ advance()
 //!     |
-//!     +-- closed, or more than there are --> refused
-//!     |
-//!     +-- else: ticket --- its turn, and enough ---> taken
-//!                     \--- closed ----------------> refused
+//!     +--- closed, or longer than the queue ---> refused
 //! ```
+//!
+//! # Progress
+//!
+//! A chain counts as admitted when it is granted its entries or put in line, and as completed
+//! when it gives them back. [`Ledger::look`], which a timer calls, compares the two counts with
+//! what they were some looks ago. It costs nothing for each chain, and a peer that completes one
+//! chain now and then does not start the time of the others anew.
 
-/// A place in the line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
+/// Looks after which a chain must be complete whose client has shown no access yet.
+const UNPROVEN_LOOKS: usize = 2;
+
+/// Looks after which any chain must be complete.
+const LOOKS: usize = 12;
+
+/// Looks in a row between which nothing completes, although there is a chain to complete.
+const STILL_LOOKS: u32 = 6;
 
 /// What came of asking for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// They are the caller's now.
-    Taken,
-    /// Not yet.
-    Wait(Ticket),
-    /// Never: more than there are, or the queue is closed.
+pub(super) enum Admission {
+    /// The entries are the caller's.
+    Granted,
+    /// The chain has to wait in line for [`Ledger::advance`].
+    InLine,
+    /// The queue is closed, or has not that many entries at all.
     Refused,
+}
+
+/// What a look at the progress finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// No chain is admitted. The timer may rest until the next one is.
+    Idle,
+    /// Chains complete in time.
+    Moving,
+    /// They do not.
+    Stalled,
 }
 
 /// The entries of one Send Queue.
@@ -35,12 +57,20 @@ pub(super) enum Answer {
 pub(super) struct Ledger {
     depth: u32,
     free: u32,
-    /// The ticket given out next.
-    next: u64,
-    /// The ticket whose turn it is; equal to `next` when nobody waits.
-    serving: u64,
-    /// How often entries were given back.
-    given: u64,
+    /// Chains in line.
+    waiting: u32,
+    /// Chains that were granted entries or put in line.
+    admitted: u64,
+    /// Chains that gave their entries back.
+    completed: u64,
+    /// `completed` at the last look.
+    seen: u64,
+    /// Looks in a row between which nothing completed.
+    still: u32,
+    /// `admitted` at earlier looks, the last one first.
+    marks: [u64; LOOKS],
+    /// Whether the timer is on.
+    watched: bool,
     closed: bool,
 }
 
@@ -50,68 +80,83 @@ impl Ledger {
         Ledger {
             depth,
             free: depth,
-            next: 0,
-            serving: 0,
-            given: 0,
+            waiting: 0,
+            admitted: 0,
+            completed: 0,
+            seen: 0,
+            still: 0,
+            marks: [0; LOOKS],
+            watched: false,
             closed: false,
         }
     }
 
-    /// Asks for `count` entries, without a place in the line: `None` if one would have to wait.
-    pub(super) fn try_take(&mut self, count: u32) -> Option<Answer> {
+    /// Asks for `count` entries. The caller puts the chain in line if the answer is
+    /// [`Admission::InLine`].
+    pub(super) fn admit(&mut self, count: u32) -> Admission {
         if self.closed || count > self.depth {
-            return Some(Answer::Refused);
+            return Admission::Refused;
         }
-        if self.next != self.serving || count > self.free {
-            return None;
-        }
-        self.free = self.free.saturating_sub(count);
-        Some(Answer::Taken)
-    }
-
-    /// Asks for `count` entries.
-    pub(super) fn take(&mut self, count: u32) -> Answer {
-        if let Some(answer) = self.try_take(count) {
-            return answer;
-        }
-        let ticket = Ticket(self.next);
-        self.next = self.next.wrapping_add(1);
-        Answer::Wait(ticket)
-    }
-
-    /// Asks again, with a ticket. Everyone who got [`Answer::Wait`] must ask until the answer
-    /// is another one.
-    pub(super) fn retry(&mut self, ticket: Ticket, count: u32) -> Answer {
-        if self.closed {
-            return Answer::Refused;
-        }
-        if self.serving != ticket.0 || count > self.free {
-            return Answer::Wait(ticket);
+        self.admitted = self.admitted.wrapping_add(1);
+        if self.waiting != 0 || count > self.free {
+            self.waiting = self.waiting.saturating_add(1);
+            return Admission::InLine;
         }
         self.free = self.free.saturating_sub(count);
-        self.serving = self.serving.wrapping_add(1);
-        Answer::Taken
+        Admission::Granted
     }
 
-    /// Gives `count` entries back. Returns whether someone waits, and is to be woken.
-    pub(super) fn give(&mut self, count: u32) -> bool {
+    /// Whether `count` entries are free and no chain waits.
+    pub(super) const fn has_room(&self, count: u32) -> bool {
+        self.waiting == 0 && count <= self.free
+    }
+
+    /// Grants the first chain in line its `count` entries; `false` if they are not free.
+    pub(super) fn advance(&mut self, count: u32) -> bool {
+        if self.closed || count > self.free {
+            return false;
+        }
+        self.free = self.free.saturating_sub(count);
+        self.waiting = self.waiting.saturating_sub(1);
+        true
+    }
+
+    /// Takes `count` entries back.
+    pub(super) fn give(&mut self, count: u32) {
         self.free = self.free.saturating_add(count).min(self.depth);
-        self.given = self.given.wrapping_add(1);
-        self.has_waiters()
+        self.completed = self.completed.wrapping_add(1);
     }
 
-    /// A number that changes whenever entries are given back.
-    pub(super) const fn given(&self) -> u64 {
-        self.given
+    /// Whether the timer is to be started, because a chain was admitted and it rests.
+    pub(super) fn start_watch(&mut self) -> bool {
+        !core::mem::replace(&mut self.watched, true)
     }
 
-    /// How many wait.
-    #[cfg(rpcrdma_kunit)]
-    pub(super) const fn waiting(&self) -> u64 {
-        self.next.wrapping_sub(self.serving)
+    /// Looks at the progress since the last looks. `proven` says whether the client has shown
+    /// that it has access.
+    pub(super) fn look(&mut self, proven: bool) -> Progress {
+        if self.completed == self.admitted {
+            self.watched = false;
+            self.still = 0;
+            return Progress::Idle;
+        }
+        let was_waited_for = self.marks[0] > self.completed;
+        self.still = match was_waited_for && self.seen == self.completed {
+            true => self.still.saturating_add(1),
+            false => 0,
+        };
+        self.seen = self.completed;
+        let looks = if proven { LOOKS } else { UNPROVEN_LOOKS };
+        let late = self.marks[looks - 1] > self.completed;
+        self.marks.copy_within(..LOOKS - 1, 1);
+        self.marks[0] = self.admitted;
+        match late || self.still >= STILL_LOOKS {
+            true => Progress::Stalled,
+            false => Progress::Moving,
+        }
     }
 
-    /// Refuses everyone from now on.
+    /// Refuses every chain from now on.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
@@ -119,11 +164,6 @@ impl Ledger {
     /// How many entries are free, and how many there are.
     pub(super) const fn entries(&self) -> (u32, u32) {
         (self.free, self.depth)
-    }
-
-    /// Whether someone waits.
-    pub(super) const fn has_waiters(&self) -> bool {
-        !self.closed && self.next != self.serving
     }
 }
 
@@ -134,37 +174,104 @@ mod tests {
     #[test]
     fn serves_in_order() {
         let mut ledger = Ledger::new(4);
-        assert_eq!(ledger.take(3), Answer::Taken);
-        let Answer::Wait(long) = ledger.take(4) else {
-            panic!("4 of 1 taken");
-        };
-        // There would be room for this one, but it has to wait behind.
-        let Answer::Wait(short) = ledger.take(1) else {
-            panic!("overtaken");
-        };
-        assert_eq!(ledger.retry(short, 1), Answer::Wait(short));
-        assert!(ledger.give(3));
-        assert_eq!(ledger.retry(short, 1), Answer::Wait(short));
-        assert_eq!(ledger.retry(long, 4), Answer::Taken);
-        assert_eq!(ledger.retry(short, 1), Answer::Wait(short));
-        assert!(ledger.give(4));
-        assert_eq!(ledger.retry(short, 1), Answer::Taken);
-        assert!(!ledger.has_waiters());
-        assert!(!ledger.give(1));
-        assert_eq!(ledger.take(4), Answer::Taken);
+        assert_eq!(ledger.admit(3), Admission::Granted);
+        assert_eq!(ledger.admit(4), Admission::InLine);
+        // There is room for this one, but it has to wait behind the other.
+        assert!(!ledger.has_room(1));
+        assert_eq!(ledger.admit(1), Admission::InLine);
+        assert!(!ledger.advance(4));
+        ledger.give(3);
+        assert!(ledger.advance(4));
+        assert!(!ledger.advance(1));
+        ledger.give(4);
+        assert!(ledger.advance(1));
+        ledger.give(1);
+        assert_eq!(ledger.entries(), (4, 4));
+        assert_eq!(ledger.admit(4), Admission::Granted);
     }
 
     #[test]
     fn refuses_what_can_never_be() {
         let mut ledger = Ledger::new(4);
-        assert_eq!(ledger.take(5), Answer::Refused);
-        assert_eq!(ledger.take(4), Answer::Taken);
-        let Answer::Wait(ticket) = ledger.take(1) else {
-            panic!("taken twice");
-        };
+        assert_eq!(ledger.admit(5), Admission::Refused);
+        assert_eq!(ledger.admit(4), Admission::Granted);
+        assert_eq!(ledger.admit(1), Admission::InLine);
         ledger.close();
-        assert_eq!(ledger.retry(ticket, 1), Answer::Refused);
-        assert_eq!(ledger.take(1), Answer::Refused);
-        assert!(!ledger.has_waiters());
+        ledger.give(4);
+        assert!(!ledger.advance(1));
+        assert_eq!(ledger.admit(1), Admission::Refused);
+    }
+
+    /// Looks at which the answer is not `Moving`, counted from 1.
+    fn until_stalled(
+        ledger: &mut Ledger,
+        proven: bool,
+        mut each: impl FnMut(&mut Ledger),
+    ) -> usize {
+        for look in 1..1000 {
+            match ledger.look(proven) {
+                Progress::Stalled => return look,
+                Progress::Idle => panic!("idle at look {look}"),
+                Progress::Moving => each(ledger),
+            }
+        }
+        0
+    }
+
+    #[test]
+    fn without_a_completion_the_connection_stalls() {
+        let mut ledger = Ledger::new(4);
+        assert_eq!(ledger.admit(1), Admission::Granted);
+        assert!(ledger.start_watch() && !ledger.start_watch());
+        assert_eq!(until_stalled(&mut ledger, true, |_| ()), 7);
+        let mut ledger = Ledger::new(4);
+        assert_eq!(ledger.admit(1), Admission::Granted);
+        assert_eq!(until_stalled(&mut ledger, false, |_| ()), 3);
+    }
+
+    #[test]
+    fn a_completion_now_and_then_is_not_enough() {
+        // 100 chains of which one completes between two looks: some are old in the end.
+        for (proven, expected) in [(true, 13), (false, 3)] {
+            let mut ledger = Ledger::new(1);
+            for _ in 0..100 {
+                ledger.admit(1);
+            }
+            let looks = until_stalled(&mut ledger, proven, |ledger| {
+                ledger.give(1);
+                assert!(ledger.advance(1));
+            });
+            assert_eq!(looks, expected);
+        }
+    }
+
+    #[test]
+    fn a_slow_client_that_takes_all_in_time_stays() {
+        let mut ledger = Ledger::new(64);
+        for _ in 0..10 {
+            ledger.admit(1);
+        }
+        // As many come as complete, so there are always ten, each as old as five looks.
+        let looks = until_stalled(&mut ledger, true, |ledger| {
+            for _ in 0..2 {
+                ledger.give(1);
+                ledger.admit(1);
+            }
+        });
+        assert_eq!(looks, 0);
+    }
+
+    #[test]
+    fn the_timer_rests_when_nothing_is_admitted() {
+        let mut ledger = Ledger::new(4);
+        for _ in 0..3 {
+            assert_eq!(ledger.admit(2), Admission::Granted);
+            assert!(ledger.start_watch());
+            for _ in 0..2 {
+                assert_eq!(ledger.look(false), Progress::Moving);
+            }
+            ledger.give(2);
+            assert_eq!(ledger.look(false), Progress::Idle);
+        }
     }
 }

@@ -9,7 +9,8 @@
 //!   recv     a received message becomes a Call, or is answered with an error
 //!   read     Read chunks are pulled before the Call is delivered
 //!   send     replies: inline, Write list, Reply chunk; error reports
-//!   sq       room in the Send Queue
+//!   post     chains go to the device, or wait in line for room
+//!   sq       room in the Send Queue, the line, and progress
 //!   backchannel  callbacks, in the reverse direction (RFC 8167)
 //! ```
 //!
@@ -31,6 +32,7 @@ mod ledger;
 mod limits;
 mod listen;
 mod pool;
+mod post;
 mod read;
 mod recv;
 mod send;

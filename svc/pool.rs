@@ -44,6 +44,16 @@ impl<T> Ring<T> {
         Ok(())
     }
 
+    /// Whether there is no room for another.
+    pub(super) fn is_full(&self) -> bool {
+        self.len == self.slots.len()
+    }
+
+    /// The first item.
+    pub(super) fn first(&self) -> Option<&T> {
+        self.slots.get(self.first)?.as_ref()
+    }
+
     /// Takes the first item.
     pub(super) fn pop(&mut self) -> Option<T> {
         let item = self.slots.get_mut(self.first)?.take()?;

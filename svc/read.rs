@@ -34,8 +34,11 @@ use super::{
         Budget,
         Share, //
     },
+    post::{
+        Reservation,
+        Work, //
+    },
     recv::ACCEPTS,
-    sq::SqReservation,
     tunables::STAT_READ, //
 };
 use crate::{
@@ -67,7 +70,6 @@ use crate::{
             trace_svcrdma_decode_rseg,
             trace_svcrdma_post_read_chunk,
             trace_svcrdma_read_finished,
-            trace_svcrdma_sq_post_err,
             trace_svcrdma_wc_read,
             trace_svcrdma_wc_read_err,
             trace_svcrdma_wc_read_flush,
@@ -114,7 +116,7 @@ pub(super) struct ReadCtx {
     cqe: Cqe<Self>,
     /// Unmaps before the pages go.
     transfer: Transfer,
-    reservation: Option<SqReservation>,
+    reservation: Option<Reservation>,
     job: Option<Job>,
     /// Of [`RESTING`], for the pages that it keeps.
     share: Option<Share>,
@@ -153,6 +155,11 @@ impl ReadCtx {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// The entries of the Send Queue that its chain takes.
+    pub(super) fn sqes(&self) -> u32 {
+        self.transfer.sqes()
     }
 }
 
@@ -333,16 +340,14 @@ impl Completion for ReadCtx {
                 // Now: all service threads may be waiting for what a mapping takes.
                 this.as_mut().project().transfer.unmap();
                 chan.queue_pulled(this);
+                chan.resume(qp);
             }
             Err(e) => {
                 match e.flushed() {
                     true => trace_svcrdma_wc_read_flush(e.cid(), e.status(), e.vendor()),
                     false => trace_svcrdma_wc_read_err(e.cid(), e.status(), e.vendor()),
                 }
-                if let Some(job) = this.as_mut().project().job.take() {
-                    chan.release_receive(qp, job.buf);
-                }
-                drop(this);
+                chan.drop_pull(qp, this);
                 chan.fail_completion("RDMA Read", &e);
             }
         }
@@ -355,6 +360,35 @@ impl Chan {
         let mut ctx = kept.map_or_else(ReadCtx::new, Ok)?;
         drop(ctx.as_mut().project().share.take());
         Ok(ctx)
+    }
+
+    /// Posts the RDMA Reads of `ctx`, for which there is room in the Send Queue. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of posting; the context comes back.
+    pub(super) fn post_pull(
+        &self,
+        qp: &Qp<Chan>,
+        mut ctx: Pin<KBox<ReadCtx>>,
+        reservation: Reservation,
+    ) -> Result<(), (Error, Work)> {
+        *ctx.as_mut().project().reservation = Some(reservation);
+        let posted = qp.post::<ReadCtx>(ctx, |ctx, chain| {
+            chain.transfer(&ctx.transfer)?;
+            trace_svcrdma_post_read_chunk(chain.cid(), chain.wrs());
+            Ok(())
+        });
+        posted.map_err(|refused| (refused.error, Work::Pull(refused.owner)))
+    }
+
+    /// Frees a Call that is not pulled after all.
+    pub(super) fn drop_pull(&self, qp: &Qp<Chan>, mut ctx: Pin<KBox<ReadCtx>>) {
+        let fields = ctx.as_mut().project();
+        drop(fields.reservation.take());
+        if let Some(job) = fields.job.take() {
+            self.release_receive(qp, job.buf);
+        }
     }
 
     /// Keeps a context, and of `pages` as many as are allowed to rest, for the next Call.
@@ -385,13 +419,16 @@ impl Conn {
         let received = buf.bytes().get(..buf.byte_len()).unwrap_or_default();
         let layout = Layout::new(chunks, received, header_len);
         match self.prepare_pull(&mut receiver, &buf, &layout) {
-            Ok(ctx) => {
+            Ok(mut ctx) => {
                 let job = Job {
                     buf,
                     header: *header,
                     layout,
                 };
-                self.post_pull(ctx, job)
+                *ctx.as_mut().project().job = Some(job);
+                if self.chan().submit(self.qp(), Work::Pull(ctx)).is_err() {
+                    self.chan().fail();
+                }
             }
             Err(E2BIG) => self.refuse(buf, header),
             Err(_) => {
@@ -432,32 +469,6 @@ impl Conn {
         match transfer.sqes() > chan.sq.depth() {
             true => Err(E2BIG),
             false => Ok(ctx),
-        }
-    }
-
-    fn post_pull(&self, mut ctx: Pin<KBox<ReadCtx>>, job: Job) {
-        let sqes = ctx.transfer.sqes();
-        let Ok(reservation) = self.reserve(sqes) else {
-            self.forget(job.buf);
-            drop(ctx);
-            return self.chan().fail();
-        };
-        let fields = ctx.as_mut().project();
-        *fields.reservation = Some(reservation);
-        *fields.job = Some(job);
-        let posted = self.qp().post::<ReadCtx>(ctx, |ctx, chain| {
-            chain.transfer(&ctx.transfer)?;
-            trace_svcrdma_post_read_chunk(chain.cid(), chain.wrs());
-            Ok(())
-        });
-        if let Err(mut refused) = posted {
-            trace_svcrdma_sq_post_err(&self.peer_addr(), refused.error.to_errno());
-            let fields = refused.owner.as_mut().project();
-            drop(fields.reservation.take());
-            if let Some(job) = fields.job.take() {
-                self.forget(job.buf);
-            }
-            self.chan().fail();
         }
     }
 

@@ -24,8 +24,11 @@ use super::{
         Chan,
         Conn, //
     },
+    post::{
+        Reservation,
+        Work, //
+    },
     recv::ACCEPTS,
-    sq::SqReservation,
     tunables::STAT_WRITE, //
 };
 use crate::{
@@ -60,7 +63,6 @@ use crate::{
             trace_svcrdma_post_reply_chunk,
             trace_svcrdma_post_send,
             trace_svcrdma_post_write_chunk,
-            trace_svcrdma_sq_post_err,
             trace_svcrdma_wc_send,
             trace_svcrdma_wc_send_err,
             trace_svcrdma_wc_send_flush, //
@@ -107,9 +109,13 @@ pub(super) struct SendCtx {
     header: DmaBuf,
     /// Unmaps before the pages go.
     transfer: Transfer,
-    reservation: Option<SqReservation>,
+    reservation: Option<Reservation>,
     /// Whether the transfer is to a Reply chunk, perhaps among others.
     reply_chunk: bool,
+    /// Octets of `header` that are sent.
+    len: usize,
+    /// The handle that the Send invalidates.
+    invalidate: Option<Handle>,
 }
 
 impl_has_cqe! {
@@ -126,6 +132,8 @@ impl SendCtx {
                 transfer: Transfer::new(),
                 reservation: None,
                 reply_chunk: false,
+                len: 0,
+                invalidate: None,
             }),
             GFP_KERNEL,
         )
@@ -134,6 +142,18 @@ impl SendCtx {
     /// Where the header, and what is sent inline, are written.
     pub(super) fn buffer(self: Pin<&mut Self>) -> &mut [u8] {
         self.project().header.as_mut_slice()
+    }
+
+    /// Sets what is sent: the first `len` octets of the buffer, and which handle that invalidates.
+    pub(super) fn set_message(self: Pin<&mut Self>, len: usize, invalidate: Option<Handle>) {
+        let fields = self.project();
+        *fields.len = len;
+        *fields.invalidate = invalidate;
+    }
+
+    /// The entries of the Send Queue that its chain takes.
+    pub(super) fn sqes(&self) -> u32 {
+        self.transfer.sqes().saturating_add(1)
     }
 }
 
@@ -144,7 +164,10 @@ impl Completion for SendCtx {
         let chan = qp.handler();
         chan.keep_send_ctx(this);
         match result {
-            Ok(wc) => trace_svcrdma_wc_send(wc.cid()),
+            Ok(wc) => {
+                trace_svcrdma_wc_send(wc.cid());
+                chan.resume(qp);
+            }
             Err(e) => {
                 match e.flushed() {
                     true => trace_svcrdma_wc_send_flush(e.cid(), e.status(), e.vendor()),
@@ -182,6 +205,35 @@ impl Chan {
         drop(kept);
         let full = self.sends.lock().push_within_capacity(ctx);
         drop(full);
+    }
+
+    /// Posts the chain of `ctx`, for which there is room in the Send Queue. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of posting; the context comes back.
+    pub(super) fn post_reply(
+        &self,
+        qp: &Qp<Chan>,
+        mut ctx: Pin<KBox<SendCtx>>,
+        reservation: Reservation,
+    ) -> Result<(), (Error, Work)> {
+        *ctx.as_mut().project().reservation = Some(reservation);
+        let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
+            chain.transfer(&ctx.transfer)?;
+            match ctx.reply_chunk {
+                _ if chain.wrs() == 0 => {}
+                true => trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs()),
+                false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
+            }
+            trace_svcrdma_post_send(chain.cid(), 1, ctx.invalidate.map_or(0, |handle| handle.0));
+            let sge = core::iter::once(ctx.header.sge(0..ctx.len)?);
+            match ctx.invalidate {
+                Some(handle) => chain.send_with_invalidate(sge, handle.0),
+                None => chain.send(sge),
+            }
+        });
+        posted.map_err(|refused| (refused.error, Work::Reply(refused.owner)))
     }
 }
 
@@ -364,58 +416,22 @@ impl Conn {
         }
     }
 
-    /// Posts the RDMA Writes of `ctx` and a Send of the first `len` octets of its buffer. Waits
-    /// for room in the Send Queue.
+    /// Posts the RDMA Writes of `ctx` and a Send of the first `len` octets of its buffer, at once or
+    /// when there is room in the Send Queue.
     ///
     /// # Errors
     ///
     /// `ENOTCONN`, and those of posting.
-    fn post_send(&self, ctx: Pin<KBox<SendCtx>>, len: usize, invalidate: Option<Handle>) -> Result {
-        let sqes = ctx.transfer.sqes().saturating_add(1);
-        match self.reserve(sqes) {
-            Ok(reservation) => {
-                self.chan().events.answer();
-                self.post_reserved(ctx, len, invalidate, reservation)
-            }
-            Err(e) => {
-                self.chan().keep_send_ctx(ctx);
-                Err(e)
-            }
-        }
-    }
-
-    /// As [`Self::post_send`], with the room in the Send Queue at hand.
-    ///
-    /// # Errors
-    ///
-    /// Those of posting.
-    pub(super) fn post_reserved(
+    fn post_send(
         &self,
         mut ctx: Pin<KBox<SendCtx>>,
         len: usize,
         invalidate: Option<Handle>,
-        reservation: SqReservation,
     ) -> Result {
-        *ctx.as_mut().project().reservation = Some(reservation);
-        let posted = self.qp().post::<SendCtx>(ctx, |ctx, chain| {
-            chain.transfer(&ctx.transfer)?;
-            match ctx.reply_chunk {
-                _ if chain.wrs() == 0 => {}
-                true => trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs()),
-                false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
-            }
-            trace_svcrdma_post_send(chain.cid(), 1, invalidate.map_or(0, |handle| handle.0));
-            let sge = core::iter::once(ctx.header.sge(0..len)?);
-            match invalidate {
-                Some(handle) => chain.send_with_invalidate(sge, handle.0),
-                None => chain.send(sge),
-            }
-        });
-        posted.map_err(|refused| {
-            trace_svcrdma_sq_post_err(&self.peer_addr(), refused.error.to_errno());
-            self.chan().keep_send_ctx(refused.owner);
-            refused.error
-        })
+        ctx.as_mut().set_message(len, invalidate);
+        self.chan().submit(self.qp(), Work::Reply(ctx))?;
+        self.chan().events.answer();
+        Ok(())
     }
 
     /// Answers a message that could not be used. The connection stays, unless it is lost.

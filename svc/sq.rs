@@ -1,166 +1,254 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Room in the Send Queue, as values.
+//! Room in the Send Queue, and the line of chains that wait for it.
 //!
-//! A [`SqReservation`] is the right to post so many Work Requests. It moves into what owns the
-//! posted chain and gives the entries back when that is completed and the reservation dropped,
-//! so none can be lost or given back twice. The order of those who wait is in
-//! [`super::ledger`].
+//! A [`SqReservation`] is the right to post a number of Work Requests. It moves into what owns
+//! the posted chain; dropping it, when that has completed, gives the entries back. So none is lost
+//! or given back twice. The accounts are in [`super::ledger`].
 //!
-//! A client that takes nothing of what it is sent must not keep service threads: who waits
-//! does so as long as entries are given back now and then.
+//! No thread waits for room: it leaves its chain in line and does other work. Completions post
+//! from the line. A client chooses how long its Sends may stall (an RNR retry count of 7 means for
+//! ever), so a thread that waited would be the client's.
+//!
+//! # Progress
+//!
+//! While chains are admitted, a timer looks every [`LOOK_MS`] whether they complete. The
+//! connection ends if none does for 30 s, or if one takes longer than 60 s; 10 s as long as the
+//! client has not shown that it has access (one period more, as chains are admitted between two
+//! looks). That bounds the time for which a client can have the server hold pages.
 
 use super::{
     ledger::{
-        Answer,
+        Admission,
         Ledger,
-        Ticket, //
+        Progress, //
     },
-    tunables::STAT_SQ_STARVE, //
+    pool::Ring,
 };
-use crate::kapi::{
-    ext::wait::{
-        new_waitqueue,
-        WaitQueue, //
-    },
-    sunrpc::errno::enotconn,
-    trace::{
-        trace_svcrdma_sq_full,
-        trace_svcrdma_sq_retry, //
-    }, //
+use crate::kapi::ext::work::{
+    cancel_delayed_sync,
+    xprtiod, //
 };
 use kernel::{
-    new_spinlock,
+    impl_has_delayed_work, new_delayed_work, new_spinlock,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         SpinLock, //
     },
-    time::Jiffies, //
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    },
 };
 
-/// The Send Queue of one connection.
+/// The period of the timer in ms.
+pub(super) const LOOK_MS: u32 = 5_000;
+
+/// Whom the Send Queue is of.
+pub(super) trait Client: Send + Sync + 'static {
+    /// Whether the client has shown that it has access. Any context.
+    fn proven(&self) -> bool;
+
+    /// Chains do not complete in time: closes the connection. Process context.
+    fn stalled(&self);
+}
+
+/// The Send Queue of one connection. In line are `W`s.
 #[pin_data]
-pub(super) struct Sq {
+pub(super) struct Sq<W: Send + 'static, C: Client> {
     #[pin]
-    ledger: SpinLock<Ledger>,
-    #[pin]
-    room: WaitQueue,
+    state: SpinLock<State<W>>,
+    /// Whether the line is not empty. Written under the lock of `state`.
+    waiting: Atomic<bool>,
     depth: u32,
-    /// How long nothing may be given back while someone waits.
-    patience: Jiffies,
+    client: C,
+    period: Jiffies,
+    #[pin]
+    timer: DelayedWork<Self>,
+}
+
+struct State<W> {
+    ledger: Ledger,
+    line: Ring<(u32, W)>,
 }
 
 /// The right to post a number of Work Requests. Dropping it gives them back.
-pub(super) struct SqReservation {
-    sq: Arc<Sq>,
+pub(super) struct SqReservation<W: Send + 'static, C: Client> {
+    sq: Arc<Sq<W, C>>,
     count: u32,
 }
 
-impl Sq {
-    /// A queue of `depth` entries, which may all be in use for as long as `patience`.
-    pub(super) fn new(depth: u32, patience: Jiffies) -> Result<Arc<Self>> {
+/// What came of a chain.
+pub(super) enum Submitted<T, R> {
+    /// It can be posted now.
+    Granted(T, R),
+    /// It is in line. Says how many entries are free.
+    InLine(u32),
+    /// The queue is closed or too short, or the line is full.
+    Refused(T),
+}
+
+impl_has_delayed_work! {
+    impl{W: Send + 'static, C: Client} HasDelayedWork<Self> for Sq<W, C> { self.timer }
+}
+
+impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let progress = this.state.lock().ledger.look(this.client.proven());
+        match progress {
+            Progress::Idle => {}
+            Progress::Moving => this.start_timer(),
+            Progress::Stalled => {
+                this.client.stalled();
+                this.close();
+            }
+        }
+    }
+}
+
+impl<W: Send + 'static, C: Client> Sq<W, C> {
+    /// A queue of `depth` entries with a line of at most `longest` chains.
+    pub(super) fn new(depth: u32, longest: usize, client: C, period_ms: u32) -> Result<Arc<Self>> {
+        let line = Ring::new(longest, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                ledger <- new_spinlock!(Ledger::new(depth)),
-                room <- new_waitqueue!("rpcrdma_rs: Send Queue"),
+                state <- new_spinlock!(State {
+                    ledger: Ledger::new(depth),
+                    line,
+                }),
+                waiting: Atomic::new(false),
                 depth,
-                patience,
+                client,
+                period: msecs_to_jiffies(period_ms),
+                timer <- new_delayed_work!("rpcrdma_rs: Send Queue"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Takes `count` entries; sleeps until it is their turn and so many are free.
-    ///
-    /// # Errors
-    ///
-    /// `ENOTCONN` if the queue is, or gets, closed, or has not that many entries at all;
-    /// `ETIMEDOUT` if nothing was given back for as long as the queue waits: it is closed then.
-    pub(super) fn reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation> {
-        let mut ledger = self.ledger.lock();
-        let answer = ledger.take(count);
-        let (free, depth) = ledger.entries();
-        drop(ledger);
-        let answer = match answer {
-            Answer::Wait(ticket) => {
-                STAT_SQ_STARVE.inc();
-                trace_svcrdma_sq_full(count, free, depth);
-                self.wait(ticket, count)?
+    fn start_timer(self: &Arc<Self>) {
+        // It is queued already if a chain was admitted while it ran; that will do.
+        let _ = xprtiod().enqueue_delayed(self.clone(), self.period);
+    }
+
+    /// Takes `count` entries for `chain`, or leaves what `wait` makes of it in line. Does not
+    /// sleep; `wait` is called under a spin lock.
+    pub(super) fn submit<T>(
+        self: &Arc<Self>,
+        count: u32,
+        chain: T,
+        wait: impl FnOnce(T) -> W,
+    ) -> Submitted<T, SqReservation<W, C>> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if !state.ledger.has_room(count) && state.line.is_full() {
+            return Submitted::Refused(chain);
+        }
+        let submitted = match state.ledger.admit(count) {
+            Admission::Refused => return Submitted::Refused(chain),
+            Admission::Granted => Submitted::Granted(
+                chain,
+                SqReservation {
+                    sq: self.clone(),
+                    count,
+                },
+            ),
+            Admission::InLine => {
+                // There is room, as just seen.
+                let _ = state.line.push((count, wait(chain)));
+                self.waiting.store(true, Relaxed);
+                Submitted::InLine(state.ledger.entries().0)
             }
-            other => other,
         };
-        match answer {
-            Answer::Taken => Ok(SqReservation {
-                sq: self.clone(),
-                count,
-            }),
-            _ => Err(enotconn()),
+        let start = state.ledger.start_watch();
+        drop(guard);
+        if start {
+            self.start_timer();
         }
+        submitted
     }
 
-    /// Waits in line.
-    fn wait(&self, ticket: Ticket, count: u32) -> Result<Answer> {
-        let mut given = self.ledger.lock().given();
-        loop {
-            let mut answer = Answer::Wait(ticket);
-            let settled = self.room.wait_timeout(self.patience, || {
-                answer = self.ledger.lock().retry(ticket, count);
-                answer != Answer::Wait(ticket)
-            });
-            let ledger = self.ledger.lock();
-            let (free, depth) = ledger.entries();
-            let (before, waiters) = (given, ledger.has_waiters());
-            given = ledger.given();
-            drop(ledger);
-            if settled {
-                trace_svcrdma_sq_retry(count, free, depth);
-                // There may be enough for the next in line as well.
-                if waiters {
-                    self.room.wake_all();
-                }
-                return Ok(answer);
-            }
-            if given == before {
-                self.close();
-                return Err(ETIMEDOUT);
-            }
-        }
-    }
-
-    /// Takes `count` entries if they are free and nobody waits.
+    /// Takes `count` entries if they are free and no chain waits. Does not sleep.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if not; `ENOTCONN` as for [`Self::reserve`].
-    pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation> {
-        match self.ledger.lock().try_take(count) {
-            Some(Answer::Taken) => Ok(SqReservation {
-                sq: self.clone(),
-                count,
-            }),
-            Some(_) => Err(enotconn()),
-            None => Err(EAGAIN),
+    /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or has not that many entries.
+    pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation<W, C>> {
+        let mut state = self.state.lock();
+        if count <= self.depth && !state.ledger.has_room(count) {
+            return Err(EAGAIN);
         }
+        if state.ledger.admit(count) != Admission::Granted {
+            return Err(crate::kapi::sunrpc::errno::enotconn());
+        }
+        let start = state.ledger.start_watch();
+        drop(state);
+        if start {
+            self.start_timer();
+        }
+        Ok(SqReservation {
+            sq: self.clone(),
+            count,
+        })
+    }
+
+    /// Takes the first chain in line if there is room for it. To be called after a reservation
+    /// was dropped, until there is none. Does not sleep.
+    pub(super) fn next(self: &Arc<Self>) -> Option<(W, SqReservation<W, C>)> {
+        // Whoever puts a chain in line has seen, under the lock, that entries are in use. So one
+        // of those that give entries back later sees the chain.
+        if !self.waiting.load(Relaxed) {
+            return None;
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let count = state.line.first()?.0;
+        if !state.ledger.advance(count) {
+            return None;
+        }
+        let (_, chain) = state.line.pop()?;
+        self.waiting.store(state.line.first().is_some(), Relaxed);
+        let sq = self.clone();
+        Some((chain, SqReservation { sq, count }))
+    }
+
+    /// Refuses every chain from now on. Not from an interrupt.
+    pub(super) fn close(&self) {
+        self.state.lock().ledger.close();
+    }
+
+    /// Takes a chain out of the line of a closed queue. May be called until there is none.
+    pub(super) fn take_waiting(&self) -> Option<W> {
+        let (_, chain) = self.state.lock().line.pop()?;
+        Some(chain)
+    }
+
+    /// Closes the queue and stops its timer. Sleeps.
+    pub(super) fn end(self: &Arc<Self>) {
+        self.close();
+        cancel_delayed_sync(self);
     }
 
     /// The number of entries, free or not: no chain can be longer.
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
-
-    /// Refuses everyone from now on, also those who wait. Not from an interrupt.
-    pub(super) fn close(&self) {
-        self.ledger.lock().close();
-        self.room.wake_all();
-    }
 }
 
-impl Drop for SqReservation {
+impl<W: Send + 'static, C: Client> Drop for SqReservation<W, C> {
     fn drop(&mut self) {
-        if self.sq.ledger.lock().give(self.count) {
-            self.sq.room.wake_all();
-        }
+        self.sq.state.lock().ledger.give(self.count);
     }
 }
 

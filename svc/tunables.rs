@@ -33,7 +33,7 @@ pub(super) static STAT_RECV: Counter = Counter::new();
 /// Segments of Write and Reply chunks for which RDMA Writes were prepared.
 pub(super) static STAT_WRITE: Counter = Counter::new();
 
-/// Times that a sender had to wait for room in the Send Queue.
+/// Chains that waited in line for room in the Send Queue.
 pub(super) static STAT_SQ_STARVE: Counter = Counter::new();
 
 // Always zero, as in the C module: monitors that read every file of the directory find the

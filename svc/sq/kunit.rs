@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: a Send Queue with threads that contend for it.
+//! KUnit: a Send Queue with threads that contend for it, its line, and its timer.
 
 use super::*;
 use kernel::{
@@ -10,74 +10,70 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        msecs_to_jiffies,
         Delta, //
     },
 };
 
-use crate::kapi::fixture::{
-    contend,
-    long_pause,
-    pause,
-    spawn, //
+use crate::kapi::{
+    fixture::{
+        contend,
+        pause, //
+    },
+    sunrpc::errno::enotconn, //
 };
 
-/// A queue, and what threads tell of it.
-struct Shared {
-    sq: Arc<Sq>,
-    in_use: Atomic<u32>,
-    bad: Atomic<u32>,
-    count: Atomic<u32>,
+/// A period that no test lives to see.
+const LONG_MS: u32 = 60_000;
+
+/// Counts how often it is told that chains do not complete.
+struct Told {
+    stalls: Arc<Atomic<u32>>,
+    proven: bool,
 }
 
-/// A queue of `depth` entries with patience for all that its users do.
-fn shared(depth: u32) -> Result<Arc<Shared>> {
-    with_patience(depth, msecs_to_jiffies(60_000))
+impl Client for Told {
+    fn proven(&self) -> bool {
+        self.proven
+    }
+
+    fn stalled(&self) {
+        self.stalls.add(1, Relaxed);
+    }
 }
 
-fn with_patience(depth: u32, patience: Jiffies) -> Result<Arc<Shared>> {
-    Ok(Arc::new(
-        Shared {
-            sq: Sq::new(depth, patience)?,
-            in_use: Atomic::new(0),
-            bad: Atomic::new(0),
-            count: Atomic::new(0),
-        },
-        GFP_KERNEL,
-    )?)
+type TestSq = Sq<u32, Told>;
+type TestReservation = SqReservation<u32, Told>;
+
+fn queue(depth: u32) -> Result<Arc<TestSq>> {
+    watched(depth, LONG_MS, true).map(|(sq, _)| sq)
 }
 
-impl Shared {
-    /// Takes entries, holds them for a while, and notes when more are in use than there are.
-    fn use_some(&self, count: u32, hold: bool) {
-        match self.sq.reserve(count) {
-            Ok(reserved) => {
-                if self.in_use.fetch_add(count, Relaxed) + count > self.sq.depth() {
-                    self.bad.add(1, Relaxed);
-                }
-                if hold {
-                    pause();
-                }
-                self.in_use.fetch_sub(count, Relaxed);
-                drop(reserved);
-            }
-            Err(_) => self.bad.add(1, Relaxed),
-        }
-    }
+fn watched(depth: u32, period_ms: u32, proven: bool) -> Result<(Arc<TestSq>, Arc<Atomic<u32>>)> {
+    let stalls = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+    let told = Told {
+        stalls: stalls.clone(),
+        proven,
+    };
+    Ok((Sq::new(depth, 1000, told, period_ms)?, stalls))
+}
 
-    /// Whether all entries are free and nobody waits.
-    fn at_rest(&self) -> bool {
-        let ledger = self.sq.ledger.lock();
-        let depth = self.sq.depth();
-        ledger.entries() == (depth, depth) && !ledger.has_waiters()
+/// Submits chain number `number`, of `count` entries; what it is granted, if it is.
+fn submit(sq: &Arc<TestSq>, count: u32, number: u32) -> Option<TestReservation> {
+    match sq.submit(count, number, |number| number) {
+        Submitted::Granted(_, reservation) => Some(reservation),
+        Submitted::InLine(_) | Submitted::Refused(_) => None,
     }
+}
 
-    /// Waits until so many wait.
-    fn until_waiting(&self, count: u64) {
-        while self.sq.ledger.lock().waiting() != count {
-            pause();
-        }
-    }
+fn is_refused(sq: &Arc<TestSq>, count: u32) -> bool {
+    matches!(sq.submit(count, 7, |number| number), Submitted::Refused(7))
+}
+
+/// Whether all entries are free and nothing waits.
+fn at_rest(sq: &Arc<TestSq>) -> bool {
+    let state = sq.state.lock();
+    let depth = sq.depth();
+    state.ledger.entries() == (depth, depth) && state.line.first().is_none()
 }
 
 #[kunit_tests(rpcrdma_sq)]
@@ -86,168 +82,145 @@ mod tests {
 
     #[test]
     fn entries_are_given_back_once() -> Result {
-        let shared = shared(10)?;
-        let sq = &shared.sq;
-        let (a, b) = (sq.reserve(3)?, sq.reserve(6)?);
-        assert_eq!(sq.ledger.lock().entries(), (1, 10));
+        let sq = queue(10)?;
+        let (a, b) = (sq.try_reserve(3)?, submit(&sq, 6, 0));
+        assert!(b.is_some());
+        assert_eq!(sq.state.lock().ledger.entries(), (1, 10));
         drop(a);
-        assert_eq!(sq.ledger.lock().entries(), (4, 10));
+        assert_eq!(sq.state.lock().ledger.entries(), (4, 10));
         let c = sq.try_reserve(4)?;
         assert!(sq.try_reserve(1).is_err_and(|e| e == EAGAIN));
         drop(b);
         drop(c);
-        assert!(shared.at_rest());
-        assert!(sq.reserve(11).is_err_and(|e| e == enotconn()));
+        assert!(at_rest(&sq));
+        assert!(is_refused(&sq, 11));
         assert!(sq.try_reserve(u32::MAX).is_err_and(|e| e == enotconn()));
-        drop(sq.reserve(10)?);
-        assert!(shared.at_rest());
+        drop(submit(&sq, 10, 0));
+        assert!(at_rest(&sq));
+        sq.end();
         Ok(())
     }
 
     #[test]
-    fn never_are_more_in_use_than_there_are() -> Result {
-        let shared = shared(16)?;
-        let theirs = shared.clone();
+    fn the_line_is_served_in_order() -> Result {
+        let sq = queue(4)?;
+        let held = submit(&sq, 3, 0);
+        assert!(held.is_some() && sq.next().is_none());
+        // The long one does not fit; the short one would, but waits behind it.
+        assert!(submit(&sq, 4, 1).is_none() && submit(&sq, 1, 2).is_none());
+        assert!(sq.try_reserve(1).is_err_and(|e| e == EAGAIN));
+        assert!(sq.next().is_none());
+        drop(held);
+        let long = sq.next();
+        assert!(long.as_ref().is_some_and(|(number, _)| *number == 1));
+        assert!(sq.next().is_none());
+        drop(long);
+        let short = sq.next();
+        assert!(short.as_ref().is_some_and(|(number, _)| *number == 2));
+        assert!(sq.next().is_none());
+        drop(short);
+        assert!(at_rest(&sq));
+        sq.end();
+        Ok(())
+    }
+
+    #[test]
+    fn never_are_more_in_use_than_there_are_and_no_chain_is_lost() -> Result {
+        let sq = queue(16)?;
+        let in_use = Arc::new(Atomic::new(0_u32), GFP_KERNEL)?;
+        let bad = Arc::new(Atomic::new(0_u32), GFP_KERNEL)?;
+        let done = Arc::new(Atomic::new(0_u32), GFP_KERNEL)?;
+        let theirs = (sq.clone(), in_use.clone(), bad.clone(), done.clone());
         contend(6, move |number| {
+            let (sq, in_use, bad, done) = &theirs;
+            let run = |count: u32, reservation: TestReservation, hold: bool| {
+                if in_use.fetch_add(count, Relaxed) + count > sq.depth() {
+                    bad.add(1, Relaxed);
+                }
+                if hold {
+                    pause();
+                }
+                in_use.fetch_sub(count, Relaxed);
+                done.add(1, Relaxed);
+                drop(reservation);
+            };
             for i in 0..100 {
                 let count = (number as u32 * 5 + i * 7) % 16 + 1;
-                theirs.use_some(count, i % 3 == 0);
-                theirs.count.add(1, Relaxed);
+                // A chain's number is how many entries it takes.
+                if let Some(reservation) = submit(sq, count, count) {
+                    run(count, reservation, i % 3 == 0);
+                    while let Some((count, reservation)) = sq.next() {
+                        run(count, reservation, false);
+                    }
+                }
             }
         })?;
-        assert_eq!(shared.count.load(Relaxed), 600);
-        assert_eq!(shared.bad.load(Relaxed), 0);
-        assert_eq!(shared.in_use.load(Relaxed), 0);
-        assert!(shared.at_rest());
+        assert_eq!(bad.load(Relaxed), 0);
+        assert_eq!(done.load(Relaxed), 600);
+        assert!(at_rest(&sq));
+        sq.end();
         Ok(())
     }
 
     #[test]
-    fn a_long_chain_is_not_starved_by_short_ones() -> Result {
-        let shared = shared(8)?;
-        let stop = Arc::new(Atomic::new(0_u32), GFP_KERNEL)?;
-        for _ in 0..4 {
-            let (theirs, stop) = (shared.clone(), stop.clone());
-            spawn(move || {
-                while stop.load(Relaxed) == 0 {
-                    theirs.use_some(3, true);
-                }
-                theirs.count.add(1, Relaxed);
-            })?;
-        }
-        for _ in 0..20 {
-            shared.use_some(8, false);
-        }
-        stop.store(1, Relaxed);
-        while shared.count.load(Relaxed) < 4 {
-            pause();
-        }
-        assert_eq!(shared.bad.load(Relaxed), 0);
-        assert!(shared.at_rest());
-        Ok(())
-    }
-
-    #[test]
-    fn who_came_first_is_served_first() -> Result {
-        let shared = shared(4)?;
-        let held = shared.sq.reserve(4)?;
-        for number in 0..5 {
-            let theirs = shared.clone();
-            spawn(move || {
-                let reserved = theirs.sq.reserve(4);
-                if reserved.is_err() || theirs.count.fetch_add(1, Relaxed) != number {
-                    theirs.bad.add(1, Relaxed);
-                }
-            })?;
-            shared.until_waiting(u64::from(number) + 1);
-        }
-        assert!(shared.sq.ledger.lock().has_waiters());
+    fn closing_refuses_and_leaves_what_is_in_line() -> Result {
+        let sq = queue(4)?;
+        let held = submit(&sq, 4, 0);
+        assert!(submit(&sq, 1, 1).is_none() && submit(&sq, 2, 2).is_none());
+        sq.close();
+        assert!(is_refused(&sq, 1));
+        assert!(sq.try_reserve(1).is_err_and(|e| e == enotconn()));
         drop(held);
-        while shared.count.load(Relaxed) < 5 {
-            pause();
-        }
-        long_pause();
-        assert_eq!(shared.bad.load(Relaxed), 0);
-        assert!(shared.at_rest());
+        assert!(sq.next().is_none());
+        assert_eq!(sq.take_waiting(), Some(1));
+        assert_eq!(sq.take_waiting(), Some(2));
+        assert_eq!(sq.take_waiting(), None);
+        assert!(at_rest(&sq));
+        sq.end();
         Ok(())
     }
 
     #[test]
-    fn nobody_overtakes_who_waits() -> Result {
-        let shared = shared(4)?;
-        let held = shared.sq.reserve(3)?;
-        let theirs = shared.clone();
-        spawn(move || {
-            theirs.use_some(2, false);
-            theirs.count.add(1, Relaxed);
-        })?;
-        shared.until_waiting(1);
-        // There is one, and it is not for us.
-        assert_eq!(shared.sq.ledger.lock().entries(), (1, 4));
-        assert!(shared.sq.try_reserve(1).is_err_and(|e| e == EAGAIN));
-        drop(held);
-        while shared.count.load(Relaxed) == 0 {
-            pause();
+    fn a_full_line_refuses() -> Result {
+        let sq = queue(1)?;
+        let held = submit(&sq, 1, 0);
+        for number in 0..1000 {
+            assert!(submit(&sq, 1, number).is_none());
         }
-        assert_eq!(shared.bad.load(Relaxed), 0);
-        drop(shared.sq.try_reserve(4)?);
+        assert!(is_refused(&sq, 1));
+        sq.end();
+        drop(held);
+        while sq.take_waiting().is_some() {}
+        assert!(at_rest(&sq));
         Ok(())
     }
 
     #[test]
-    fn closing_sends_everyone_away() -> Result {
-        let shared = shared(4)?;
-        let held = shared.sq.reserve(4)?;
-        for _ in 0..4 {
-            let theirs = shared.clone();
-            spawn(move || {
-                let refused = theirs.sq.reserve(1).is_err_and(|e| e == enotconn());
-                theirs.bad.add(u32::from(!refused), Relaxed);
-                theirs.count.add(1, Relaxed);
-            })?;
+    fn chains_that_do_not_complete_are_told_once() -> Result {
+        for (proven, at_least, at_most) in [(false, 150, 450), (true, 400, 1000)] {
+            let (sq, stalls) = watched(4, 100, proven)?;
+            let held = submit(&sq, 1, 0);
+            fsleep(Delta::from_millis(at_least));
+            assert_eq!(stalls.load(Relaxed), 0);
+            fsleep(Delta::from_millis(at_most - at_least));
+            assert_eq!(stalls.load(Relaxed), 1);
+            assert!(is_refused(&sq, 1));
+            sq.end();
+            drop(held);
         }
-        shared.until_waiting(4);
-        shared.sq.close();
-        while shared.count.load(Relaxed) < 4 {
-            pause();
-        }
-        assert_eq!(shared.bad.load(Relaxed), 0);
-        assert!(shared.sq.reserve(1).is_err_and(|e| e == enotconn()));
-        assert!(shared.sq.try_reserve(1).is_err_and(|e| e == enotconn()));
-        // What is still posted gives its entries back all the same.
-        drop(held);
-        assert!(shared.at_rest());
         Ok(())
     }
 
     #[test]
-    fn who_takes_nothing_is_not_waited_for() -> Result {
-        let shared = with_patience(4, msecs_to_jiffies(3_000))?;
-        let held = shared.sq.reserve(3)?;
-        // Something is given back now and then: that is worth waiting for.
-        let theirs = shared.clone();
-        let more = shared.sq.reserve(1)?;
-        spawn(move || {
-            let waited = theirs.sq.reserve(2);
-            theirs
-                .bad
-                .add(u32::from(!waited.is_err_and(|e| e == ETIMEDOUT)), Relaxed);
-            theirs.count.add(1, Relaxed);
-        })?;
-        shared.until_waiting(1);
-        fsleep(Delta::from_millis(2_000));
-        drop(more);
-        fsleep(Delta::from_millis(2_000));
-        assert_eq!(shared.count.load(Relaxed), 0);
-        // Another who waits is sent away with the first.
-        assert!(shared.sq.reserve(1).is_err());
-        while shared.count.load(Relaxed) == 0 {
-            pause();
+    fn chains_that_complete_are_not_told() -> Result {
+        let (sq, stalls) = watched(4, 20, false)?;
+        for _ in 0..40 {
+            let held = submit(&sq, 4, 0);
+            assert!(held.is_some());
+            fsleep(Delta::from_millis(10));
         }
-        assert_eq!(shared.bad.load(Relaxed), 0);
-        assert!(shared.sq.try_reserve(1).is_err_and(|e| e == enotconn()));
-        drop(held);
-        assert!(shared.at_rest());
+        assert_eq!(stalls.load(Relaxed), 0);
+        sq.end();
         Ok(())
     }
 }

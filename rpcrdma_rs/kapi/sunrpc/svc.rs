@@ -571,13 +571,12 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     }
 }
 
-/// As long as this exists sunrpc sends no more threads into the transport: one waits for
-/// something already that whoever came next would wait for as well.
-pub(crate) struct Crowded<'a>(&'a Atomic<u32>);
+/// As long as this exists sunrpc sends no more threads into the transport: they would wait there.
+pub(crate) struct Crowded<T>(Handle<T>);
 
-impl Drop for Crowded<'_> {
+impl<T> Drop for Crowded<T> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.0 .0.crowded.fetch_sub(1, Relaxed);
     }
 }
 
@@ -630,11 +629,17 @@ impl<T> Handle<T> {
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
     }
 
-    /// A service thread of the transport is about to wait in it, see [`Crowded`]. When it is
-    /// done with its request, sunrpc looks at the transport again.
-    pub(crate) fn crowd(&self) -> Crowded<'_> {
+    /// Has sunrpc send no more threads into the transport, see [`Crowded`]. It looks again when a
+    /// service thread is done with a request; drop this elsewhere and call [`Self::enqueue`].
+    pub(crate) fn crowd(&self) -> Crowded<T> {
         self.0.crowded.fetch_add(1, Relaxed);
-        Crowded(&self.0.crowded)
+        Crowded(self.clone())
+    }
+
+    /// Whether the peer has shown that it has access: nfsd has found an export for a file handle
+    /// of its. sunrpc limits how many connections there are that have not.
+    pub(crate) fn has_access(&self) -> bool {
+        self.0.test(bindings::XPT_PEER_VALID)
     }
 
     /// Whether the transport is being closed, or is.

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Chains of Work Requests on their way to the device: posted at once, or in line for room in
+//! the Send Queue.
+//!
+//! ```text
+//!   submit --- room --------------------------> post --> completion --+
+//!     \--- none --> in line --- room, resume --> post                 |
+//!                      ^                                              |
+//!                      +--- the completion gives entries back <-------+
+//! ```
+//!
+//! While a chain is in line, sunrpc sends no service thread to the connection, so no more is put
+//! in line than the threads have at hand that were there before.
+
+use super::{
+    conn::{
+        Chan,
+        Conn, //
+    },
+    read::ReadCtx,
+    send::SendCtx,
+    sq::{
+        Client,
+        Sq,
+        SqReservation,
+        Submitted, //
+    },
+    tunables::STAT_SQ_STARVE, //
+};
+use crate::kapi::{
+    ext::ratelimit::limited,
+    rdma::qp::Qp,
+    sunrpc::{
+        addr::SockAddr,
+        errno::enotconn,
+        svc::{
+            Crowded,
+            Handle, //
+        }, //
+    },
+    trace::{
+        trace_svcrdma_sq_full,
+        trace_svcrdma_sq_post_err,
+        trace_svcrdma_sq_retry, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::barrier::smp_mb, //
+};
+
+/// The Send Queue of a connection.
+pub(super) type Queue = Sq<Waiting, Peer>;
+
+/// Entries of the Send Queue of a connection.
+pub(super) type Reservation = SqReservation<Waiting, Peer>;
+
+/// What owns a chain, ready to be posted.
+pub(super) enum Work {
+    /// RDMA Writes and a Send.
+    Reply(Pin<KBox<SendCtx>>),
+    /// The RDMA Reads of a Call.
+    Pull(Pin<KBox<ReadCtx>>),
+}
+
+impl Work {
+    /// The entries of the Send Queue that it takes.
+    fn sqes(&self) -> u32 {
+        match self {
+            Work::Reply(ctx) => ctx.sqes(),
+            Work::Pull(ctx) => ctx.sqes(),
+        }
+    }
+}
+
+/// A chain in line.
+pub(super) struct Waiting {
+    work: Work,
+    _crowded: Crowded<Conn>,
+}
+
+/// Whom the Send Queue of a connection is of.
+pub(super) struct Peer {
+    pub(super) handle: Handle<Conn>,
+    pub(super) addr: SockAddr,
+}
+
+impl Client for Peer {
+    fn proven(&self) -> bool {
+        self.handle.has_access()
+    }
+
+    fn stalled(&self) {
+        if !self.handle.is_closing() {
+            limited!(pr_warn!(
+                "server: client {} does not take what is sent to it, or does not answer RDMA \
+                 Reads; closing the connection\n",
+                self.addr
+            ));
+        }
+        self.handle.close();
+    }
+}
+
+impl Chan {
+    /// Posts `work`, at once or when there is room for it. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot go on.
+    pub(super) fn submit(&self, qp: &Qp<Chan>, work: Work) -> Result {
+        let sqes = work.sqes();
+        let wait = |work| Waiting {
+            work,
+            _crowded: self.handle.crowd(),
+        };
+        match self.sq.submit(sqes, work, wait) {
+            Submitted::Granted(work, reservation) => self.post(qp, work, reservation),
+            Submitted::InLine(free) => {
+                STAT_SQ_STARVE.inc();
+                trace_svcrdma_sq_full(sqes, free, self.sq.depth());
+                Ok(())
+            }
+            Submitted::Refused(work) => {
+                self.retract(qp, work);
+                Err(enotconn())
+            }
+        }
+    }
+
+    /// Posts chains in line for which there is room now. Called after entries were given back.
+    pub(super) fn resume(&self, qp: &Qp<Chan>) {
+        let mut resumed = false;
+        while let Some((waiting, reservation)) = self.sq.next() {
+            resumed = true;
+            let sqes = waiting.work.sqes();
+            trace_svcrdma_sq_retry(sqes, 0, self.sq.depth());
+            if self.post(qp, waiting.work, reservation).is_err() {
+                self.fail();
+            }
+        }
+        if resumed {
+            // Pairs with the barrier in `queue_message`: this sees what was received, or the
+            // other that the line is empty.
+            smp_mb();
+            self.handle.enqueue();
+        }
+    }
+
+    /// Posts `work`, for which there is room. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of posting: the connection cannot go on.
+    pub(super) fn post(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
+        let posted = match work {
+            Work::Reply(ctx) => self.post_reply(qp, ctx, reservation),
+            Work::Pull(ctx) => self.post_pull(qp, ctx, reservation),
+        };
+        posted.map_err(|(error, work)| {
+            trace_svcrdma_sq_post_err(&self.params.peer, error.to_errno());
+            self.retract(qp, work);
+            error
+        })
+    }
+
+    /// Frees what a chain that was not posted has.
+    fn retract(&self, qp: &Qp<Chan>, work: Work) {
+        match work {
+            Work::Reply(ctx) => self.keep_send_ctx(ctx),
+            Work::Pull(ctx) => self.drop_pull(qp, ctx),
+        }
+    }
+
+    /// Frees what is in line of a queue that is closed.
+    pub(super) fn clear_line(&self, qp: &Qp<Chan>) {
+        while let Some(waiting) = self.sq.take_waiting() {
+            self.retract(qp, waiting.work);
+        }
+    }
+}
