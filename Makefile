@@ -7,7 +7,9 @@
 # Without, they run in the root folder that 'make prepare' makes from Debian's
 # packages, against the kernel tree it prepares.
 
-MODULE := rpcrdma_rs/rpcrdma_rs.ko
+# KERNEL=<release>: for that one of Debian's kernels, and in a folder of its own.
+export KERNEL
+MODULE := $(if $(KERNEL),.build/$(KERNEL)/)rpcrdma_rs/rpcrdma_rs.ko
 VM := selftests/vm
 NATIVE := all clippy rust-analyzer fmt fmtcheck doc test
 .DEFAULT_GOAL := all
@@ -21,6 +23,8 @@ help:
 	@echo '  check          all tests (SUITES="..." for some: see selftests/check)'
 	@echo '  check-debug    tests in a kernel with KASAN, lockdep, kmemleak, fault injection'
 	@echo '  shell          a prompt in a client guest, with the mount in place'
+	@echo
+	@echo 'KERNEL=<release>, such as 7.3.4+deb13-amd64, takes that one of Debian'"'"'s kernels.'
 	@echo
 	@echo 'For an administrator of a kernel with Rust:'
 	@echo '  KDIR=<prepared kernel tree>    build $(MODULE) (KRELEASE=<release>'
@@ -54,7 +58,12 @@ SOURCES = $(shell find rpcrdma_rs xdr clnt svc selftests -name '*.rs' \
 check-kdir:
 	@rpcrdma_rs/check-kdir $(KDIR) $(KRELEASE)
 
+# Objects belong to one kernel, and make does not see that KDIR is another one's by now.
+KERNEL_ID = $$(cat $(KDIR)/include/config/kernel.release; grep ^CONFIG_RUSTC_VERSION_TEXT= $(KDIR)/.config)
+
 all: check-kdir
+	@[ "$$(cat .built-for 2>/dev/null)" = "$(KERNEL_ID)" ] || $(MAKE) clean-objects
+	@echo "$(KERNEL_ID)" >.built-for
 	$(KMAKE) modules
 
 # The kernel's make does not format external modules, hence by hand.
@@ -135,11 +144,14 @@ install:
 	install -D -m 644 rpcrdma_rs/udev/60-rpcrdma_rs.rules $(INSTALL_MOD_PATH)/etc/udev/rules.d/60-rpcrdma_rs.rules
 	$(DEPMOD) $(INSTALL_MOD_PATH:%=-b %) $(INSTALL_RELEASE)
 
-clean:
-	find . -path ./.git -prune -o \( -name '*.o' -o -name '*.ko' -o -name '*.mod' \
+clean-objects:
+	find . \( -path ./.git -o -path ./.debug -o -path ./.build \) -prune -o \( -name '*.o' -o -name '*.ko' -o -name '*.mod' \
 		-o -name '*.mod.c' -o -name '.*.cmd' -o -name '.*.d' -o -name '*.rmeta' \
 		-o -name modules.order -o -name Module.symvers -o -name '*generated.rs' \) \
 		-type f -exec rm -f {} +
-	rm -rf doc rust-project.json .module-common.o selftests/host/target selftests/fuzz/target
+	rm -f .module-common.o .built-for
 
-.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest fuzz lint install clean
+clean: clean-objects
+	rm -rf .build .debug doc rust-project.json selftests/host/target selftests/fuzz/target
+
+.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest fuzz lint install clean clean-objects

@@ -7,14 +7,33 @@
 SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
 ROOT=$CACHE/root            # Debian: toolchain, QEMU, and the guests' root
-KDIR=$CACHE/kdir            # prepared kernel tree the module is built against
-KERNEL_SERIES=7.2
+DEFAULT_KERNEL=7.2.12+deb13-amd64
+CHOSEN=$CACHE/default.$DEFAULT_KERNEL   # the default that the archive has, see prepare
 DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
+DEBUG_KERNEL=7.2.12+deb13-amd64         # the kernel whose source it is built from
 DEBUG_LLVM=-19
 DEBUG_LOCALVERSION=-rpcrdma-debug
 STAMPS=$CACHE/stamps        # one file for each finished step
 LOGS=$CACHE/logs            # one file for each step of prepare
 STARTED=${STARTED:-$(date +%s)}
+
+# use_kernel RELEASE: everything below is about that kernel. Each has a folder of the
+# cache of its own:
+#
+#   packages   image, modules, headers and source, as the archive has them
+#   kdir       the prepared kernel tree that the module is built against
+#   siw        iWARP in software, which Debian leaves out
+#
+# The module for the default kernel is built in the checkout, that for another one
+# (KERNEL=<release>) in a copy: objects belong to one kernel.
+use_kernel() {
+	RELEASE=$1
+	SERIES=$(sed 's/^\([0-9]*\.[0-9]*\).*/\1/' <<<"$RELEASE")
+	LINUX=$CACHE/linux-$RELEASE
+	KDIR=$LINUX/kdir
+	BUILD=$SRC${KERNEL:+/.build/$RELEASE}
+}
+use_kernel "${KERNEL:-$(cat "$CHOSEN" 2>/dev/null || echo "$DEFAULT_KERNEL")}"
 
 # Seconds since the outermost script began, as m:ss.
 elapsed() {
@@ -73,11 +92,26 @@ need_root() {
 	[ "$(id -u)" = 0 ] || die "$0 needs root: it mounts and chroots into $ROOT"
 }
 
+# copy_sources FOLDER: what modules are built from, copied into that folder of the
+# checkout. The times of the files tell make what to build anew.
+copy_sources() {
+	mkdir -p "$SRC/$1"
+	(
+		cd "$SRC"
+		for dir in rpcrdma_rs xdr clnt svc selftests/kapi selftests/kunit; do
+			find "$dir" -type f \( -name '*.rs' -o -name '*.[ch]' -o -name Kbuild -o -name '*.mk' \
+				-o -path '*/bindings/parameters' -o -name check-kdir \) \
+				! -name '*generated*' ! -name '*.mod.c' -print0
+		done | xargs -0 cp -pu --parents -t "$1"
+		cp -p Kbuild Makefile "$1"
+	)
+}
+
 # in_root COMMAND...: run COMMAND with $ROOT as /, in a mount namespace of its
 # own, so that nothing stays mounted. The checkout is /src, the kernel tree
 # /kdir, the cache /cache, the host's own root /host, and the root folder alone
-# (without these mounts) /guestroot. The command replaces the shell: signals
-# reach it.
+# (without these mounts) /guestroot; $BUILD is where modules are built. The
+# command replaces the shell: signals reach it.
 in_root() {
 	local dir
 	for dir in src kdir cache host guestroot; do
@@ -86,7 +120,7 @@ in_root() {
 	mkdir -p "$KDIR"
 	# shellcheck disable=SC2016
 	STARTED=$STARTED exec unshare --mount sh -euc '
-		src=$1 root=$2 kdir=$3 cache=$4; shift 4
+		src=$1 root=$2 kdir=$3 cache=$4 build=$5; shift 5
 		mount --make-rprivate /
 		mount --rbind / "$root/host"
 		mount --bind "$root" "$root/guestroot"
@@ -98,6 +132,7 @@ in_root() {
 		mount -t tmpfs tmpfs "$root/tmp"
 		exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
 			HOME=/root LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
-			HOST_SRC="$src" HOST_CACHE="$cache" HOST_CWD="$PWD" STARTED="$STARTED" "$@"
-	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "$@"
+			HOST_SRC="$src" HOST_CACHE="$cache" HOST_CWD="$PWD" STARTED="$STARTED" \
+			BUILD="$build" "$@"
+	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "/src${BUILD#"$SRC"}" "$@"
 }

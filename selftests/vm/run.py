@@ -149,7 +149,7 @@ def machine(args, device=None, cpus=1, nice=0):
 
 def default_module(args):
     """Our module, as built for the guests' kernel."""
-    return f"/src/{'.debug/' if args.debug else ''}rpcrdma_rs/rpcrdma_rs.ko"
+    return f"{'/src/.debug' if args.debug else os.environ['BUILD']}/rpcrdma_rs/rpcrdma_rs.ko"
 
 
 def two_guests(tool, text):
@@ -160,7 +160,7 @@ def two_guests(tool, text):
     parser.add_argument("--vers", default="4.2", help="NFS version")
     args = parser.parse_args()
     wanted = "rust" in (args.client, args.server)
-    folder = run_folder(tool, "/src/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
+    folder = run_folder(tool, f"{os.environ['BUILD']}/rpcrdma_rs/rpcrdma_rs.ko" if wanted else None)
     say(f"booting two guests; logs are kept in {host_name(folder)}")
     return args, folder
 
