@@ -84,8 +84,8 @@ impl Conn {
         let credits = Credits(REVERSE_REQUESTS);
         let body = ctx.as_mut().body();
         match encode_error(body, header, credits, ErrorBody::Chunk) {
-            Ok(len) => ctx.as_mut().set_parts(len, len..len),
-            Err(_) => return self.put_send(ctx),
+            Ok(len) if ctx.as_mut().message_mut().add_part(0..len).is_ok() => (),
+            _ => return self.put_send(ctx),
         }
         self.post_reverse(qp, ctx).unwrap_or_else(|_| self.lost());
     }
@@ -103,6 +103,7 @@ impl Conn {
         let marshalled =
             marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, threshold, reply);
         if let Err(error) = marshalled {
+            ctx.as_mut().clear();
             self.put_send(ctx);
             return Err(error);
         }
@@ -110,8 +111,9 @@ impl Conn {
     }
 
     fn post_reverse(&self, qp: &Qp<Conn>, ctx: Pin<KBox<SendCtx>>) -> Result {
-        let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.sges()?));
-        posted.map_err(|failed| {
+        let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.message()));
+        posted.map_err(|mut failed| {
+            failed.owner.as_mut().clear();
             self.put_send(failed.owner);
             enotconn()
         })

@@ -309,14 +309,20 @@ fn place(
         return Err(EIO);
     }
     let lead_end = header + lead_len;
+    let message = ctx.as_mut().message_mut();
     if call_mode == CallMode::Gather && call.page_len() != 0 {
-        ctx.as_mut()
-            .set_parts(lead_end, lead_end..lead_end + rest_len);
-        return ctx.add_pages(call.segs(call.page_range()));
+        message.add_part(0..lead_end)?;
+        return match message.add_pages(call.segs(call.page_range())) {
+            Ok(()) => message.add_part(lead_end..lead_end + rest_len),
+            // Pages without a reference count. A message that may be gathered fits the buffer.
+            Err(EINVAL) => {
+                message.clear();
+                place(stats, call, CallMode::Copy, header, ctx)
+            }
+            Err(error) => Err(error),
+        };
     }
-    let end = lead_end + rest_len;
-    ctx.set_parts(end, end..end);
-    Ok(())
+    message.add_part(0..lead_end + rest_len)
 }
 
 /// Writes a Reply of the reverse direction, all of it inline, into `ctx`.
@@ -347,6 +353,5 @@ pub(super) fn marshal_reverse(
     if end > threshold || reply.copy_to(0..len, room) != len {
         return Err(EMSGSIZE);
     }
-    ctx.set_parts(end, end..end);
-    Ok(())
+    ctx.message_mut().add_part(0..end)
 }

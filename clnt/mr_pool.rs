@@ -33,7 +33,6 @@ use crate::{
             pd::Pd,
             qp::Unposted,
             recv::Invalidated,
-            wr::Chain,
             Access,
             MemSeg, //
         },
@@ -45,11 +44,7 @@ use crate::{
         },
     },
     xdr::{
-        limits::{
-            ClientLimits,
-            CHUNKS_PER_RPC,
-            MAX_CHUNK_SEGMENTS, //
-        },
+        limits::ClientLimits,
         segment::Segment,
         units::{
             Handle,
@@ -57,9 +52,6 @@ use crate::{
         }, //
     },
 };
-
-// What an RPC is planned with fits the chain that registers and sends it.
-const _: () = assert!((MAX_CHUNK_SEGMENTS * CHUNKS_PER_RPC) as usize <= Chain::MAX_MR);
 
 /// Where a request is on its way.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -142,7 +134,7 @@ pub(super) fn chunk_len(list: &MrList) -> usize {
 }
 
 /// Notes in `list` what the server invalidated.
-pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated) {
+pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) {
     // Only one of them can have that handle; a handle of none is not ours to care about.
     let _ = list.try_for_each(|mr| {
         if mr.invalidated_by(invalidated) {

@@ -107,7 +107,7 @@ fn send(
             trace_xprtrdma_mr_fastreg(mr);
             chain.reg_mr(mr)
         })?;
-        chain.send(ctx.sges()?)?;
+        chain.send(ctx.message())?;
         trace_xprtrdma_post_send(Task::of(slot), chain.cid(), chain.wrs());
         Ok(())
     });

@@ -108,9 +108,12 @@ impl Conn {
             }
         });
         // Last: once entries are taken, only the completion may give them back.
-        match written.and_then(|end| Ok((end, chan.sq.try_reserve(1)?))) {
-            Ok((end, reservation)) => {
-                ctx.as_mut().set_message(end, None);
+        let reserved = written.and_then(|end| {
+            ctx.as_mut().set_message(end, None)?;
+            chan.sq.try_reserve(1)
+        });
+        match reserved {
+            Ok(reservation) => {
                 let work = Work::Reply(ctx);
                 chan.post(self.qp(), work, reservation)
                     .map_err(|_| enotconn())

@@ -41,13 +41,12 @@ use crate::{
                 Wc,
                 WcError, //
             },
-            dma::DmaBuf,
             qp::Qp,
             rw::{
                 Transfer,
                 TransferDir, //
             },
-            Direction, //
+            send::SendBuf, //
         },
         sunrpc::{
             errno::enotconn,
@@ -106,14 +105,12 @@ use kernel::prelude::*;
 pub(super) struct SendCtx {
     #[pin]
     cqe: Cqe<Self>,
-    header: DmaBuf,
+    message: SendBuf,
     /// Unmaps before the pages go.
     transfer: Transfer,
     reservation: Option<Reservation>,
     /// Whether the transfer is to a Reply chunk, perhaps among others.
     reply_chunk: bool,
-    /// Octets of `header` that are sent.
-    len: usize,
     /// The handle that the Send invalidates.
     invalidate: Option<Handle>,
 }
@@ -124,15 +121,14 @@ impl_has_cqe! {
 
 impl SendCtx {
     fn new(qp: &Qp<Chan>, len: usize) -> Result<Pin<KBox<Self>>> {
-        let header = DmaBuf::new(qp.pd(), len, Direction::ToDevice)?;
+        let message = SendBuf::new(qp.pd(), len, 1)?;
         KBox::pin_init(
             pin_init!(SendCtx {
                 cqe <- Cqe::new(),
-                header,
+                message,
                 transfer: Transfer::new(),
                 reservation: None,
                 reply_chunk: false,
-                len: 0,
                 invalidate: None,
             }),
             GFP_KERNEL,
@@ -141,14 +137,23 @@ impl SendCtx {
 
     /// Where the header, and what is sent inline, are written.
     pub(super) fn buffer(self: Pin<&mut Self>) -> &mut [u8] {
-        self.project().header.as_mut_slice()
+        self.project().message.body_mut()
     }
 
     /// Sets what is sent: the first `len` octets of the buffer, and which handle that invalidates.
-    pub(super) fn set_message(self: Pin<&mut Self>, len: usize, invalidate: Option<Handle>) {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the buffer is shorter.
+    pub(super) fn set_message(
+        self: Pin<&mut Self>,
+        len: usize,
+        invalidate: Option<Handle>,
+    ) -> Result {
         let fields = self.project();
-        *fields.len = len;
         *fields.invalidate = invalidate;
+        fields.message.clear();
+        fields.message.add_part(0..len)
     }
 
     /// The entries of the Send Queue that its chain takes.
@@ -227,10 +232,9 @@ impl Chan {
                 false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
             }
             trace_svcrdma_post_send(chain.cid(), 1, ctx.invalidate.map_or(0, |handle| handle.0));
-            let sge = core::iter::once(ctx.header.sge(0..ctx.len)?);
             match ctx.invalidate {
-                Some(handle) => chain.send_with_invalidate(sge, handle.0),
-                None => chain.send(sge),
+                Some(handle) => chain.send_with_invalidate(&ctx.message, handle.0),
+                None => chain.send(&ctx.message),
             }
         });
         posted.map_err(|refused| (refused.error, Work::Reply(refused.owner)))
@@ -428,7 +432,10 @@ impl Conn {
         len: usize,
         invalidate: Option<Handle>,
     ) -> Result {
-        ctx.as_mut().set_message(len, invalidate);
+        if let Err(error) = ctx.as_mut().set_message(len, invalidate) {
+            self.chan().keep_send_ctx(ctx);
+            return Err(error);
+        }
         self.chan().submit(self.qp(), Work::Reply(ctx))?;
         self.chan().events.answer();
         Ok(())

@@ -46,18 +46,6 @@ unsigned long rpcrdma_shim_page_to_pfn(const struct page *page)
 	return page_to_pfn(page);
 }
 
-int rpcrdma_shim_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
-			      const struct ib_send_wr **bad)
-{
-	return ib_post_send(qp, wr, bad);
-}
-
-int rpcrdma_shim_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
-			      const struct ib_recv_wr **bad)
-{
-	return ib_post_recv(qp, wr, bad);
-}
-
 u64 rpcrdma_shim_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,
 				   enum dma_data_direction dir)
 {
@@ -109,11 +97,6 @@ void rpcrdma_shim_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg,
 				  enum dma_data_direction dir)
 {
 	ib_dma_unmap_sg(dev, sg, nents, dir);
-}
-
-void rpcrdma_shim_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
-{
-	ib_update_fast_reg_key(mr, newkey);
 }
 
 void *rpcrdma_shim_ib_get_client_data(struct ib_device *dev, struct ib_client *client)

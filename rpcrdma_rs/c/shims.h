@@ -26,10 +26,6 @@ void rpcrdma_shim_put_page(struct page *page);
 unsigned long rpcrdma_shim_page_to_pfn(const struct page *page);
 
 /* rdma/ib_verbs.h */
-int rpcrdma_shim_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
-			      const struct ib_send_wr **bad);
-int rpcrdma_shim_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
-			      const struct ib_recv_wr **bad);
 u64 rpcrdma_shim_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,
 				   enum dma_data_direction dir);
 void rpcrdma_shim_ib_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
@@ -47,7 +43,6 @@ int rpcrdma_shim_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, in
 			       enum dma_data_direction dir);
 void rpcrdma_shim_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 				  enum dma_data_direction dir);
-void rpcrdma_shim_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey);
 void *rpcrdma_shim_ib_get_client_data(struct ib_device *dev, struct ib_client *client);
 int rpcrdma_shim_ibdev_to_node(struct ib_device *dev);
 bool rpcrdma_shim_rdma_protocol_iwarp(struct ib_device *dev, u32 port);

@@ -44,7 +44,6 @@ use crate::kapi::{
             Wc,
             WcError, //
         },
-        dma::DmaBuf,
         mr::Mr,
         pd::Pd,
         qp::{
@@ -61,7 +60,7 @@ use crate::kapi::{
             RecvWc, //
         },
         rw::Transfer,
-        Direction, //
+        send::SendBuf, //
     },
 };
 
@@ -190,7 +189,7 @@ impl Removal for End {
 pub(super) struct Message {
     #[pin]
     cqe: Cqe<Message>,
-    pub(super) text: DmaBuf,
+    pub(super) text: SendBuf,
     pub(super) transfer: Transfer,
 }
 
@@ -207,8 +206,9 @@ impl Completion for Message {
 
 impl Message {
     pub(super) fn new(pd: &Arc<Pd>, text: &[u8], transfer: Transfer) -> Result<Pin<KBox<Self>>> {
-        let mut buf = DmaBuf::new(pd, text.len(), Direction::ToDevice)?;
-        buf.as_mut_slice().copy_from_slice(text);
+        let mut buf = SendBuf::new(pd, text.len(), 1)?;
+        buf.body_mut().copy_from_slice(text);
+        buf.add_part(0..text.len())?;
         KBox::pin_init(
             pin_init!(Message { cqe <- Cqe::new(), text: buf, transfer }),
             GFP_KERNEL,
@@ -290,10 +290,10 @@ impl Side {
             if let Some(mr) = mr {
                 chain.reg_mr(mr)?;
             }
-            chain.send([m.text.sge(0..m.text.len())?].into_iter())
+            chain.send(&m.text)
         }))?;
         let (message, result) = self.end.completion()?;
-        check(message.text.as_slice() == text, "the owner comes back")?;
+        check(message.text.body() == text, "the owner comes back")?;
         check(result.is_ok(), "a Send succeeds")
     }
 

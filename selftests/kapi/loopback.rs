@@ -51,7 +51,6 @@ use super::{
             Transfer,
             TransferDir, //
         },
-        wr::Chain,
         Access,
         MemSeg, //
     },
@@ -68,6 +67,9 @@ use ends::{
 
 /// Lengths that are registered, written and read.
 const LENGTHS: [usize; 6] = [1, 4095, 4097, 65536, 1_000_001, 1 << 20];
+
+/// Registrations in a chain that is longer than the queue.
+const LONG_CHAIN: usize = 32;
 
 /// The bytes of `memory` as runs.
 fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
@@ -167,7 +169,7 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
             chain.wrs() == m.transfer.sqes(),
             "entries of the Send Queue",
         )?;
-        chain.send_with_invalidate([m.text.sge(0..m.text.len())?].into_iter(), handle)
+        chain.send_with_invalidate(&m.text, handle)
     }))?;
     let (_, result) = server.end.completion()?;
     check(result.is_ok(), "the Write succeeds")?;
@@ -308,7 +310,7 @@ fn closed(client: &Side) -> Result {
     let message = Message::new(&client.pd, b"bye", Transfer::new())?;
     posted(client.qp.post::<Message>(message, |m, chain| {
         chain.reg_mr(&mut mr)?;
-        chain.send([m.text.sge(0..3)?].into_iter())
+        chain.send(&m.text)
     }))?;
     client.qp.close();
     check(
@@ -318,9 +320,9 @@ fn closed(client: &Side) -> Result {
     check(mr.is_fenced(), "a drained QP fences")?;
     mr.unmap()?;
     let message = Message::new(&client.pd, b"late", Transfer::new())?;
-    let late = client.qp.post::<Message>(message, |m, chain| {
-        chain.send([m.text.sge(0..4)?].into_iter())
-    });
+    let late = client
+        .qp
+        .post::<Message>(message, |m, chain| chain.send(&m.text));
     check(
         late.is_err_and(|e| e.error == enotconn()),
         "a late Send is refused",
@@ -339,8 +341,8 @@ fn closed(client: &Side) -> Result {
 fn in_part(address: u32) -> Result {
     let (client, _server) = connect(address, 2)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
-    let mut mrs = KVec::with_capacity(Chain::MAX_MR, GFP_KERNEL)?;
-    for _ in 0..Chain::MAX_MR {
+    let mut mrs = KVec::with_capacity(LONG_CHAIN, GFP_KERNEL)?;
+    for _ in 0..LONG_CHAIN {
         let mut mr = Mr::new(&client.pd, 1)?;
         mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
         mrs.push(mr, GFP_KERNEL)?;
@@ -350,7 +352,7 @@ fn in_part(address: u32) -> Result {
         for mr in mrs.iter_mut() {
             chain.reg_mr(mr)?;
         }
-        chain.send([m.text.sge(0..4)?].into_iter())
+        chain.send(&m.text)
     }))?;
     check(
         client.end.broken.load(Relaxed),

@@ -29,7 +29,8 @@ use super::{
         of_cq,
         Qp,
         QpHandler, //
-    }, //
+    },
+    wr::Ticket, //
 };
 use crate::kapi::{
     bindings,
@@ -142,12 +143,12 @@ pub(crate) trait Completion: HasCqe + Send + 'static {
 
 /// A chain that the device is done with, successfully.
 pub(crate) struct Wc {
-    ticket: u64,
+    ticket: Ticket,
     cid: Cid,
 }
 
 impl Wc {
-    pub(super) fn ticket(&self) -> u64 {
+    pub(super) fn ticket(&self) -> Ticket {
         self.ticket
     }
 
@@ -245,7 +246,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
     };
     let _landing = qp.landing();
     // SAFETY: As above.
-    let cid = unsafe { cid_of(cq, ticket) };
+    let cid = unsafe { cid_of(cq, ticket.post) };
     let result = match WcError::of(wc, cid) {
         Some(error) => Err(error),
         None => Ok(Wc { ticket, cid }),

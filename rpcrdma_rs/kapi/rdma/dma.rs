@@ -6,7 +6,6 @@
 //! mapping functions take care of the difference.
 
 use core::{
-    marker::PhantomData,
     ops::Range,
     ptr::NonNull, //
 };
@@ -156,15 +155,25 @@ impl DmaBuf {
         }
     }
 
-    /// Describes a range for a Work Request, after handing it to the device.
+    /// Describes a range for a Work Request, after handing it to the device. The request must not
+    /// be used longer than the buffer.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the range is not inside.
-    pub(crate) fn sge(&self, range: Range<usize>) -> Result<Sge<'_>> {
+    pub(super) fn sge(&self, range: Range<usize>) -> Result<bindings::ib_sge> {
         let (addr, len) = self.part(range.clone()).ok_or(EINVAL)?;
         self.sync_for_device(range);
-        Ok(Sge::new(addr, u32::try_from(len)?, self.pd.lkey()))
+        Ok(bindings::ib_sge {
+            addr,
+            length: u32::try_from(len)?,
+            lkey: self.pd.lkey(),
+        })
+    }
+
+    /// The PD that the buffer is mapped in.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
     }
 }
 
@@ -181,39 +190,6 @@ impl Drop for DmaBuf {
             );
             bindings::kfree(self.ptr.as_ptr().cast());
         }
-    }
-}
-
-/// A scatter/gather element: mapped memory that stays mapped during `'a`.
-#[derive(Clone, Copy)]
-pub(crate) struct Sge<'a> {
-    addr: u64,
-    length: u32,
-    lkey: u32,
-    _mapping: PhantomData<&'a ()>,
-}
-
-impl Sge<'_> {
-    pub(super) fn new(addr: u64, length: u32, lkey: u32) -> Self {
-        Sge {
-            addr,
-            length,
-            lkey,
-            _mapping: PhantomData,
-        }
-    }
-
-    pub(super) fn raw(&self) -> bindings::ib_sge {
-        bindings::ib_sge {
-            addr: self.addr,
-            length: self.length,
-            lkey: self.lkey,
-        }
-    }
-
-    /// The number of bytes.
-    pub(crate) fn len(&self) -> u32 {
-        self.length
     }
 }
 
@@ -248,81 +224,6 @@ impl Drop for PageRef {
     fn drop(&mut self) {
         // SAFETY: By the type's invariant.
         unsafe { bindings::rpcrdma_shim_put_page(self.0.as_ptr()) };
-    }
-}
-
-/// A run of bytes that is mapped for a Send.
-struct SendRun {
-    addr: u64,
-    len: u32,
-    _page: Option<PageRef>,
-}
-
-/// Runs of pages that a Send takes its bytes from.
-///
-/// References to the pages are taken, so that they stay what they are until the device has
-/// read them, whatever becomes of the request they are from.
-///
-/// # Invariants
-///
-/// Every element is mapped for reading by the device of `pd`.
-pub(crate) struct SendMap {
-    mapped: KVec<SendRun>,
-    pd: Arc<Pd>,
-}
-
-impl SendMap {
-    /// Makes an empty one with room for `capacity` runs.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(pd: &Arc<Pd>, capacity: usize) -> Result<Self> {
-        Ok(SendMap {
-            mapped: KVec::with_capacity(capacity, GFP_KERNEL)?,
-            pd: pd.clone(),
-        })
-    }
-
-    /// Maps one more run. Allocates nothing.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC` if there is no room; `ENOMEM` if the IOMMU has none.
-    pub(crate) fn push(&mut self, seg: MemSeg<'_>) -> Result {
-        if self.mapped.len() == self.mapped.capacity() {
-            return Err(ENOSPC);
-        }
-        let addr = map_page(self.pd.device(), seg.page, seg.offset(), seg.len())?;
-        // INVARIANT: Mapped just now; there is room.
-        let _ = self.mapped.push_within_capacity(SendRun {
-            addr,
-            len: seg.len,
-            _page: PageRef::of(&seg),
-        });
-        Ok(())
-    }
-
-    /// The runs, for a Work Request.
-    pub(crate) fn sges(&self) -> impl Iterator<Item = Sge<'_>> {
-        let lkey = self.pd.lkey();
-        self.mapped
-            .iter()
-            .map(move |run| Sge::new(run.addr, run.len, lkey))
-    }
-
-    /// Unmaps all runs and gives the pages back.
-    pub(crate) fn clear(&mut self) {
-        for run in &self.mapped {
-            unmap_page(self.pd.device(), run.addr, run.len);
-        }
-        self.mapped.clear();
-    }
-}
-
-impl Drop for SendMap {
-    fn drop(&mut self) {
-        self.clear();
     }
 }
 

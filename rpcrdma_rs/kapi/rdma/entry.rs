@@ -28,6 +28,7 @@ use kernel::{
     types::Opaque, //
 };
 
+use super::wr::Ticket;
 use crate::kapi::bindings;
 
 /// What ib_core calls for a completion.
@@ -47,7 +48,7 @@ struct Raw {
     previous: *mut Raw,
     next: *mut Raw,
     /// The chain it is in flight for.
-    ticket: u64,
+    ticket: Ticket,
     state: Atomic<u32>,
 }
 
@@ -75,7 +76,7 @@ impl Entry {
             register: None,
             previous: core::ptr::null_mut(),
             next: core::ptr::null_mut(),
-            ticket: 0,
+            ticket: Ticket { qp: 0, post: 0 },
             state: Atomic::new(IDLE),
         }))
     }
@@ -91,7 +92,7 @@ impl Entry {
     /// # Safety
     ///
     /// `this` must point to an entry, which must not move from here on.
-    pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: u64) -> bool {
+    pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: Ticket) -> bool {
         let raw = this.cast::<Raw>();
         // SAFETY: By this function's contract; `state` is atomic.
         let state = unsafe { &(*raw).state };
@@ -130,7 +131,7 @@ impl Entry {
     /// # Safety
     ///
     /// `this` must point to an entry, and the caller be the one that the flight ends with.
-    pub(super) unsafe fn end(this: *mut Entry) -> Option<u64> {
+    pub(super) unsafe fn end(this: *mut Entry) -> Option<Ticket> {
         let raw = this.cast::<Raw>();
         // SAFETY: By this function's contract the fields are the caller's.
         unsafe {

@@ -7,7 +7,7 @@
 //! ```text
 //!   QpOwner ─► Qp ─► Pd ─► id (rdma_cm_id, and with it the device)
 //!               ▲     ▲
-//!               │     └── DmaBuf, RecvBox, SendMap, Mr
+//!               │     └── DmaBuf, RecvBox, SendBuf, Mr
 //!               └── Transfer
 //! ```
 //!
@@ -35,6 +35,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod recv;
 pub(crate) mod rw;
+pub(crate) mod send;
 pub(crate) mod wr;
 
 #[cfg(rpcrdma_kunit)]

@@ -28,7 +28,8 @@ use kernel::{
     error::from_err_ptr,
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    types::Opaque, //
 };
 
 use super::{
@@ -41,11 +42,20 @@ use super::{
     pd::Pd,
     qp::Unposted,
     recv::Invalidated,
+    wr::Ticket,
     Access,
     Direction,
     MemSeg, //
 };
 use crate::kapi::bindings;
+
+/// The part of a key that is the consumer's.
+const KEY: u32 = 0xff;
+
+/// The key after `key`: the next one of those that differ in the consumer's part.
+fn next_key(key: u32) -> u32 {
+    (key & !KEY) | (key.wrapping_add(1) & KEY)
+}
 
 /// Low two bits of a scatterlist's `page_link`: end and chain marks.
 const SG_MARKS: usize = 3;
@@ -54,17 +64,20 @@ const SG_MARKS: usize = 3;
 enum State {
     Idle,
     Mapped,
-    Registered { by: u64 },
-    Invalidating { registered_by: u64, by: u64 },
+    Registered { by: Ticket },
+    Invalidating { registered_by: Ticket, by: Ticket },
     Fenced,
 }
 
 /// # Invariants
 ///
 /// `mr` is a region of `pd` for up to `list.len()` entries. In every state but `Idle` the
-/// first `nents` entries of `list` are mapped for the device in `direction`.
+/// first `nents` entries of `list` are mapped for the device in `direction`, and `reg` and `inv`
+/// register and invalidate that mapping.
 pub(crate) struct MrInner {
     mr: *mut bindings::ib_mr,
+    reg: Opaque<bindings::ib_reg_wr>,
+    inv: Opaque<bindings::ib_send_wr>,
     list: KVec<bindings::scatterlist>,
     nents: i32,
     /// References to what is mapped, if that is shared.
@@ -115,9 +128,23 @@ impl Mr {
         unsafe { bindings::sg_init_table(list.as_mut_ptr(), max_pages) };
         // SAFETY: The PD is valid.
         let mr = from_err_ptr(unsafe { bindings::ib_alloc_mr(pd.as_raw(), kind, max_pages) })?;
+        let reg = bindings::ib_reg_wr {
+            wr: bindings::ib_send_wr {
+                opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
+                ..Default::default()
+            },
+            mr,
+            ..Default::default()
+        };
+        let inv = bindings::ib_send_wr {
+            opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+            ..Default::default()
+        };
         // INVARIANT: Made for this PD and length.
         let inner = MrInner {
             mr,
+            reg: Opaque::new(reg),
+            inv: Opaque::new(inv),
             list,
             nents: 0,
             pages: KVec::new(),
@@ -183,13 +210,18 @@ impl Mr {
             this.pages = KVec::new();
             return filled;
         };
-        // SAFETY: The region is ours and unknown to the device as long as it is not registered.
+        // SAFETY: The region is ours, unknown to the device as long as it is not registered, and
+        // its requests are in no chain.
         unsafe {
             let mr = this.mr;
             (*mr).iova = ((*mr).iova & u64::from(u32::MAX)) | (u64::from(tag) << 32);
-            // The low byte of a handle is the consumer's.
-            let key = ((*mr).rkey.to_le_bytes()[0]).wrapping_add(1);
-            bindings::rpcrdma_shim_ib_update_fast_reg_key(mr, key);
+            let key = next_key((*mr).rkey);
+            (*mr).rkey = key;
+            (*mr).lkey = ((*mr).lkey & !KEY) | (key & KEY);
+            // INVARIANT: That is what they say now.
+            (*this.reg.get()).key = key;
+            (*this.reg.get()).access = access.flags();
+            (*this.inv.get()).ex.invalidate_rkey = ManuallyDrop::new(key);
         }
         Ok(bytes)
     }
@@ -214,19 +246,30 @@ impl Mr {
         unsafe { (*self.as_raw()).iova }
     }
 
-    /// Notes that a chain registers the region, and returns its key and access flags.
-    pub(super) fn start_registration(&mut self, ticket: u64) -> Result<(u32, i32)> {
+    /// The PD.
+    pub(super) fn pd(&self) -> &Pd {
+        &self.inner().pd
+    }
+
+    /// Notes that a chain registers the region, and returns the request for that, which is the
+    /// first field of an `ib_reg_wr`.
+    pub(super) fn start_registration(
+        &mut self,
+        ticket: Ticket,
+    ) -> Result<*mut bindings::ib_send_wr> {
         let this = self.inner_mut();
         if this.state != State::Mapped {
             return Err(EINVAL);
         }
         this.state = State::Registered { by: ticket };
-        let flags = this.access.flags();
-        Ok((self.handle(), flags))
+        Ok(this.reg.get().cast())
     }
 
-    /// Notes that a chain invalidates the region, and returns its key.
-    pub(super) fn start_invalidation(&mut self, ticket: u64) -> Result<u32> {
+    /// Notes that a chain invalidates the region, and returns the request for that.
+    pub(super) fn start_invalidation(
+        &mut self,
+        ticket: Ticket,
+    ) -> Result<*mut bindings::ib_send_wr> {
         let this = self.inner_mut();
         let State::Registered { by } = this.state else {
             return Err(EINVAL);
@@ -235,7 +278,7 @@ impl Mr {
             registered_by: by,
             by: ticket,
         };
-        Ok(self.handle())
+        Ok(this.inv.get())
     }
 
     /// Takes back what a chain was to do with the region, which was not posted.
@@ -258,10 +301,13 @@ impl Mr {
 
     /// Notes that the peer had a handle invalidated; returns whether it was this region's,
     /// which is then fenced.
-    pub(crate) fn invalidated_by(&mut self, invalidated: Invalidated) -> bool {
+    ///
+    /// What was received before the region was registered says nothing about it, even if the
+    /// handle is the same: there are 256 of them, used in turn.
+    pub(crate) fn invalidated_by(&mut self, invalidated: Invalidated<'_>) -> bool {
         let ours = matches!(
             self.inner().state,
-            State::Registered { .. } | State::Invalidating { .. }
+            State::Registered { by } if by.precedes(invalidated.before())
         ) && self.handle() == invalidated.handle();
         if ours {
             self.inner_mut().state = State::Fenced;

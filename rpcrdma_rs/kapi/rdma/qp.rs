@@ -11,7 +11,10 @@
 //! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
 
 use core::{
-    ffi::c_void,
+    ffi::{
+        c_int,
+        c_void, //
+    },
     ops::Deref,
     ptr::NonNull, //
 };
@@ -63,7 +66,10 @@ use super::{
         RecvList,
         RecvWc, //
     },
-    wr::Chain, //
+    wr::{
+        Chain,
+        Ticket, //
+    }, //
 };
 use crate::kapi::bindings;
 
@@ -121,7 +127,7 @@ pub(crate) struct PostError<T> {
     pub(crate) error: Error,
     /// The owner, back again.
     pub(crate) owner: Pin<KBox<T>>,
-    ticket: u64,
+    ticket: Ticket,
 }
 
 impl<T> PostError<T> {
@@ -133,16 +139,16 @@ impl<T> PostError<T> {
 
 /// Proof that a chain was not posted.
 #[derive(Clone, Copy)]
-pub(crate) struct Unposted(u64);
+pub(crate) struct Unposted(Ticket);
 
 impl Unposted {
-    pub(super) fn ticket(&self) -> u64 {
+    pub(super) fn ticket(&self) -> Ticket {
         self.0
     }
 }
 
-/// Numbers chains, across all QPs.
-static NEXT_TICKET: Atomic<u64> = Atomic::new(1);
+/// Numbers QPs.
+static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
 /// In [`Qp::gate`]: no more posts. Below it, the number of posts under way; above, that of chains
 /// and Receives that the device has taken, modulo 2^32.
@@ -161,6 +167,10 @@ pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
     gate: Atomic<u64>,
+    /// No other QP has the same.
+    number: u64,
+    /// The number of the next post.
+    next_post: Atomic<u64>,
     /// Completions, modulo 2^32. Written by completions alone, of which there is one at a time,
     /// and by [`Register::flush`], when none comes any more.
     landed: Atomic<u32>,
@@ -211,6 +221,14 @@ impl<H: QpHandler> Qp<H> {
         self.qp.load(Relaxed)
     }
 
+    /// The next ticket: every post that had begun before has an earlier one.
+    pub(super) fn next_ticket(&self) -> Ticket {
+        Ticket {
+            qp: self.number,
+            post: self.next_post.load(Relaxed),
+        }
+    }
+
     /// Begins a post; the QP is not drained before the post is over.
     fn enter(&self) -> Result<Posting<'_>> {
         // Counts first, so that `close` either sees us or is seen by us.
@@ -244,8 +262,6 @@ impl<H: QpHandler> Qp<H> {
     /// * `EBUSY` when the owner is in flight,
     /// * `EINVAL` when the chain is empty,
     /// * what `build` or the device says.
-    // Not inlined: a chain takes some 2.5 KiB of stack, which is the caller's only meanwhile.
-    #[inline(never)]
     pub(crate) fn post<T>(
         &self,
         owner: Pin<KBox<T>>,
@@ -254,7 +270,10 @@ impl<H: QpHandler> Qp<H> {
     where
         T: Completion<Handler = H>,
     {
-        let ticket = NEXT_TICKET.fetch_add(1, Relaxed);
+        let ticket = Ticket {
+            qp: self.number,
+            post: self.next_post.fetch_add(1, Relaxed),
+        };
         let owner = give_up(owner);
         // SAFETY: The owner is valid until it is taken back.
         let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
@@ -266,7 +285,8 @@ impl<H: QpHandler> Qp<H> {
             // SAFETY: As above; a pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
             // SAFETY: The QP is ours, and the chain is gone before we are.
-            let mut chain = unsafe { Chain::new(self.as_raw(), self.id.port(), ticket) };
+            let mut chain =
+                unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), self.id.port(), ticket) };
             build(object, &mut chain)
                 .and_then(|()| {
                     let first = chain.finish(entry).ok_or(EINVAL)?;
@@ -297,7 +317,7 @@ impl<H: QpHandler> Qp<H> {
     unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr) -> Result {
         let mut bad: *const bindings::ib_send_wr = core::ptr::null();
         // SAFETY: By this function's contract, and we are between `enter` and its end.
-        let ret = unsafe { bindings::rpcrdma_shim_ib_post_send(self.as_raw(), first, &mut bad) };
+        let ret = unsafe { post_send(self.as_raw(), first, &mut bad) };
         if ret == 0 {
             return Ok(());
         }
@@ -314,12 +334,18 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Errors
     ///
-    /// Those that were not posted are handed back, with `ENOTCONN` when the QP is closing or
-    /// what the device says.
+    /// Those that were not posted are handed back, with `ENOTCONN` when the QP is closing,
+    /// `EINVAL` if one of them is of another PD, or what the device says.
     pub(crate) fn post_recvs(
         &self,
         list: RecvList<H::Recv>,
     ) -> Result<(), (Error, RecvList<H::Recv>)> {
+        if list
+            .iter()
+            .any(|buffer| !core::ptr::eq(buffer.pd(), &*self.pd))
+        {
+            return Err((EINVAL, list));
+        }
         let mut posting = match self.enter() {
             Ok(posting) => posting,
             Err(error) => return Err((error, list)),
@@ -348,6 +374,47 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
             // SAFETY: The CQ is ours and no QP uses it any more.
             unsafe { bindings::ib_free_cq(cq) };
         }
+    }
+}
+
+/// `ib_post_send`.
+///
+/// # Safety
+///
+/// As for that: the QP and the requests, linked from `first`, must be valid, and what they name
+/// until they complete.
+#[inline]
+unsafe fn post_send(
+    qp: *mut bindings::ib_qp,
+    first: *const bindings::ib_send_wr,
+    bad: &mut *const bindings::ib_send_wr,
+) -> c_int {
+    // SAFETY: The QP is valid by this function's contract, and so is its device.
+    match unsafe { (*(*qp).device).ops.post_send } {
+        // SAFETY: The driver's function, for its QP; the requests are valid by this function's
+        // contract.
+        Some(post) => unsafe { post(qp, first, bad) },
+        None => EINVAL.to_errno(),
+    }
+}
+
+/// `ib_post_recv`.
+///
+/// # Safety
+///
+/// As for [`post_send`].
+#[inline]
+pub(super) unsafe fn post_recv(
+    qp: *mut bindings::ib_qp,
+    first: *const bindings::ib_recv_wr,
+    bad: &mut *const bindings::ib_recv_wr,
+) -> c_int {
+    // SAFETY: The QP is valid by this function's contract, and so is its device.
+    match unsafe { (*(*qp).device).ops.post_recv } {
+        // SAFETY: The driver's function, for its QP; the requests are valid by this function's
+        // contract.
+        Some(post) => unsafe { post(qp, first, bad) },
+        None => EINVAL.to_errno(),
     }
 }
 
@@ -420,6 +487,8 @@ impl<H: QpHandler> QpOwner<H> {
                 qp: Atomic::new(core::ptr::null_mut()),
                 cq: Atomic::new(core::ptr::null_mut()),
                 gate: Atomic::new(0),
+                number: NEXT_NUMBER.fetch_add(1, Relaxed),
+                next_post: Atomic::new(0),
                 landed: Atomic::new(0),
                 register,
                 closed <- new_mutex!(false, "Qp::closed"),

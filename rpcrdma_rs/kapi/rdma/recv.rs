@@ -8,6 +8,7 @@
 
 use core::{
     ffi::c_int,
+    marker::PhantomData,
     mem::ManuallyDrop,
     ptr::NonNull, //
 };
@@ -41,8 +42,10 @@ use super::{
     pd::Pd,
     qp::{
         of_cq,
+        post_recv,
         QpHandler, //
     },
+    wr::Ticket,
     Direction, //
 };
 use crate::kapi::{
@@ -68,7 +71,8 @@ pub(crate) struct RecvBuf<T> {
     entry: Entry,
     buffer: DmaBuf,
     byte_len: usize,
-    invalidated: Option<Invalidated>,
+    /// The handle that the sender of the message invalidated, and the next ticket then.
+    invalidated: Option<(u32, Ticket)>,
     cid: Cid,
     data: T,
 }
@@ -80,14 +84,26 @@ pub(crate) struct RecvWc {
     pub(crate) byte_len: u32,
 }
 
-/// Proof that our device invalidated a handle at the peer's request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Invalidated(u32);
+/// Proof that our device invalidated a handle at the peer's request, before certain posts.
+///
+/// Borrowed from the buffer of the message that said so.
+#[derive(Clone, Copy)]
+pub(crate) struct Invalidated<'a> {
+    handle: u32,
+    before: Ticket,
+    _message: PhantomData<&'a ()>,
+}
 
-impl Invalidated {
+impl Invalidated<'_> {
     /// The handle.
     pub(crate) fn handle(&self) -> u32 {
-        self.0
+        self.handle
+    }
+
+    /// The first ticket that its QP gave out afterwards: what was registered with an earlier one
+    /// may be what was invalidated.
+    pub(super) fn before(&self) -> Ticket {
+        self.before
     }
 }
 
@@ -121,8 +137,18 @@ impl<T> RecvBuf<T> {
     }
 
     /// What the sender of the message invalidated.
-    pub(crate) fn invalidated(&self) -> Option<Invalidated> {
-        self.invalidated
+    pub(crate) fn invalidated(&self) -> Option<Invalidated<'_>> {
+        let (handle, before) = self.invalidated?;
+        Some(Invalidated {
+            handle,
+            before,
+            _message: PhantomData,
+        })
+    }
+
+    /// The PD that the buffer is mapped in.
+    pub(super) fn pd(&self) -> &Pd {
+        self.buffer.pd()
     }
 
     /// What trace events show: the CQ of the last completion, and a number that stays with
@@ -140,7 +166,7 @@ impl<T> RecvBuf<T> {
         // SAFETY: By this function's contract. It cannot be in flight.
         let this = unsafe {
             let entry = &raw mut (*this).entry;
-            Entry::start(entry, register, 0);
+            Entry::start(entry, register, Ticket { qp: 0, post: 0 });
             Entry::set_done(entry, handle_completion::<H>);
             &mut *this
         };
@@ -184,7 +210,7 @@ impl<T> RecvBox<T> {
     /// `ENOMEM`; `data` is dropped.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T) -> Result<Self> {
         let buffer = DmaBuf::new(pd, len, Direction::FromDevice)?;
-        let sge = buffer.sge(0..len)?.raw();
+        let sge = buffer.sge(0..len)?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         let this = KBox::new(
             RecvBuf {
@@ -305,17 +331,16 @@ impl<T> RecvList<T> {
         // A box may be complete and somebody else's before the last is posted, and the device
         // goes through the chain until then. So the chain is ours.
         let mut wrs: [bindings::ib_recv_wr; POSTED_AT_A_TIME] = Default::default();
-        let mut boxes = [core::ptr::null_mut(); POSTED_AT_A_TIME];
         let mut next = core::ptr::null_mut();
         let count = self.len().min(POSTED_AT_A_TIME);
         let (first, _) = wrs.split_at_mut(count);
-        for (wr, raw) in first.iter_mut().zip(&mut boxes) {
+        for wr in first.iter_mut() {
             let Some(buffer) = self.pop() else { break };
-            *raw = buffer.into_raw();
+            let raw = buffer.into_raw();
             // SAFETY: The box is ours. What was received before is the device's again.
             unsafe {
-                RecvBuf::give::<H>(*raw, register);
-                RecvBuf::describe(*raw, wr);
+                RecvBuf::give::<H>(raw, register);
+                RecvBuf::describe(raw, wr);
             }
         }
         for wr in first.iter_mut().rev() {
@@ -324,7 +349,7 @@ impl<T> RecvList<T> {
         }
         let mut bad: *const bindings::ib_recv_wr = core::ptr::null();
         // SAFETY: The requests are valid during the call; the buffers are until they complete.
-        let ret = unsafe { bindings::rpcrdma_shim_ib_post_recv(qp, next, &mut bad) };
+        let ret = unsafe { post_recv(qp, next, &mut bad) };
         let Err(error) = to_result(ret) else {
             return Ok(());
         };
@@ -334,11 +359,14 @@ impl<T> RecvList<T> {
             .position(|wr| core::ptr::eq(wr, bad))
             .unwrap_or(0);
         let mut rest = RecvList::new();
-        for raw in boxes.iter().take(count).skip(posted) {
-            if let Some(raw) = NonNull::new(*raw) {
-                // SAFETY: Given up above, and not posted.
-                rest.push(unsafe { RecvBuf::keep(raw) });
-            }
+        for wr in wrs.iter().take(count).skip(posted) {
+            // SAFETY: The request names the entry of a box, which was given up above and is not
+            // posted.
+            rest.push(unsafe {
+                let entry = wr.__bindgen_anon_1.wr_cqe.cast::<Entry>();
+                let raw = kernel::container_of!(entry, RecvBuf<T>, entry);
+                RecvBuf::keep(NonNull::new_unchecked(raw))
+            });
         }
         Err((error, rest))
     }
@@ -438,19 +466,19 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
     };
     let result = match WcError::of(wc, cid) {
         Some(error) => Err(error),
-        None => Ok(buffer.received(wc)),
+        None => Ok(buffer.received(wc, qp.next_ticket())),
     };
     qp.handler().recv_done(qp, buffer, result);
 }
 
 impl<T> RecvBox<T> {
-    /// Takes a message in.
-    fn received(&mut self, wc: &bindings::ib_wc) -> RecvWc {
+    /// Takes a message in; `next` is the next ticket of the QP.
+    fn received(&mut self, wc: &bindings::ib_wc, next: Ticket) -> RecvWc {
         // CAST: The flags are a small positive number.
         let flag = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
         let invalidated = (wc.wc_flags & flag != 0).then(|| {
             // SAFETY: The flag says that this is the member in use.
-            Invalidated(unsafe { *wc.ex.invalidate_rkey })
+            (unsafe { *wc.ex.invalidate_rkey }, next)
         });
         let len = (wc.byte_len as usize).min(self.capacity());
         self.buffer.sync_for_cpu(0..len);

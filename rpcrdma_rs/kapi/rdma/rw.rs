@@ -32,6 +32,7 @@ use super::{
         Qp,
         QpHandler, //
     },
+    wr::Ticket,
     Direction, //
 };
 use crate::kapi::{
@@ -96,7 +97,7 @@ pub(crate) struct Transfer {
     used: usize,
     sqes: u32,
     /// The last chain it was put in. Also makes the type `!Sync`: chaining changes contexts.
-    chain: Cell<u64>,
+    chain: Cell<Ticket>,
     qp: Option<Arc<dyn KeepQp>>,
 }
 
@@ -117,7 +118,7 @@ impl Transfer {
             segments: KVec::new(),
             used: 0,
             sqes: 0,
-            chain: Cell::new(0),
+            chain: Cell::new(Ticket { qp: 0, post: 0 }),
             qp: None,
         }
     }
@@ -268,7 +269,7 @@ impl Transfer {
 
     /// Notes that it is put in a chain for `qp`; `false` if it is in this chain already or
     /// mapped for another QP.
-    pub(super) fn enter_chain(&self, qp: *mut bindings::ib_qp, ticket: u64) -> bool {
+    pub(super) fn enter_chain(&self, qp: *mut bindings::ib_qp, ticket: Ticket) -> bool {
         match &self.qp {
             Some(kept) if kept.raw_qp() != qp => return false,
             _ => (),

@@ -2,9 +2,13 @@
 
 //! Chains of Send Work Requests.
 //!
-//! A chain is built inside [`Qp::post`](super::qp::Qp::post) and handed to the device in one
-//! piece. Its requests are executed in the order they were added. Only the last is signaled,
-//! and its completion stands for all: the device completes them in order.
+//! A Work Request is a field of what it is about: an [`Mr`] has the one that registers it and the
+//! one that invalidates it, a [`SendBuf`] its Send, a [`Transfer`] its RDMA Reads and Writes. They
+//! are filled in when that object is made or mapped. A chain, made inside
+//! [`Qp::post`](super::qp::Qp::post), only links them and hands them to the device in one piece.
+//!
+//! The device executes the requests of a chain in the order in which they were added. Only the
+//! last is signaled, and its completion stands for all: the Send Queue completes in order.
 
 use core::{
     marker::PhantomData,
@@ -12,73 +16,135 @@ use core::{
         ManuallyDrop,
         MaybeUninit, //
     },
+    ptr::null_mut, //
 };
 
 use kernel::prelude::*;
 
 use super::{
     cq::cid_of,
-    dma::Sge,
     entry::Entry,
     mr::Mr,
-    rw::Transfer, //
+    rw::Transfer,
+    send::SendBuf, //
 };
 use crate::kapi::{
     bindings,
     trace::Cid, //
 };
 
+/// Names a post: a QP, and the number of the post on that QP. No two posts have the same ticket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    /// The number of the QP, which no other QP has had.
+    pub(super) qp: u64,
+    /// The number of the post.
+    pub(super) post: u64,
+}
+
+impl Ticket {
+    /// Whether `self` was posted on the QP of `other`, and before it.
+    pub(super) fn precedes(self, other: Ticket) -> bool {
+        self.qp == other.qp && self.post < other.post
+    }
+}
+
+/// The C type that a Work Request is the first field of.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// `ib_send_wr` itself.
+    Plain,
+    /// `ib_reg_wr`.
+    Reg,
+    /// `ib_rdma_wr`.
+    Rdma,
+}
+
+/// A Work Request of any kind.
+union Copied {
+    plain: ManuallyDrop<bindings::ib_send_wr>,
+    reg: ManuallyDrop<bindings::ib_reg_wr>,
+    rdma: ManuallyDrop<bindings::ib_rdma_wr>,
+}
+
+/// Requests that are linked to each other, to be appended to a chain in one piece.
+pub(super) struct Requests {
+    /// The first.
+    pub(super) first: *mut bindings::ib_send_wr,
+    /// The one before the last; null if the last is the first.
+    pub(super) before_last: *mut bindings::ib_send_wr,
+    /// The last.
+    pub(super) last: *mut bindings::ib_send_wr,
+    /// What the last is.
+    pub(super) kind: Kind,
+    /// How many there are.
+    pub(super) count: u32,
+}
+
+impl Requests {
+    /// One request.
+    pub(super) fn one(wr: *mut bindings::ib_send_wr, kind: Kind) -> Self {
+        Requests {
+            first: wr,
+            before_last: null_mut(),
+            last: wr,
+            kind,
+            count: 1,
+        }
+    }
+}
+
 /// A chain that is being built, from what lives at least as long as `'a`.
 ///
 /// # Invariants
 ///
-/// `first` and `last` are the ends of a list of requests, each of which is in this chain or in
-/// something borrowed for `'a`; both are null if the list is empty. The chain is not moved. `qp`
-/// is valid during `'a`.
+/// `first` to `last` is a list of `count` requests, `before_last` the one before `last`, if there
+/// is one; all are null if the list is empty. Each request stays valid, and is not touched by
+/// anybody else, until the chain is posted or dropped: it is in something borrowed for `'a`, or in
+/// a memory region that this chain registers or invalidates. `last` is of `kind`. `qp` is valid
+/// during `'a`.
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
+    before_last: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
+    kind: Kind,
     count: u32,
-    ticket: u64,
+    ticket: Ticket,
     qp: *mut bindings::ib_qp,
+    pd: *mut bindings::ib_pd,
     port: u32,
     sent: bool,
-    nr_mr: usize,
-    mrs: [MaybeUninit<bindings::ib_reg_wr>; Chain::MAX_MR],
-    send: MaybeUninit<bindings::ib_send_wr>,
-    sges: [MaybeUninit<bindings::ib_sge>; Chain::MAX_SGE],
+    /// What the device sees in the place of `last`, see [`Self::finish`].
+    end: MaybeUninit<Copied>,
     // Invariant in 'a: a chain is for borrows of one owner.
     _owner: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 
-impl Chain<'_> {
-    /// Registrations and invalidations in one chain.
-    pub(crate) const MAX_MR: usize = 32;
-
-    /// SGEs of a Send.
-    pub(crate) const MAX_SGE: usize = 32;
-}
-
 impl<'a> Chain<'a> {
-    /// An empty chain for `qp`.
+    /// An empty chain for `qp`, whose PD is `pd`.
     ///
     /// # Safety
     ///
     /// `qp` is valid during `'a`.
-    pub(super) unsafe fn new(qp: *mut bindings::ib_qp, port: u32, ticket: u64) -> Self {
-        // INVARIANT: By the contract of this function; the list is empty.
+    pub(super) unsafe fn new(
+        qp: *mut bindings::ib_qp,
+        pd: *mut bindings::ib_pd,
+        port: u32,
+        ticket: Ticket,
+    ) -> Self {
+        // INVARIANT: The list is empty; the QP is valid by the contract of this function.
         Chain {
-            first: core::ptr::null_mut(),
-            last: core::ptr::null_mut(),
+            first: null_mut(),
+            before_last: null_mut(),
+            last: null_mut(),
+            kind: Kind::Plain,
             count: 0,
             ticket,
             qp,
+            pd,
             port,
             sent: false,
-            nr_mr: 0,
-            mrs: [const { MaybeUninit::uninit() }; Chain::MAX_MR],
-            send: MaybeUninit::uninit(),
-            sges: [const { MaybeUninit::uninit() }; Chain::MAX_SGE],
+            end: MaybeUninit::uninit(),
             _owner: PhantomData,
         }
     }
@@ -86,86 +152,70 @@ impl<'a> Chain<'a> {
     /// What trace events show to pair this post with its completion.
     pub(crate) fn cid(&self) -> Cid {
         // SAFETY: The QP is valid by the invariants, and so is its CQ.
-        unsafe { cid_of((*self.qp).send_cq, self.ticket) }
+        unsafe { cid_of((*self.qp).send_cq, self.ticket.post) }
     }
 
-    /// Appends `count` requests, linked from `first` to `last`.
+    /// Appends requests.
     ///
     /// # Safety
     ///
-    /// They must be in this chain or borrowed for `'a`, and in no other list.
-    unsafe fn append(
-        &mut self,
-        first: *mut bindings::ib_send_wr,
-        last: *mut bindings::ib_send_wr,
-        count: u32,
-    ) {
+    /// They must stay valid and untouched by others until the chain is posted or dropped, be
+    /// linked as `list` says, and be in no other list.
+    unsafe fn append(&mut self, list: Requests) {
         if self.last.is_null() {
-            self.first = first;
+            self.first = list.first;
         } else {
             // SAFETY: By the type's invariant `last` is a valid request.
-            unsafe { (*self.last).next = first };
+            unsafe { (*self.last).next = list.first };
         }
-        // SAFETY: By this function's contract.
-        unsafe { (*last).next = core::ptr::null_mut() };
-        // INVARIANT: By this function's contract.
-        self.last = last;
-        self.count += count;
-    }
-
-    /// Appends the request for a memory region that `start` makes of the ticket, in the next
-    /// place for these. The region is part of the chain once `start` has succeeded.
-    fn append_mr(&mut self, start: impl FnOnce(u64) -> Result<bindings::ib_reg_wr>) -> Result {
-        if self.sent {
-            return Err(EINVAL);
-        }
-        let slot = self.mrs.get_mut(self.nr_mr).ok_or(E2BIG)?;
-        let raw: *mut bindings::ib_send_wr = &raw mut slot.write(start(self.ticket)?).wr;
-        self.nr_mr += 1;
-        // SAFETY: The place is in this chain and was free.
-        unsafe { self.append(raw, raw, 1) };
-        Ok(())
+        // SAFETY: By this function's contract the last one is valid.
+        unsafe { (*list.last).next = null_mut() };
+        // INVARIANT: The requests are as this function's contract says. With one request in
+        // `list`, the one before it is what was the last.
+        self.before_last = if list.before_last.is_null() {
+            self.last
+        } else {
+            list.before_last
+        };
+        self.last = list.last;
+        self.kind = list.kind;
+        self.count += list.count;
     }
 
     /// Registers a mapped region.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is not mapped or comes after a Send; `E2BIG` if there are too many.
+    /// `EINVAL` if it is not mapped, is of another PD, or comes after a Send.
     pub(crate) fn reg_mr(&mut self, mr: &mut Mr) -> Result {
-        self.append_mr(|ticket| {
-            let (key, access) = mr.start_registration(ticket)?;
-            let wr = bindings::ib_send_wr {
-                opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
-                ..Default::default()
-            };
-            Ok(bindings::ib_reg_wr {
-                wr,
-                mr: mr.as_raw(),
-                key,
-                access,
-            })
-        })
+        if self.sent || mr.pd().as_raw() != self.pd {
+            return Err(EINVAL);
+        }
+        let wr = mr.start_registration(self.ticket)?;
+        // SAFETY: The request is the region's own. The region is registered now, and until that
+        // ends it is neither freed (dropping leaks it) nor mapped again. It ends with an
+        // invalidation seen after this post began, with proof that it was not posted, or with the
+        // QP, which is not closed as long as a post is under way.
+        unsafe { self.append(Requests::one(wr, Kind::Reg)) };
+        Ok(())
     }
 
     /// Invalidates a registered region.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is not registered or comes after a Send; `E2BIG` if there are too many.
+    /// `EINVAL` if it is not registered, is of another PD, or comes after a Send.
     pub(crate) fn local_inv(&mut self, mr: &mut Mr) -> Result {
-        self.append_mr(|ticket| {
-            let key = mr.start_invalidation(ticket)?;
-            let mut wr = bindings::ib_send_wr {
-                opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-                ..Default::default()
-            };
-            wr.ex.invalidate_rkey = ManuallyDrop::new(key);
-            Ok(bindings::ib_reg_wr {
-                wr,
-                ..Default::default()
-            })
-        })
+        if self.sent || mr.pd().as_raw() != self.pd {
+            return Err(EINVAL);
+        }
+        let wr = mr.start_invalidation(self.ticket)?;
+        // SAFETY: The request is the region's own. The region is being invalidated now, and until
+        // that ends it is neither freed (dropping leaks it) nor used by another chain. It ends
+        // with the completion of this post, with proof that it was not posted, or with the QP,
+        // which is not closed as long as a post is under way.
+        unsafe { self.append(Requests::one(wr, Kind::Plain)) };
+        Ok(())
     }
 
     /// Reads from or writes to the peer, all that `transfer` holds.
@@ -181,47 +231,38 @@ impl<'a> Chain<'a> {
         for context in transfer.contexts() {
             // SAFETY: The context is initialised for this QP and borrowed for `'a`; no other
             // chain uses it, as what is posted owns the transfer, which is not `Sync`.
-            let (first, last, count) = unsafe { link(context, self.qp, self.port) };
-            // SAFETY: As above.
-            unsafe { self.append(first, last, count) };
+            unsafe {
+                let list = link(context, self.qp, self.port);
+                self.append(list);
+            }
         }
         Ok(())
     }
 
     fn send_with(
         &mut self,
-        sges: impl Iterator<Item = Sge<'a>>,
-        mut wr: bindings::ib_send_wr,
+        message: &'a SendBuf,
+        opcode: bindings::ib_wr_opcode,
+        key: u32,
     ) -> Result {
-        if self.sent {
+        if self.sent || message.pd().as_raw() != self.pd {
             return Err(EINVAL);
         }
-        let mut count = 0;
-        for sge in sges.filter(|s| s.len() > 0) {
-            self.sges.get_mut(count).ok_or(E2BIG)?.write(sge.raw());
-            count += 1;
-        }
-        // CAST: At most `MAX_SGE`, and the elements up to `count` are initialised.
-        wr.num_sge = count as i32;
-        wr.sg_list = self.sges.as_mut_ptr().cast();
         self.sent = true;
-        let raw: *mut bindings::ib_send_wr = self.send.write(wr);
-        // SAFETY: The request is in this chain, and this is its only use.
-        unsafe { self.append(raw, raw, 1) };
+        let wr = message.request(opcode, key);
+        // SAFETY: The request is in the message, which is borrowed for `'a` and not `Sync`; this
+        // is the only Send of the chain.
+        unsafe { self.append(Requests::one(wr, Kind::Plain)) };
         Ok(())
     }
 
-    /// Sends a message. Nothing may follow. Empty SGEs are left out.
+    /// Sends a message. Nothing may follow.
     ///
     /// # Errors
     ///
-    /// `E2BIG` if there are too many SGEs, `EINVAL` after a Send.
-    pub(crate) fn send(&mut self, sges: impl Iterator<Item = Sge<'a>>) -> Result {
-        let wr = bindings::ib_send_wr {
-            opcode: bindings::ib_wr_opcode_IB_WR_SEND,
-            ..Default::default()
-        };
-        self.send_with(sges, wr)
+    /// `EINVAL` after a Send, or if the message is of another PD.
+    pub(crate) fn send(&mut self, message: &'a SendBuf) -> Result {
+        self.send_with(message, bindings::ib_wr_opcode_IB_WR_SEND, 0)
     }
 
     /// Sends a message that makes the peer's device invalidate `handle`. Nothing may follow.
@@ -229,17 +270,8 @@ impl<'a> Chain<'a> {
     /// # Errors
     ///
     /// As [`Chain::send`].
-    pub(crate) fn send_with_invalidate(
-        &mut self,
-        sges: impl Iterator<Item = Sge<'a>>,
-        handle: u32,
-    ) -> Result {
-        let mut wr = bindings::ib_send_wr {
-            opcode: bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV,
-            ..Default::default()
-        };
-        wr.ex.invalidate_rkey = ManuallyDrop::new(handle);
-        self.send_with(sges, wr)
+    pub(crate) fn send_with_invalidate(&mut self, message: &'a SendBuf, handle: u32) -> Result {
+        self.send_with(message, bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, handle)
     }
 
     /// The number of Work Requests so far, that is of Send Queue entries.
@@ -248,21 +280,48 @@ impl<'a> Chain<'a> {
     }
 
     /// Makes the last request carry the completion and returns the first; `None` if there is
-    /// none.
+    /// none. Nothing may be added afterwards.
+    ///
+    /// The device may complete the chain, and the owner may put its requests into another chain,
+    /// before the driver has come back to the last request to see whether one follows. So the
+    /// driver gets a copy of that one, which is valid as long as the chain.
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
         if self.last.is_null() {
             return None;
         }
-        // SAFETY: By the type's invariant.
+        let end: *mut Copied = self.end.as_mut_ptr();
+        let wr = end.cast::<bindings::ib_send_wr>();
+        // SAFETY: By the type's invariant `last` is a request of that kind, and `before_last` is
+        // null or the request before it. Each kind begins with an `ib_send_wr`.
         unsafe {
-            (*self.last).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
-            (*self.last).send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+            match self.kind {
+                Kind::Plain => {
+                    core::ptr::copy_nonoverlapping(self.last, (&raw mut (*end).plain).cast(), 1)
+                }
+                Kind::Reg => core::ptr::copy_nonoverlapping(
+                    self.last.cast::<bindings::ib_reg_wr>(),
+                    (&raw mut (*end).reg).cast(),
+                    1,
+                ),
+                Kind::Rdma => core::ptr::copy_nonoverlapping(
+                    self.last.cast::<bindings::ib_rdma_wr>(),
+                    (&raw mut (*end).rdma).cast(),
+                    1,
+                ),
+            }
+            (*wr).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
+            (*wr).send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+            if self.before_last.is_null() {
+                self.first = wr;
+            } else {
+                (*self.before_last).next = wr;
+            }
         }
         Some(self.first)
     }
 }
 
-/// Returns the ends and the number of the requests of an rdma_rw context, unsignaled.
+/// Returns the requests of an rdma_rw context, unsignaled.
 ///
 /// # Safety
 ///
@@ -271,25 +330,31 @@ unsafe fn link(
     context: *mut bindings::rdma_rw_ctx,
     qp: *mut bindings::ib_qp,
     port: u32,
-) -> (*mut bindings::ib_send_wr, *mut bindings::ib_send_wr, u32) {
+) -> Requests {
     let mut end = bindings::ib_send_wr::default();
     let end: *mut bindings::ib_send_wr = &mut end;
-    // SAFETY: By this function's contract. With a request to follow, C leaves the last one of
-    // the context unsignaled and links it to that one.
-    let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, core::ptr::null_mut(), end) };
+    // SAFETY: The context is initialised for this QP by this function's contract. With a request
+    // to follow, C leaves the last one of the context unsignaled and links it to that one.
+    let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, null_mut(), end) };
     let mut last = first;
+    let mut before_last = null_mut();
     let mut count = 1;
     // SAFETY: C links the requests of a context up to the one to follow.
     unsafe {
         while (*last).next != end {
+            before_last = last;
             last = (*last).next;
             count += 1;
         }
-        // Left from an earlier try to post, where it was the last of its chain.
-        (*last).send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
-        (*last).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(core::ptr::null_mut());
     }
-    (first, last, count)
+    // The last request of a context is an RDMA Read or Write: registrations precede it.
+    Requests {
+        first,
+        before_last,
+        last,
+        kind: Kind::Rdma,
+        count,
+    }
 }
 
 #[cfg(rpcrdma_kunit)]

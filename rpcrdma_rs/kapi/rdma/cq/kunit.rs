@@ -6,7 +6,7 @@ use super::*;
 
 impl Wc {
     /// The completion of the chain with this ticket.
-    pub(in crate::kapi::rdma) fn with_ticket(ticket: u64) -> Self {
+    pub(in crate::kapi::rdma) fn with_ticket(ticket: Ticket) -> Self {
         let cid = Cid {
             queue: 0,
             completion: 0,

@@ -3,18 +3,14 @@
 //! KUnit: memory that is mapped for a device.
 
 use super::*;
-use crate::kapi::fixture::{
-    page,
-    pd,
-    references, //
+use crate::kapi::{
+    fixture::{
+        page,
+        pd, //
+    },
+    rdma::MemSeg, //
 };
 use kernel::page::PAGE_SIZE;
-
-/// Bytes of a page that is valid as long as the caller keeps it.
-fn run<'a>(page: NonNull<bindings::page>, offset: usize, len: usize) -> Result<MemSeg<'a>> {
-    // SAFETY: The callers keep the page.
-    unsafe { MemSeg::from_page(page, offset, len) }.ok_or(EINVAL)
-}
 
 fn put(page: NonNull<bindings::page>) {
     // SAFETY: The reference is ours.
@@ -46,7 +42,7 @@ mod tests {
         let pd = pd()?;
         let buf = DmaBuf::new(&pd, 100, Direction::FromDevice)?;
         for (start, end) in [(0, 0), (0, 1), (0, 100), (99, 100), (100, 100), (30, 31)] {
-            let sge = buf.sge(start..end)?.raw();
+            let sge = buf.sge(start..end)?;
             assert_eq!(sge.addr, buf.addr + start as u64);
             assert_eq!(sge.length as usize, end - start);
             assert_eq!(sge.lkey, pd.lkey());
@@ -68,67 +64,6 @@ mod tests {
             buf.sync_for_device(range.clone());
             buf.sync_for_cpu(range);
         }
-        Ok(())
-    }
-
-    #[test]
-    fn a_run_keeps_its_page_while_it_is_mapped() -> Result {
-        let pages = [page()?, page()?];
-        let mut map = SendMap::new(&pd()?, 3)?;
-        for _ in 0..2 {
-            map.push(run(pages[0], 0, PAGE_SIZE)?)?;
-            map.push(run(pages[1], 7, 100)?)?;
-            map.push(run(pages[1], PAGE_SIZE - 1, 1)?)?;
-            assert_eq!(pages.map(references), [2, 3]);
-            let lens = [PAGE_SIZE as u32, 100, 1];
-            assert!(map.sges().map(|s| s.len()).eq(lens));
-            // A second run of the same page is where it is in the page.
-            let addrs = map.sges().skip(1).map(|s| s.raw().addr);
-            let offsets = addrs.map(|a| a % PAGE_SIZE as u64);
-            assert!(offsets.eq([7, PAGE_SIZE as u64 - 1]));
-            map.clear();
-            assert_eq!(pages.map(references), [1, 1]);
-            assert_eq!(map.sges().count(), 0);
-        }
-        map.push(run(pages[0], 0, 1)?)?;
-        drop(map);
-        assert_eq!(pages.map(references), [1, 1]);
-        pages.map(put);
-        Ok(())
-    }
-
-    #[test]
-    fn there_is_no_more_room_than_was_asked_for() -> Result {
-        let page = page()?;
-        let mut map = SendMap::new(&pd()?, 2)?;
-        // The allocator may give more than that.
-        let room = map.mapped.capacity();
-        for _ in 0..room {
-            map.push(run(page, 0, 1)?)?;
-        }
-        assert!(map.push(run(page, 0, 1)?) == Err(ENOSPC));
-        assert_eq!(references(page) as usize, 1 + room);
-        assert_eq!(map.sges().count(), room);
-        drop(map);
-        assert_eq!(references(page), 1);
-        let mut none = SendMap::new(&pd()?, 0)?;
-        assert!(none.push(run(page, 0, 1)?) == Err(ENOSPC));
-        put(page);
-        Ok(())
-    }
-
-    #[test]
-    fn memory_of_the_heap_has_no_references() -> Result {
-        let memory = KVec::from_elem(0x33_u8, 64, GFP_KERNEL)?;
-        // SAFETY: The memory outlives the run, and is of the heap.
-        let seg = unsafe { MemSeg::from_virt(memory.as_ptr(), memory.len()) }.ok_or(EINVAL)?;
-        let mut map = SendMap::new(&pd()?, 1)?;
-        let before = references(seg.page);
-        map.push(seg)?;
-        assert_eq!(references(seg.page), before);
-        assert!(map.mapped.iter().all(|run| run._page.is_none()));
-        drop(map);
-        assert_eq!(references(seg.page), before);
         Ok(())
     }
 

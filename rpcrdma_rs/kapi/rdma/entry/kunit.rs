@@ -62,15 +62,15 @@ impl Shared {
         Arc::as_ptr(self).cast_mut().cast()
     }
 
-    fn start(self: &Arc<Self>, ticket: u64) -> bool {
+    fn start(self: &Arc<Self>, post: u64) -> bool {
         // SAFETY: The entry stays where it is.
-        unsafe { Entry::start(self.entry(), &self.register, ticket) }
+        unsafe { Entry::start(self.entry(), &self.register, Ticket { qp: 1, post }) }
     }
 
     /// Ends the flight that the caller started.
     fn end(self: &Arc<Self>) -> Option<u64> {
         // SAFETY: It is in flight, and the flight the caller's.
-        unsafe { Entry::end(self.entry()) }
+        unsafe { Entry::end(self.entry()) }.map(|ticket| ticket.post)
     }
 
     fn status(&self) -> u32 {
@@ -184,7 +184,7 @@ mod tests {
         let entry = shared(&old)?;
         for (register, expected) in [(&old, (1, 0)), (&old, (1, 0)), (&new, (0, 1))] {
             // SAFETY: The entry stays where it is.
-            assert!(unsafe { Entry::start(entry.entry(), register, 1) });
+            assert!(unsafe { Entry::start(entry.entry(), register, Ticket { qp: 1, post: 1 }) });
             assert_eq!((members(&old), members(&new)), expected);
             entry.end();
         }

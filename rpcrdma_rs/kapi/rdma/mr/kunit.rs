@@ -39,12 +39,34 @@ fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
     Ok(mr)
 }
 
-fn invalidated(mr: &mut Mr, handle: u32) -> bool {
-    mr.invalidated_by(Invalidated::of_handle(handle))
+/// The ticket of a post on one QP.
+fn ticket(post: u64) -> Ticket {
+    Ticket { qp: 1, post }
 }
 
-fn completed(mr: &mut Mr, ticket: u64) -> bool {
-    mr.completed_by(&Wc::with_ticket(ticket))
+/// Whether a message is taken to have invalidated the region, that was received after all posts.
+fn invalidated(mr: &mut Mr, handle: u32) -> bool {
+    mr.invalidated_by(Invalidated::of_handle(handle, ticket(u64::MAX)))
+}
+
+fn completed(mr: &mut Mr, post: u64) -> bool {
+    mr.completed_by(&Wc::with_ticket(ticket(post)))
+}
+
+/// What the region's request to register says: key and access flags.
+fn registration(mr: &Mr) -> (u32, i32) {
+    // SAFETY: The request is in no chain.
+    unsafe {
+        let wr = mr.inner().reg.get();
+        assert!(core::ptr::eq((*wr).mr, mr.as_raw()));
+        ((*wr).key, (*wr).access)
+    }
+}
+
+/// What the region's request to invalidate says.
+fn invalidation(mr: &Mr) -> u32 {
+    // SAFETY: The request is in no chain.
+    unsafe { *(*mr.inner().inv.get()).ex.invalidate_rkey }
 }
 
 /// Offset and length.
@@ -143,6 +165,9 @@ mod tests {
             assert_eq!(mr.handle() >> 8, last >> 8);
             assert_eq!(mr.offset() >> 32, u64::from(tag));
             assert_eq!(mr.offset() % PAGE_SIZE as u64, 16);
+            let flags = Access::RemoteRead.flags();
+            assert_eq!(registration(&mr), (mr.handle(), flags));
+            assert_eq!(invalidation(&mr), mr.handle());
             last = mr.handle();
             mr.unmap()?;
         }
@@ -155,28 +180,38 @@ mod tests {
         let mut mr = mapped(&pd, &page)?;
         // Nothing to invalidate yet.
         assert!(mr.is_fenced());
-        assert!(mr.start_invalidation(1).is_err_and(|e| e == EINVAL));
+        assert!(mr.start_invalidation(ticket(1)).is_err_and(|e| e == EINVAL));
         let handle = mr.handle();
         assert!(!invalidated(&mut mr, handle));
 
-        let (key, flags) = mr.start_registration(7)?;
-        assert_eq!((key, flags), (handle, Access::RemoteWrite.flags()));
+        mr.start_registration(ticket(7))?;
+        assert_eq!(registration(&mr), (handle, Access::RemoteWrite.flags()));
         assert!(!mr.is_fenced() && mr.unmap() == Err(EBUSY));
-        assert!(mr.start_registration(8).is_err_and(|e| e == EINVAL));
+        assert!(mr.start_registration(ticket(8)).is_err_and(|e| e == EINVAL));
         // Another handle, and the chain that registers it.
         assert!(!invalidated(&mut mr, handle ^ 1) && !completed(&mut mr, 7));
+        assert!(!mr.is_fenced());
+        // The same handle, but in a message that came before, or on another QP.
+        for before in [ticket(6), ticket(7), Ticket { qp: 2, post: 8 }] {
+            assert!(!mr.invalidated_by(Invalidated::of_handle(handle, before)));
+        }
         assert!(!mr.is_fenced());
         assert!(invalidated(&mut mr, handle) && mr.is_fenced());
         assert!(!invalidated(&mut mr, handle));
         // Not to be registered without being mapped again.
-        assert!(mr.start_registration(9).is_err_and(|e| e == EINVAL));
+        assert!(mr.start_registration(ticket(9)).is_err_and(|e| e == EINVAL));
         mr.unmap()?;
 
         let mut mr = mapped(&pd, &page)?;
-        mr.start_registration(10)?;
-        assert_eq!(mr.start_invalidation(11)?, mr.handle());
-        assert!(mr.start_invalidation(12).is_err_and(|e| e == EINVAL));
+        mr.start_registration(ticket(10))?;
+        mr.start_invalidation(ticket(11))?;
+        assert!(mr
+            .start_invalidation(ticket(12))
+            .is_err_and(|e| e == EINVAL));
         assert!(!completed(&mut mr, 10) && !completed(&mut mr, 12));
+        // The request that invalidates it is in use.
+        let handle = mr.handle();
+        assert!(!invalidated(&mut mr, handle));
         assert!(!mr.is_fenced() && mr.unmap() == Err(EBUSY));
         assert!(completed(&mut mr, 11) && mr.is_fenced());
         mr.unmap()
@@ -186,23 +221,23 @@ mod tests {
     fn a_chain_that_is_not_posted_leaves_no_trace() -> Result {
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = mapped(&pd, &page)?;
-        let not = Unposted::with_ticket;
-        mr.start_registration(1)?;
+        let not = |post| Unposted::with_ticket(ticket(post));
+        mr.start_registration(ticket(1))?;
         mr.retract(not(2));
         assert!(!mr.is_fenced());
         mr.retract(not(1));
         assert!(mr.is_fenced() && mr.inner().state == State::Mapped);
         // The invalidation alone: it is registered still.
-        mr.start_registration(3)?;
-        mr.start_invalidation(4)?;
+        mr.start_registration(ticket(3))?;
+        mr.start_invalidation(ticket(4))?;
         mr.retract(not(3));
         assert!(!mr.is_fenced());
         mr.retract(not(4));
-        assert!(mr.inner().state == State::Registered { by: 3 });
+        assert!(mr.inner().state == State::Registered { by: ticket(3) });
         mr.retract(not(3));
         // Both by one chain.
-        mr.start_registration(5)?;
-        mr.start_invalidation(5)?;
+        mr.start_registration(ticket(5))?;
+        mr.start_invalidation(ticket(5))?;
         mr.retract(not(5));
         assert!(mr.inner().state == State::Mapped);
         mr.unmap()

@@ -6,7 +6,7 @@ use super::*;
 
 impl Unposted {
     /// That of the chain with this ticket.
-    pub(in crate::kapi::rdma) fn with_ticket(ticket: u64) -> Self {
+    pub(in crate::kapi::rdma) fn with_ticket(ticket: Ticket) -> Self {
         Unposted(ticket)
     }
 }

@@ -5,12 +5,19 @@
 use super::*;
 use crate::kapi::fixture::pd;
 
-impl Invalidated {
-    /// As if a message had said so.
-    pub(in crate::kapi::rdma) fn of_handle(handle: u32) -> Self {
-        Invalidated(handle)
+impl Invalidated<'static> {
+    /// As if a message had said so, before the post with that ticket.
+    pub(in crate::kapi::rdma) fn of_handle(handle: u32, before: Ticket) -> Self {
+        Invalidated {
+            handle,
+            before,
+            _message: PhantomData,
+        }
     }
 }
+
+/// A ticket.
+const NEXT: Ticket = Ticket { qp: 3, post: 4 };
 
 /// The room of a buffer.
 const ROOM: usize = 100;
@@ -83,7 +90,7 @@ mod tests {
             (u32::MAX, ROOM),
             (1, 1),
         ] {
-            assert_eq!(buffer.received(&wc(told, None)).byte_len, told);
+            assert_eq!(buffer.received(&wc(told, None), NEXT).byte_len, told);
             assert_eq!(buffer.byte_len(), len);
             assert_eq!(buffer.bytes().len(), len);
         }
@@ -94,8 +101,9 @@ mod tests {
     fn a_handle_was_invalidated_by_the_last_message_only() -> Result {
         let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32)?;
         for handle in [None, Some(0x1234), Some(0), None] {
-            buffer.received(&wc(1, handle));
+            buffer.received(&wc(1, handle), NEXT);
             assert_eq!(buffer.invalidated().map(|i| i.handle()), handle);
+            assert!(buffer.invalidated().is_none_or(|i| i.before() == NEXT));
         }
         Ok(())
     }

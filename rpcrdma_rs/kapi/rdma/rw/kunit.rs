@@ -236,9 +236,10 @@ mod tests {
     fn a_transfer_enters_a_chain_once() {
         let transfer = Transfer::new();
         let qp = core::ptr::dangling_mut();
-        assert!(transfer.enter_chain(qp, 1));
-        assert!(!transfer.enter_chain(qp, 1));
-        assert!(transfer.enter_chain(qp, 2));
-        assert!(!transfer.enter_chain(qp, 2));
+        let ticket = |post| Ticket { qp: 1, post };
+        assert!(transfer.enter_chain(qp, ticket(1)));
+        assert!(!transfer.enter_chain(qp, ticket(1)));
+        assert!(transfer.enter_chain(qp, ticket(2)));
+        assert!(!transfer.enter_chain(qp, ticket(2)));
     }
 }

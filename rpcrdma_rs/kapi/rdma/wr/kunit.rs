@@ -4,11 +4,12 @@
 
 use super::*;
 
-/// A chain for no QP.
+/// A chain for no QP, whose PD is none either.
 fn chain<'a>() -> Result<KBox<Chain<'a>>> {
+    let (qp, pd, ticket) = (null_mut(), null_mut(), Ticket { qp: 1, post: 7 });
     Ok(KBox::new(
         // SAFETY: Nothing that looks at the QP is called.
-        unsafe { Chain::new(core::ptr::null_mut(), 1, 7) },
+        unsafe { Chain::new(qp, pd, 1, ticket) },
         GFP_KERNEL,
     )?)
 }
@@ -27,25 +28,35 @@ fn reg(key: u32) -> bindings::ib_reg_wr {
     }
 }
 
-fn sge<'a>(number: u32, length: u32) -> Sge<'a> {
-    Sge::new(u64::from(number) << 12, length, number)
+/// A request that writes to `rkey`.
+fn write(rkey: u32) -> bindings::ib_rdma_wr {
+    bindings::ib_rdma_wr {
+        wr: bindings::ib_send_wr {
+            opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+            ..Default::default()
+        },
+        rkey,
+        ..Default::default()
+    }
+}
+
+/// Appends a request that is valid as long as the chain is used.
+fn append(chain: &mut Chain<'_>, wr: *mut bindings::ib_send_wr, kind: Kind) {
+    // SAFETY: The callers keep the request, and have it in no other chain.
+    unsafe { chain.append(Requests::one(wr, kind)) };
 }
 
 /// The requests of a chain, in order.
-fn requests<'a>(chain: &'a Chain<'_>) -> impl Iterator<Item = &'a bindings::ib_send_wr> {
-    let mut next = chain.first;
+fn requests<'a>(
+    first: *mut bindings::ib_send_wr,
+) -> impl Iterator<Item = &'a bindings::ib_send_wr> {
+    let mut next = first;
     core::iter::from_fn(move || {
-        // SAFETY: By the type's invariant; the chain is borrowed.
+        // SAFETY: The callers keep the requests.
         let wr = unsafe { next.as_ref() }?;
         next = wr.next;
         Some(wr)
     })
-}
-
-/// The elements of a Send.
-fn elements(wr: &bindings::ib_send_wr) -> &[bindings::ib_sge] {
-    // SAFETY: The chain the request is of has as many.
-    unsafe { core::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) }
 }
 
 fn is_signaled(wr: &bindings::ib_send_wr) -> bool {
@@ -66,103 +77,106 @@ mod tests {
 
     #[test]
     fn requests_are_in_order_and_the_last_is_signaled() -> Result {
+        let mut wrs = [reg(0), reg(1), reg(2), reg(3)];
         let mut chain = chain()?;
-        for key in 0..3 {
-            chain.append_mr(|_| Ok(reg(key)))?;
+        for wr in &mut wrs {
+            append(&mut chain, (&raw mut *wr).cast(), Kind::Reg);
         }
-        chain.send([sge(1, 100)].into_iter())?;
         assert_eq!(chain.wrs(), 4);
         let entry = core::ptr::dangling_mut::<Entry>();
         let first = chain.finish(entry).ok_or(EINVAL)?;
-        assert!(core::ptr::eq(first, chain.first));
-        let (mut count, mut keys) = (0, 0);
-        for wr in requests(&chain) {
+        assert!(core::ptr::eq(first.cast(), &raw const wrs[0]));
+        let mut count = 0;
+        for wr in requests(first) {
+            // SAFETY: The request is the first field of one that registers.
+            let key = unsafe { (*core::ptr::from_ref(wr).cast::<bindings::ib_reg_wr>()).key };
+            assert_eq!(key, count);
             count += 1;
             assert_eq!(is_signaled(wr), count == 4);
             // SAFETY: Chains of requests have completions, not numbers.
             let named = unsafe { *wr.__bindgen_anon_1.wr_cqe };
             assert_eq!(core::ptr::eq(named, Entry::cqe(entry)), count == 4);
-            if wr.opcode == bindings::ib_wr_opcode_IB_WR_REG_MR {
-                // SAFETY: The request is the first field of one that registers.
-                let key = unsafe { (*core::ptr::from_ref(wr).cast::<bindings::ib_reg_wr>()).key };
-                assert_eq!(key, keys);
-                keys += 1;
-            }
         }
-        assert_eq!((count, keys), (4, 3));
+        assert_eq!(count, 4);
         Ok(())
     }
 
     #[test]
-    fn there_is_a_place_for_each_registration_or_an_error() -> Result {
+    fn the_owner_keeps_its_last_request_for_another_chain() -> Result {
+        // A driver may look at the last request once more when that is in another chain already.
+        let (mut first, mut last) = (reg(1), write(2));
         let mut chain = chain()?;
-        for key in 0..Chain::MAX_MR as u32 {
-            chain.append_mr(|_| Ok(reg(key)))?;
+        append(&mut chain, (&raw mut first).cast(), Kind::Reg);
+        append(&mut chain, (&raw mut last).cast(), Kind::Rdma);
+        let posted = chain.finish(core::ptr::dangling_mut()).ok_or(EINVAL)?;
+        let (mut of_chain, mut count) = (posted, 0);
+        for wr in requests(posted) {
+            of_chain = core::ptr::from_ref(wr).cast_mut();
+            count += 1;
         }
-        assert!(chain.append_mr(|_| panic!("started")) == Err(E2BIG));
-        assert_eq!(chain.wrs() as usize, Chain::MAX_MR);
-        assert_eq!(requests(&chain).count(), Chain::MAX_MR);
-        // The Send has a place of its own.
-        chain.send(core::iter::empty())?;
-        assert_eq!(requests(&chain).count(), Chain::MAX_MR + 1);
-        Ok(())
-    }
-
-    #[test]
-    fn nothing_follows_a_send() -> Result {
-        let transfer = Transfer::new();
-        let mut chain = chain()?;
-        chain.send_with_invalidate([sge(1, 1)].into_iter(), 0xabcd)?;
-        assert!(chain.append_mr(|_| panic!("started")) == Err(EINVAL));
-        assert!(chain.send(core::iter::empty()) == Err(EINVAL));
-        assert!(chain.send_with_invalidate(core::iter::empty(), 1) == Err(EINVAL));
-        assert!(chain.transfer(&transfer) == Err(EINVAL));
-        assert_eq!(chain.wrs(), 1);
-        for wr in requests(&chain) {
-            assert_eq!(wr.opcode, bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV);
-            // SAFETY: The member that this request uses.
-            assert_eq!(unsafe { *wr.ex.invalidate_rkey }, 0xabcd);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn empty_elements_are_left_out() -> Result {
-        let mut chain = chain()?;
-        let lengths = [0, 5, 0, 0, 7, 1, 0];
-        chain.send(
-            lengths
-                .into_iter()
-                .enumerate()
-                .map(|(i, len)| sge(i as u32, len)),
-        )?;
-        let wr = requests(&chain).next().ok_or(EINVAL)?;
-        let sent = elements(wr);
-        assert_eq!(sent.len(), 3);
-        for (element, (number, length)) in sent.iter().zip([(1, 5), (4, 7), (5, 1)]) {
-            assert_eq!((element.lkey, element.length), (number, length));
-            assert_eq!(element.addr, u64::from(number) << 12);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn a_send_has_as_many_elements_as_fit_or_an_error() -> Result {
-        let max = Chain::MAX_SGE as u32;
-        let mut full = chain()?;
-        full.send((0..max).map(|i| sge(i, 1)))?;
+        assert_eq!(count, 2);
+        assert!(!core::ptr::eq(of_chain.cast(), &raw const last));
+        // SAFETY: It is of that kind.
         assert_eq!(
-            elements(requests(&full).next().ok_or(EINVAL)?).len(),
-            Chain::MAX_SGE
+            unsafe { (*of_chain.cast::<bindings::ib_rdma_wr>()).rkey },
+            2
         );
-        let mut over = chain()?;
-        assert!(over.send((0..=max).map(|i| sge(i, 1))) == Err(E2BIG));
-        assert_eq!(over.wrs(), 0);
-        assert!(over.finish(core::ptr::dangling_mut()).is_none());
-        // Empty ones take no place.
-        let mut with_empty = chain()?;
-        with_empty.send((0..2 * max).map(|i| sge(i, i % 2)))?;
-        assert_eq!(with_empty.wrs(), 1);
+        assert!(!is_signaled(&last.wr));
+        let mut more = reg(3);
+        let mut other = super::chain()?;
+        append(&mut other, (&raw mut last).cast(), Kind::Rdma);
+        append(&mut other, (&raw mut more).cast(), Kind::Reg);
+        // SAFETY: The chain is not dropped yet.
+        assert!(unsafe { (*of_chain).next.is_null() });
+        assert_eq!(other.wrs(), 2);
         Ok(())
+    }
+
+    #[test]
+    fn one_request_is_a_chain() -> Result {
+        let mut wr = write(5);
+        let mut chain = chain()?;
+        append(&mut chain, (&raw mut wr).cast(), Kind::Rdma);
+        let first = chain.finish(core::ptr::dangling_mut()).ok_or(EINVAL)?;
+        assert!(requests(first).count() == 1 && requests(first).all(is_signaled));
+        Ok(())
+    }
+
+    #[test]
+    fn lists_are_appended_in_one_piece() -> Result {
+        let (mut one, mut wrs) = (reg(0), [write(1), write(2), write(3)]);
+        let [a, b, c] = &mut wrs;
+        let [a, b, c] = [a, b, c].map(|wr| (&raw mut *wr).cast::<bindings::ib_send_wr>());
+        // SAFETY: They are valid.
+        unsafe {
+            (*a).next = b;
+            (*b).next = c;
+        }
+        let list = Requests {
+            first: a,
+            before_last: b,
+            last: c,
+            kind: Kind::Rdma,
+            count: 3,
+        };
+        let mut chain = chain()?;
+        append(&mut chain, (&raw mut one).cast(), Kind::Reg);
+        // SAFETY: They are linked like that.
+        unsafe { chain.append(list) };
+        assert_eq!(chain.wrs(), 4);
+        let first = chain.finish(core::ptr::dangling_mut()).ok_or(EINVAL)?;
+        assert_eq!(requests(first).count(), 4);
+        let mut signaled = requests(first).map(is_signaled);
+        assert!(signaled.by_ref().eq([false, false, false, true]));
+        Ok(())
+    }
+
+    #[test]
+    fn tickets_are_in_order_on_one_queue_pair() {
+        let ticket = |qp, post| Ticket { qp, post };
+        assert!(ticket(1, 1).precedes(ticket(1, 2)));
+        assert!(!ticket(1, 2).precedes(ticket(1, 2)));
+        assert!(!ticket(1, 3).precedes(ticket(1, 2)));
+        assert!(!ticket(1, 1).precedes(ticket(2, 2)));
     }
 }

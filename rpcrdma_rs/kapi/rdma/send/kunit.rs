@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: messages as they would be sent. None is posted.
+
+use super::*;
+use crate::kapi::fixture::{
+    page,
+    pages,
+    pd,
+    references,
+    segs, //
+};
+use core::ptr::NonNull;
+use kernel::page::PAGE_SIZE;
+
+/// The size of a buffer.
+const LEN: usize = 300;
+
+/// Bytes of a page that is valid as long as the caller keeps it.
+fn run<'a>(page: NonNull<bindings::page>, offset: usize, len: usize) -> Result<MemSeg<'a>> {
+    // SAFETY: The callers keep the page.
+    unsafe { MemSeg::from_page(page, offset, len) }.ok_or(EINVAL)
+}
+
+fn put(page: NonNull<bindings::page>) {
+    // SAFETY: The reference is ours.
+    unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
+}
+
+/// The elements that the request of a message names.
+fn elements(message: &SendBuf) -> &[bindings::ib_sge] {
+    let wr = message.request(bindings::ib_wr_opcode_IB_WR_SEND, 0);
+    // SAFETY: The message has as many elements.
+    unsafe { core::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize) }
+}
+
+/// The lengths of the elements.
+fn lengths(message: &SendBuf) -> Result<KVec<usize>> {
+    let mut lengths = KVec::new();
+    for sge in elements(message) {
+        lengths.push(sge.length as usize, GFP_KERNEL)?;
+    }
+    Ok(lengths)
+}
+
+#[kunit_tests(rpcrdma_send)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_between_the_parts_of_the_buffer() -> Result {
+        let mut message = SendBuf::new(&pd()?, LEN, 5)?;
+        assert_eq!(message.body_mut().len(), LEN);
+        assert!(elements(&message).is_empty());
+        let pages = pages(2 * PAGE_SIZE, 0)?;
+        for _ in 0..2 {
+            message.add_part(0..100)?;
+            message.add_pages(segs(&pages))?;
+            message.add_part(100..109)?;
+            let sent: usize = lengths(&message)?.iter().sum();
+            assert_eq!(sent, 100 + 2 * PAGE_SIZE + 9);
+            let (first, last) = (elements(&message).first(), elements(&message).last());
+            assert_eq!(first.map(|sge| sge.length), Some(100));
+            assert_eq!(last.map(|sge| sge.length), Some(9));
+            assert_eq!(
+                last.zip(first).map(|(last, first)| last.addr - first.addr),
+                Some(100)
+            );
+            message.clear();
+            assert!(elements(&message).is_empty());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn parts_are_inside_the_buffer() -> Result {
+        let mut message = SendBuf::new(&pd()?, LEN, 2)?;
+        for part in [0..LEN, 0..1, LEN - 1..LEN] {
+            message.add_part(part.clone())?;
+            assert_eq!(lengths(&message)?.as_slice(), &[part.len()]);
+            message.clear();
+        }
+        for part in [0..LEN + 1, LEN + 1..LEN + 1, 0..usize::MAX, 1..usize::MAX] {
+            assert!(message.add_part(part) == Err(EINVAL));
+        }
+        // An empty part takes no element.
+        message.add_part(0..0)?;
+        message.add_part(LEN..LEN)?;
+        assert!(elements(&message).is_empty());
+        assert!(SendBuf::new(&pd()?, 0, 2).is_err_and(|e| e == EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn there_are_no_more_elements_than_asked_for() -> Result {
+        let (pd, page) = (pd()?, page()?);
+        for most in [1, 2, 5] {
+            let mut message = SendBuf::new(&pd, LEN, most)?;
+            for _ in 0..most {
+                message.add_part(0..1)?;
+            }
+            assert!(message.add_part(0..1) == Err(ENOSPC));
+            assert_eq!(elements(&message).len(), most);
+            message.clear();
+            // Not next to each other, so that each takes an element.
+            let runs = (0..=most).map_while(|i| run(page, 2 * i, 1).ok());
+            assert!(message.add_pages(runs.clone()) == Err(ENOSPC));
+            // Nothing is left of it.
+            assert_eq!(references(page), 1);
+            assert!(elements(&message).is_empty());
+            message.add_pages(runs.take(most))?;
+            assert_eq!(elements(&message).len(), most);
+        }
+        put(page);
+        Ok(())
+    }
+
+    #[test]
+    fn pages_are_kept_while_they_are_mapped() -> Result {
+        let pages = [page()?, page()?];
+        let mut message = SendBuf::new(&pd()?, LEN, 3)?;
+        let runs = [
+            run(pages[0], 0, PAGE_SIZE)?,
+            run(pages[1], 7, 100)?,
+            run(pages[1], PAGE_SIZE - 1, 1)?,
+        ];
+        for _ in 0..2 {
+            message.add_pages(runs.into_iter())?;
+            assert!(pages.map(references).iter().all(|count| *count > 1));
+            // A run is where it is in its page.
+            let last = elements(&message).last().ok_or(EINVAL)?;
+            assert_eq!(last.addr % PAGE_SIZE as u64, PAGE_SIZE as u64 - 1);
+            assert!(message.add_pages(core::iter::once(runs[0])) == Err(EINVAL));
+            message.clear();
+            assert_eq!(pages.map(references), [1, 1]);
+        }
+        message.add_pages(core::iter::once(runs[0]))?;
+        drop(message);
+        assert_eq!(pages.map(references), [1, 1]);
+        pages.map(put);
+        Ok(())
+    }
+
+    #[test]
+    fn memory_of_the_heap_is_refused() -> Result {
+        let memory = KVec::from_elem(0x33_u8, 64, GFP_KERNEL)?;
+        // SAFETY: The memory outlives the run, and is of the heap.
+        let seg = unsafe { MemSeg::from_virt(memory.as_ptr(), memory.len()) }.ok_or(EINVAL)?;
+        let mut message = SendBuf::new(&pd()?, LEN, 3)?;
+        message.add_part(0..9)?;
+        assert!(message.add_pages(core::iter::once(seg)) == Err(EINVAL));
+        // What was there before is there still.
+        assert_eq!(lengths(&message)?.as_slice(), &[9]);
+        Ok(())
+    }
+}
