@@ -45,6 +45,7 @@ use super::{
 };
 use crate::{
     kapi::{
+        compat::smp_mb,
         ext::{
             pages::PageVec,
             patience::{
@@ -123,7 +124,6 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        barrier::smp_mb,
         Arc,
         SetOnce,
         SpinLock, //

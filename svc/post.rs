@@ -29,6 +29,7 @@ use super::{
     tunables::STAT_SQ_STARVE, //
 };
 use crate::kapi::{
+    compat::smp_mb,
     ext::ratelimit::limited,
     rdma::qp::Qp,
     sunrpc::{
@@ -45,10 +46,7 @@ use crate::kapi::{
         trace_svcrdma_sq_retry, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    sync::barrier::smp_mb, //
-};
+use kernel::prelude::*;
 
 /// The Send Queue of a connection.
 pub(super) type Queue = Sq<Waiting, Peer>;

@@ -8,11 +8,18 @@
 #define _RPCRDMA_RS_SHIMS_H
 
 #include <linux/completion.h>
+#include <linux/dma-direction.h>
 #include <linux/mm.h>
 #include <linux/net.h>
 #include <linux/sched/mm.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
+
+/* linux/dma-direction.h */
+enum {
+	RPCRDMA_SHIM_DMA_TO_DEVICE = DMA_TO_DEVICE,
+	RPCRDMA_SHIM_DMA_FROM_DEVICE = DMA_FROM_DEVICE,
+};
 
 /* core */
 unsigned int rpcrdma_shim_memalloc_noio_save(void);

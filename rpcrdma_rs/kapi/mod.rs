@@ -9,6 +9,7 @@
 //! * Memory that C or a device may use at that time is never behind a `&mut`.
 
 mod bindings;
+pub(crate) mod compat;
 
 pub(crate) mod ext;
 pub(crate) mod rdma;

@@ -76,6 +76,9 @@ forbid '^rpcrdma_rs/kapi/.*\.rs$' '\bcrate::(clnt|svc|xdr)\b' 'kapi uses no prot
 forbid '^xdr/.*\.rs$' '\b(use|extern crate) (kernel|alloc|std)\b|\b(kernel|alloc|std)::' \
 	'xdr is core only' 'cfg\(test\)'
 
+forbid '\.rs$' 'crate::THIS_MODULE|barrier::smp_mb|dma_data_direction_' \
+	'differs between kernels: kapi/compat.rs has it'
+
 # 3. xdr is total: no panic, no index.
 forbid '^xdr/.*\.rs$' '\.unwrap\(|\.expect\(|\b(panic|unreachable|todo|unimplemented|assert|assert_eq)!' 'xdr does not panic'
 forbid '^xdr/.*\.rs$' '[]a-z_)]\[[^]#]+\]' 'xdr does not index' '^[0-9]+:[[:space:]]*#!?\['

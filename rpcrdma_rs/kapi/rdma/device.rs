@@ -8,7 +8,10 @@ use kernel::{
     types::Opaque, //
 };
 
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    compat::device_limit, //
+};
 
 /// An RDMA device (`struct ib_device`).
 ///
@@ -66,19 +69,18 @@ impl Device {
     pub(crate) fn attrs(&self) -> DeviceAttrs {
         // SAFETY: The device is valid; its attributes are constant once it is registered.
         let a = unsafe { &(*self.as_raw()).attrs };
-        let positive = |v: i32| u32::try_from(v).unwrap_or(0);
         // CAST: Flags of 64 bits at most.
         let cap = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         let gaps = u64::from(bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG);
 
         DeviceAttrs {
-            max_qp_wr: positive(a.max_qp_wr),
-            max_cqe: positive(a.max_cqe),
-            max_send_sge: positive(a.max_send_sge),
-            max_sge_rd: positive(a.max_sge_rd),
+            max_qp_wr: device_limit(a.max_qp_wr),
+            max_cqe: device_limit(a.max_cqe),
+            max_send_sge: device_limit(a.max_send_sge),
+            max_sge_rd: device_limit(a.max_sge_rd),
             max_fast_reg_pages: a.max_fast_reg_page_list_len,
-            max_qp_rd_atom: positive(a.max_qp_rd_atom),
-            max_qp_init_rd_atom: positive(a.max_qp_init_rd_atom),
+            max_qp_rd_atom: device_limit(a.max_qp_rd_atom),
+            max_qp_init_rd_atom: device_limit(a.max_qp_init_rd_atom),
             mem_mgt_extensions: a.device_cap_flags & cap != 0,
             sg_gaps: a.kernel_cap_flags & gaps != 0,
         }

@@ -21,7 +21,10 @@ use super::{
     Direction,
     MemSeg, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    compat, //
+};
 
 fn mapping_failed(device: &Device, addr: u64) -> bool {
     // SAFETY: The device is valid.
@@ -241,7 +244,7 @@ pub(super) fn map_page(
             page.as_ptr(),
             offset,
             len,
-            bindings::dma_data_direction_DMA_TO_DEVICE,
+            compat::DMA_TO_DEVICE,
         )
     };
     if mapping_failed(device, addr) {
@@ -258,7 +261,7 @@ pub(super) fn unmap_page(device: &Device, addr: u64, len: u32) {
             device.as_raw(),
             addr,
             len as usize,
-            bindings::dma_data_direction_DMA_TO_DEVICE,
+            compat::DMA_TO_DEVICE,
         );
     }
 }

@@ -51,7 +51,10 @@ use kernel::{
     page::PAGE_SIZE, //
 };
 
-use super::bindings;
+use super::{
+    bindings,
+    compat, //
+};
 
 /// The name under which our objects appear in `rdma resource show`, for C.
 const fn owner_name() -> *const c_char {
@@ -70,8 +73,8 @@ pub(crate) enum Direction {
 impl Direction {
     fn as_raw(self) -> bindings::dma_data_direction {
         match self {
-            Direction::ToDevice => bindings::dma_data_direction_DMA_TO_DEVICE,
-            Direction::FromDevice => bindings::dma_data_direction_DMA_FROM_DEVICE,
+            Direction::ToDevice => compat::DMA_TO_DEVICE,
+            Direction::FromDevice => compat::DMA_FROM_DEVICE,
         }
     }
 }

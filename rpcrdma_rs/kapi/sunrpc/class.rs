@@ -24,7 +24,10 @@ use super::{
     ops::XprtOps,
     xprt::Xprt, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    compat::this_module, //
+};
 
 /// An `xprt_class` with its network ids, which C has as a flexible array. The last one is empty.
 #[repr(C)]
@@ -158,7 +161,7 @@ impl<T> XprtClass<T> {
         // SAFETY: A class that is registered already has that owner; one that is not is ours to
         // write. sunrpc refuses the second of two before it looks at its list head.
         kernel::error::to_result(unsafe {
-            (&raw mut (*raw).owner).write(crate::THIS_MODULE.as_ptr());
+            (&raw mut (*raw).owner).write(this_module());
             bindings::xprt_register_transport(raw)
         })?;
         Ok(Registration(raw))

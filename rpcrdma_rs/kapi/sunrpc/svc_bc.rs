@@ -10,7 +10,10 @@
 //! C header: [`include/linux/sunrpc/bc_xprt.h`](srctree/include/linux/sunrpc/bc_xprt.h)
 
 use super::{
-    super::bindings,
+    super::{
+        bindings,
+        compat::this_module, //
+    },
     addr::SockAddr,
     class::XprtClass,
     errno::{
@@ -176,7 +179,7 @@ unsafe extern "C" fn setup<T: Callbacks>(
 ///
 /// As for [`setup`].
 unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
-    let module = crate::THIS_MODULE.as_ptr();
+    let module = this_module();
     // SAFETY: The address has that length.
     let addr = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen) }?;
     // SAFETY: The namespace is valid.
@@ -365,7 +368,7 @@ impl<T: Callbacks> CallbackOps<T> {
         // with it.
         unsafe {
             bindings::xprt_free(xprt);
-            bindings::module_put(crate::THIS_MODULE.as_ptr());
+            bindings::module_put(this_module());
         }
     }
 }

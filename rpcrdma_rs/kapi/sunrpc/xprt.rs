@@ -67,6 +67,7 @@ use super::{
 };
 use crate::kapi::{
     bindings,
+    compat::this_module,
     ext::{
         jiffies,
         work::cancel_delayed_sync, //
@@ -388,12 +389,12 @@ impl<T: XprtOps> Xprt<T> {
         let server = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen)? };
         let requests = T::slots();
         // SAFETY: sunrpc holds a reference to the module during the call.
-        unsafe { bindings::__module_get(crate::THIS_MODULE.as_ptr()) };
+        unsafe { bindings::__module_get(this_module()) };
         // SAFETY: The namespace is live.
         let xprt = unsafe { bindings::xprt_alloc(args.net, size_of::<Self>(), 0, requests) };
         if xprt.is_null() {
             // SAFETY: Taken above.
-            unsafe { bindings::module_put(crate::THIS_MODULE.as_ptr()) };
+            unsafe { bindings::module_put(this_module()) };
             return Err(ENOMEM);
         }
         // SAFETY: Just allocated with room for all of `Self`.
@@ -405,7 +406,7 @@ impl<T: XprtOps> Xprt<T> {
                         [bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize],
                 );
                 bindings::xprt_free(xprt);
-                bindings::module_put(crate::THIS_MODULE.as_ptr());
+                bindings::module_put(this_module());
             }
             return Err(error);
         }
@@ -531,7 +532,7 @@ impl<T: XprtOps> Xprt<T> {
         // Last of all what takes our code to be dropped.
         drop(shared);
         // SAFETY: Taken in `create`.
-        unsafe { bindings::module_put(crate::THIS_MODULE.as_ptr()) };
+        unsafe { bindings::module_put(this_module()) };
     }
 }
 
