@@ -54,7 +54,7 @@ def run_folder(prefix, module=None):
     folder = tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-") + prefix + "-",
                               dir="/cache/runs")
     os.chmod(folder, 0o755)
-    for part in ("guest", "hostile"):
+    for part in ("guest", "hostile", "bench"):
         shutil.copytree(f"/src/selftests/{part}", f"{folder}/{part}")
     if module:
         shutil.copy(module, f"{folder}/rpcrdma_rs.ko")

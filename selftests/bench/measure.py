@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""In a guest: run one job on a mount and measure it, into files of the shared folder.
+
+measure.py JOB OUT SECONDS-FACTOR: OUT.json gets the figures, OUT.samples the samples.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, "/t/guest")
+
+from events import sample  # noqa: E402
+from jobs import BY_NAME, FILE_MIB  # noqa: E402
+from nfstest import EXPORT, mount, umount  # noqa: E402
+
+FOLDER = "/mnt/bench"
+# Operations before anything is measured; the programs have been loaded by then.
+WARM_UP = 200
+
+
+def procedures():
+    """How often each procedure of the mount was called."""
+    found, ours = {}, False
+    with open("/proc/self/mountstats", encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            if words[:1] == ["device"]:
+                ours = words[4] == FOLDER
+            elif ours and len(words) > 8 and words[0].endswith(":") and words[0].isupper():
+                found[words[0][:-1]] = int(words[1])
+    return found
+
+
+class Window:
+    """What happens in a with block: its time, and the RPCs that it sees completed."""
+
+    def __enter__(self):
+        self.before, self.started = procedures(), time.monotonic()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = time.monotonic() - self.started
+        self.rpcs = {name: count - self.before.get(name, 0)
+                     for name, count in procedures().items()}
+
+    def operations(self, job):
+        """Operations of the job in this time."""
+        count = self.rpcs.get(job.procedure, 0)
+        if not count:
+            raise SystemExit(f"no {job.procedure} in {self.seconds:.1f} s: {self.rpcs}")
+        return count
+
+
+def say(text):
+    """A line of progress."""
+    print(text, flush=True)
+
+
+def settings():
+    """The profiler may use as much time as it takes."""
+    for name, value in (("perf_event_max_sample_rate", 100000), ("perf_cpu_time_max_percent", 0),
+                        ("perf_event_paranoid", -1), ("kptr_restrict", 0)):
+        with open(f"/proc/sys/kernel/{name}", "w", encoding="ascii") as file:
+            file.write(str(value))
+
+
+def wait_for_load(job, load):
+    """Until the job does what it is to do. Nothing is awaited by time, which a guest that
+    waits for the host does not feel."""
+    first = procedures().get(job.procedure, 0)
+    while procedures().get(job.procedure, 0) < first + WARM_UP * 4096 // max(4096, job.bytes):
+        if load.poll() is not None:
+            raise SystemExit(f"the job ended with status {load.returncode}")
+        time.sleep(0.05)
+
+
+def measure(job, out, factor):
+    """The figures of a job."""
+    load = subprocess.Popen(job.command(FOLDER), stdout=open(f"{out}.log", "wb"), stderr=subprocess.STDOUT)
+    try:
+        wait_for_load(job, load)
+        say("measuring")
+        with Window() as window:
+            time.sleep(job.seconds * factor)
+        say("profiling")
+        samples = sample(job.seconds * factor)
+        if load.poll() is not None:
+            raise SystemExit(f"the job ended with status {load.returncode}, see {out}.log")
+    finally:
+        load.kill()
+        load.wait()
+    count = window.operations(job)
+    return {
+        "profiler": os.getpid(),
+        "operations": count,
+        "seconds": window.seconds,
+        "rpcs": {name: value for name, value in window.rpcs.items() if value},
+        "microseconds": window.seconds * 1e6 / count,
+    }, samples
+
+
+def main():
+    """The tool."""
+    job, out, factor = BY_NAME[sys.argv[1]], sys.argv[2], float(sys.argv[3])
+    settings()
+    with open(f"{EXPORT}/file", "wb") as file:
+        for _ in range(FILE_MIB):
+            file.write(os.urandom(4096) * 256)
+    say("mounting")
+    mount("3", "ipv4", FOLDER, job.options)
+    try:
+        figures, samples = measure(job, out, factor)
+    finally:
+        umount(FOLDER)
+    say("copying")
+    with open(f"{out}.samples", "wb") as file:
+        file.write(samples)
+    with open(f"{out}.json", "w", encoding="ascii") as file:
+        json.dump(figures, file)
+    print(f"{job.name}: {figures['operations']} operations, "
+          f"{figures['microseconds']:.1f} thousand instructions each")
+
+
+main()

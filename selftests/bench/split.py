@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Where a host's instructions go, by the call chains of samples.
+
+Each sample belongs to one of
+
+    idle       the processor halts
+    nic        some frame is the software NIC's: hardware would do that
+    transport  some frame is the transport module's, none the NIC's
+    other      the rest: nfsd, the NFS client, sunrpc, the job
+
+and `self` is that part of transport whose innermost frame is the module's own. What the
+profiler itself does is not counted. `host`, what a machine with hardware pays, is transport
+and other.
+"""
+
+import bisect
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+
+NIC = {"rdma_rxe", "siw"}
+TRANSPORT = {"rpcrdma", "rpcrdma_rs"}
+IDLE = {"pv_native_safe_halt", "default_idle", "mwait_idle", "intel_idle"}
+# Records of perf_event_open(2).
+LOST, SAMPLE = 2, 9
+HEADER, BODY = struct.Struct("IHH"), struct.Struct("QIIQ")
+# Addresses from here on say what kind of addresses follow.
+CONTEXTS = (1 << 64) - 4095
+USER = ("user space", "")
+
+
+class Symbols:
+    """The functions of a kernel, by address."""
+
+    def __init__(self, kallsyms):
+        """`kallsyms`: lines as /proc/kallsyms has them."""
+        found = {}
+        for line in kallsyms:
+            address, kind, name, *module = line.split()
+            if kind in "tTwW":
+                found.setdefault(int(address, 16), (name, module[0].strip("[]") if module else ""))
+        self.addresses = sorted(found)
+        self.names = [found[address] for address in self.addresses]
+
+    def at(self, address):
+        """Function and module ("" for the kernel itself) that an address belongs to."""
+        if address < 1 << 63:
+            return USER
+        place = bisect.bisect_right(self.addresses, address) - 1
+        return self.names[place] if place >= 0 else ("?", "")
+
+
+@dataclass
+class Split:
+    """Numbers of samples: of each part, and of functions within some of them."""
+
+    parts: Counter = field(default_factory=Counter)
+    own: Counter = field(default_factory=Counter)
+    # Pairs of the module's function that is innermost, and the leaf below it.
+    through: Counter = field(default_factory=Counter)
+    other: Counter = field(default_factory=Counter)
+    nic: Counter = field(default_factory=Counter)
+
+    def add(self, frames):
+        """One sample: its functions and their modules, innermost first."""
+        modules = {module for _, module in frames}
+        leaf, of_leaf = frames[0]
+        if any(name in IDLE for name, _ in frames[:3]):
+            part = "idle"
+        elif modules & NIC:
+            part = "nic"
+            self.nic[leaf] += 1
+        elif modules & TRANSPORT:
+            part = "transport"
+            own = next(name for name, module in frames if module in TRANSPORT)
+            if of_leaf in TRANSPORT:
+                self.parts["self"] += 1
+                self.own[leaf] += 1
+            else:
+                self.through[own, leaf] += 1
+        else:
+            part = "other"
+            self.other[leaf] += 1
+        self.parts[part] += 1
+        self.parts["whole"] += 1
+        if part in ("transport", "other"):
+            self.parts["host"] += 1
+
+
+def samples(records):
+    """The samples among the kernel's records, as events.py asks for them: the process, and the
+    addresses of the call chain, the innermost first."""
+    place = 0
+    while place < len(records):
+        kind, _, size = HEADER.unpack_from(records, place)
+        if kind == LOST:
+            raise ValueError("the kernel has lost samples")
+        if kind == SAMPLE:
+            ip, process, _, count = BODY.unpack_from(records, place + HEADER.size)
+            chain = struct.unpack_from(f"{count}Q", records, place + HEADER.size + BODY.size)
+            yield process, [address for address in chain if address < CONTEXTS] or [ip]
+        place += size
+
+
+def split(records, profiler, symbols):
+    """The Split of the kernel's records; `profiler` is the process that is left out."""
+    result = Split()
+    cache = {}
+    for process, addresses in samples(records):
+        if process == profiler:
+            continue
+        frames = []
+        for address in addresses:
+            if address not in cache:
+                cache[address] = symbols.at(address)
+            frames.append(cache[address])
+        result.add(frames)
+    return result
