@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What is remembered about a Call: which parts of its reply go to the Write list.
+//! What is remembered about a Call: its transport header, and which parts of its reply go to the
+//! Write list.
 //!
 //! Pure code: `core` and `xdr` only. The service tells about each result that may be placed
 //! directly, in the order of the reply, and the Write chunks are used in the order of the list
@@ -13,9 +14,12 @@
 //!   message  |--- a ---|-- b --|-- c --|
 //! ```
 
-use crate::xdr::units::{
-    padded_len,
-    Handle, //
+use crate::xdr::{
+    message::Parsed,
+    units::{
+        padded_len,
+        Handle, //
+    }, //
 };
 use core::ops::Range;
 
@@ -49,6 +53,8 @@ impl Payload {
 /// What is remembered about a Call.
 #[derive(Default)]
 pub(super) struct CallState {
+    /// The transport header of the Call, once one was received.
+    pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
     payloads: [Payload; MAX_PAYLOADS],
@@ -57,6 +63,16 @@ pub(super) struct CallState {
 }
 
 impl CallState {
+    /// The state of a Call whose reply has nothing yet. `invalidation` says whether the client
+    /// supports remote invalidation.
+    pub(super) fn new(call: &Parsed, invalidation: bool) -> Self {
+        CallState {
+            call: Some(*call),
+            invalidate: call.invalidate.filter(|_| invalidation),
+            ..Self::default()
+        }
+    }
+
     /// How many payloads were noted, that is which Write chunk is next.
     pub(super) fn noted(&self) -> usize {
         self.count

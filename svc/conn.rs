@@ -30,13 +30,15 @@ use super::{
         Payload, //
     },
     limits::Sizes,
-    pool::Ring,
+    pool::{
+        PagePool,
+        Ring, //
+    },
     post::{
         Peer,
         Queue, //
     },
     read::ReadCtx,
-    recv::ACCEPTS,
     send::SendCtx,
     sq::{
         Sq,
@@ -91,11 +93,12 @@ use crate::{
                 SvcXprt, //
             },
             svc_ops::Connection,
+            svc_reply::Reply,
             svc_rqst::{
+                CallData,
                 CallRef,
                 Delivered,
-                Receiver,
-                Reply, //
+                Receiver, //
             }, //
         },
         trace::{
@@ -107,7 +110,6 @@ use crate::{
     },
     xdr::{
         chunk::ListLimits,
-        message,
         units::InlineSize, //
     },
 };
@@ -134,6 +136,9 @@ use kernel::{
         WorkItem, //
     }, //
 };
+
+/// A received message, and what is remembered about the Call in it.
+pub(super) type CallBox = RecvBox<CallData<CallState>>;
 
 /// How long a connection is left on which a Call was dropped before any was answered.
 const UNANSWERED_MS: u32 = 2_000;
@@ -190,16 +195,28 @@ pub(super) struct Chan {
     #[pin]
     inbox: SpinLock<Inbox>,
     #[pin]
-    pub(super) recvs: SpinLock<RecvPool<CallState>>,
+    pub(super) recvs: SpinLock<RecvPool<CallData<CallState>>>,
     #[pin]
     pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
     #[pin]
     pub(super) reads: SpinLock<KVec<Pin<KBox<ReadCtx>>>>,
+    #[pin]
+    pub(super) pages: SpinLock<PagePool>,
+    /// Runs while the connection keeps pages, or has just had some.
+    #[pin]
+    trimming: DelayedWork<Chan>,
+    pub(super) trimming_runs: Atomic<bool>,
+    /// Whether there were no spare pages when it ran last.
+    pub(super) without_pages: Atomic<bool>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Chan { self.trimming }
 }
 
 /// What was received and waits for a service thread.
 struct Inbox {
-    messages: RecvList<CallState>,
+    messages: RecvList<CallData<CallState>>,
     /// Calls whose Read chunks have been pulled: these go first, they are older.
     pulled: Ring<Pin<KBox<ReadCtx>>>,
 }
@@ -207,7 +224,7 @@ struct Inbox {
 /// One thing that was received.
 pub(super) enum Incoming {
     /// A message, as it came.
-    Message(RecvBox<CallState>),
+    Message(CallBox),
     /// A Call whose Read chunks are here.
     Pulled(Pin<KBox<ReadCtx>>),
 }
@@ -241,6 +258,10 @@ impl Chan {
                 recvs <- new_spinlock!(RecvPool::new()),
                 sends <- new_spinlock!(sends),
                 reads <- new_spinlock!(reads),
+                pages <- new_spinlock!(PagePool::new()),
+                trimming <- new_delayed_work!("rpcrdma_rs: trim"),
+                trimming_runs: Atomic::new(false),
+                without_pages: Atomic::new(false),
             }),
             GFP_KERNEL,
         )
@@ -315,7 +336,7 @@ impl Chan {
         self.handle.enqueue();
     }
 
-    fn queue_message(&self, message: RecvBox<CallState>) {
+    fn queue_message(&self, message: CallBox) {
         let mut inbox = self.inbox.lock();
         inbox.messages.push(message);
         self.handle.set_data();
@@ -342,9 +363,9 @@ impl Chan {
 }
 
 impl QpHandler for Chan {
-    type Recv = CallState;
+    type Recv = CallData<CallState>;
 
-    fn recv_done(&self, qp: &Qp<Self>, buf: RecvBox<CallState>, result: Result<RecvWc, WcError>) {
+    fn recv_done(&self, qp: &Qp<Self>, buf: CallBox, result: Result<RecvWc, WcError>) {
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
@@ -492,6 +513,11 @@ impl Conn {
         &self.chan
     }
 
+    /// The same, to be kept.
+    pub(super) fn shared_chan(&self) -> &Arc<Chan> {
+        &self.chan
+    }
+
     /// The queue pair.
     pub(super) fn qp(&self) -> &Qp<Chan> {
         &self.qp
@@ -511,6 +537,7 @@ impl Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         cancel_delayed_sync(&self.chan.events);
+        cancel_delayed_sync(&self.chan);
         self.chan.sq.end();
         // From here on no completion runs, and no device touches memory.
         self.qp.close();
@@ -520,7 +547,7 @@ impl Drop for Conn {
 }
 
 impl Connection for Conn {
-    type Call = RecvBox<CallState>;
+    type Call = CallBox;
     type Incoming = Incoming;
 
     fn next(this: &SvcXprt<Self>) -> Option<Incoming> {
@@ -558,20 +585,14 @@ impl Connection for Conn {
     }
 
     fn result_payload(
-        this: &SvcXprt<Self>,
+        _this: &SvcXprt<Self>,
         call: CallRef<'_, CallState>,
         offset: u32,
         length: u32,
     ) -> Result {
-        // Decoded before, when the Call was received: this cannot fail any more.
-        let message = message::decode(call.bytes, &this.chan.params.list_limits(), ACCEPTS);
-        let message = message.map_err(|_| EINVAL)?;
-        if let Some(chunk) = message
-            .lists(call.bytes)
-            .write
-            .iter()
-            .nth(call.state.noted())
-        {
+        let lists = call.state.call.as_ref().map(|seen| seen.lists(call.bytes));
+        let noted = call.state.noted();
+        if let Some(chunk) = lists.and_then(|lists| lists.write.iter().nth(noted)) {
             // One that is too small is answered when the reply is sent: the service's own
             // answer would not fit the client's question.
             call.state
@@ -584,7 +605,11 @@ impl Connection for Conn {
     /// process still, and leaves it to the client to ask again after a while. Before the first
     /// answer a client has one credit (RFC 8166, section 3.3.1), so no other Call would come until
     /// then. It shall ask sooner; not at once, since some do that without a pause.
-    fn release(this: &SvcXprt<Self>, call: RecvBox<CallState>) {
+    fn release(this: &SvcXprt<Self>, mut call: CallBox) {
+        let array = call.data_mut().recall();
+        if array.has_room() {
+            this.chan.pages.lock().put_array(array);
+        }
         this.chan.release_receive(&this.qp, call);
         let events = &this.chan.events;
         if !events.answered.load(Relaxed) && !this.chan.is_closing() {

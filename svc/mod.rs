@@ -11,6 +11,8 @@
 //!   send     replies: inline, Write list, Reply chunk; error reports
 //!   post     chains go to the device, or wait in line for room
 //!   sq       room in the Send Queue, the line, and progress
+//!   pool     pages that are kept between two RPCs, and
+//!   trim     how a quiet connection gives them back
 //!   backchannel  callbacks, in the reverse direction (RFC 8167)
 //! ```
 //!
@@ -37,6 +39,7 @@ mod read;
 mod recv;
 mod send;
 mod sq;
+mod trim;
 pub(crate) mod tunables;
 
 use crate::kapi::sunrpc::{

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queues that never allocate once they are made, and a limit on what rests in them.
+//! Queues that never allocate once they are made, and the pages that a connection keeps.
 
+use crate::kapi::ext::pages::{
+    PageVec,
+    SparePages, //
+};
 use kernel::{
-    alloc::Flags,
+    alloc::{
+        flags::__GFP_NOWARN,
+        Flags, //
+    },
+    page::PAGE_SIZE,
     prelude::*,
     sync::atomic::{
         Atomic,
@@ -70,10 +78,9 @@ pub(super) struct Budget {
 }
 
 /// A part of a [`Budget`]. Dropping it gives the part back.
-pub(super) struct Share {
+struct Share {
     budget: &'static Budget,
-    /// How much it is.
-    pub(super) count: usize,
+    count: usize,
 }
 
 impl Budget {
@@ -85,28 +92,144 @@ impl Budget {
         }
     }
 
-    /// Takes `want`, or what is left if that is less.
-    pub(super) fn take(&'static self, want: usize) -> Share {
-        let mut used = self.used.load(Relaxed);
+    /// Takes nothing yet.
+    const fn share(&'static self) -> Share {
+        Share {
+            budget: self,
+            count: 0,
+        }
+    }
+}
+
+impl Share {
+    /// Takes `more`, or what is left of the budget if that is less.
+    fn grow(&mut self, more: usize) {
+        let mut used = self.budget.used.load(Relaxed);
         loop {
-            let count = self.limit.saturating_sub(used).min(want);
+            let count = self.budget.limit.saturating_sub(used).min(more);
             // At most the limit.
-            match self.used.cmpxchg(used, used.saturating_add(count), Relaxed) {
+            match self
+                .budget
+                .used
+                .cmpxchg(used, used.saturating_add(count), Relaxed)
+            {
                 Ok(_) => {
-                    return Share {
-                        budget: self,
-                        count,
-                    }
+                    self.count = self.count.saturating_add(count);
+                    return;
                 }
                 Err(now) => used = now,
             }
         }
     }
+
+    /// Gives back what is more than `count`.
+    fn shrink(&mut self, count: usize) {
+        let excess = self.count.saturating_sub(count);
+        self.count = self.count.min(count);
+        self.budget.used.fetch_sub(excess, Relaxed);
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.count, Relaxed);
+        self.shrink(0);
+    }
+}
+
+/// Pages that one connection keeps at most: 16 MiB.
+const MOST_PAGES: usize = (16 << 20) / PAGE_SIZE;
+
+/// Pages that all connections keep together: 32 MiB.
+static SPARE: Budget = Budget::new((32 << 20) / PAGE_SIZE);
+
+/// Pages that are added to a connection's share at a time: those of one RPC of ordinary size.
+const STEP: usize = (1 << 20) / PAGE_SIZE;
+
+/// Empty arrays that are kept at most: as many service threads can have a Call at a time.
+const MOST_ARRAYS: usize = 64;
+
+/// What a connection keeps of pages between two RPCs, so that in steady state nobody allocates or
+/// frees one.
+///
+/// The pages have been in a Call that was answered, or in a reply that was sent. The budget that
+/// all connections share is asked only when a connection keeps more pages than ever before since
+/// the last [`Self::trim`].
+pub(super) struct PagePool {
+    spare: SparePages,
+    share: Share,
+    /// The fewest spare pages since the last [`Self::trim`].
+    low: usize,
+    arrays: KVec<PageVec>,
+}
+
+impl PagePool {
+    /// An empty pool.
+    pub(super) const fn new() -> Self {
+        PagePool {
+            spare: SparePages::new(),
+            share: SPARE.share(),
+            low: 0,
+            arrays: KVec::new(),
+        }
+    }
+
+    /// Adds pages to `sink` until it has `count`, or the pool is empty.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if `sink` has not the room.
+    pub(super) fn fill(&mut self, sink: &mut PageVec, count: usize) -> Result {
+        let filled = self.spare.fill(sink, count);
+        self.low = self.low.min(self.spare.len());
+        filled
+    }
+
+    /// Lends the spare pages to `f`, which takes some.
+    pub(super) fn lend<R>(&mut self, f: impl FnOnce(&mut SparePages) -> R) -> R {
+        let result = f(&mut self.spare);
+        self.low = self.low.min(self.spare.len());
+        result
+    }
+
+    /// Keeps the pages of `pages`; those that remain there are to be released.
+    pub(super) fn put(&mut self, pages: &mut PageVec) {
+        let wanted = (self.spare.len() + pages.len()).min(MOST_PAGES);
+        if wanted > self.share.count {
+            self.share
+                .grow((wanted - self.share.count).next_multiple_of(STEP));
+        }
+        let room = self.share.count.saturating_sub(self.spare.len());
+        self.spare.put(pages, room);
+    }
+
+    /// An array for pages; it has room for those of the last use.
+    pub(super) fn array(&mut self) -> PageVec {
+        self.arrays.pop().unwrap_or_default()
+    }
+
+    /// Keeps an array, which is empty.
+    pub(super) fn put_array(&mut self, array: PageVec) {
+        if self.arrays.len() < MOST_ARRAYS {
+            let _ = self.arrays.push(array, GFP_NOWAIT | __GFP_NOWARN);
+        }
+    }
+
+    /// Takes spare pages that nobody has used since the last call, to be dropped, and the arrays
+    /// once no page is left; returns whether any is.
+    pub(super) fn trim(&mut self) -> (SparePages, KVec<PageVec>, bool) {
+        let excess = match self.spare.len() {
+            // Without memory for another array: what is idle altogether goes with its array.
+            len if self.low >= len => core::mem::take(&mut self.spare),
+            _ => self.spare.split_off(self.low.min(STEP)),
+        };
+        let left = self.spare.len();
+        self.low = left;
+        self.share.shrink(left);
+        let arrays = match left {
+            0 => core::mem::take(&mut self.arrays),
+            _ => KVec::new(),
+        };
+        (excess, arrays, left != 0)
     }
 }
 

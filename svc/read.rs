@@ -19,26 +19,23 @@
 //!
 //! # Pages
 //!
-//! The pages of a context, once taken from a thread, stay with it: delivering exchanges them for
-//! the thread's own, which serve the next Read. Nobody buys or frees pages while a connection is
-//! busy. How many pages contexts that rest may keep is limited, for one of them and over all
-//! connections.
+//! The RDMA Reads land in spare pages of the connection, see [`PagePool`], or in pages of the
+//! service thread when there are too few. Delivering a Call exchanges them for pages of the
+//! thread, which nobody can reach any more, as it has answered the Call that was in them: these
+//! are spare then. Nobody allocates or frees pages while a connection is busy.
+//!
+//! [`PagePool`]: super::pool::PagePool
 
 use super::{
-    call::CallState,
     conn::{
+        CallBox,
         Chan,
         Conn, //
-    },
-    pool::{
-        Budget,
-        Share, //
     },
     post::{
         Reservation,
         Work, //
     },
-    recv::ACCEPTS,
     tunables::STAT_READ, //
 };
 use crate::{
@@ -56,7 +53,6 @@ use crate::{
                 WcError, //
             },
             qp::Qp,
-            recv::RecvBox,
             rw::{
                 Transfer,
                 TransferDir, //
@@ -78,10 +74,10 @@ use crate::{
     },
     xdr::{
         chunk::Lists,
-        header::Header,
         message::{
             self,
-            Direction, //
+            Direction,
+            Parsed, //
         },
         pcl::{
             self,
@@ -103,12 +99,6 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages that a context keeps while it rests: those of one RPC of ordinary size, 1 MiB of payload.
-const KEPT_PAGES: usize = (1 << 20) / PAGE_SIZE + 1;
-
-/// Pages that all contexts that rest keep together: 32 MiB.
-static RESTING: Budget = Budget::new((32 << 20) / PAGE_SIZE);
-
 /// A Call whose Read chunks are being pulled, or were.
 #[pin_data]
 pub(super) struct ReadCtx {
@@ -118,14 +108,12 @@ pub(super) struct ReadCtx {
     transfer: Transfer,
     reservation: Option<Reservation>,
     job: Option<Job>,
-    /// Of [`RESTING`], for the pages that it keeps.
-    share: Option<Share>,
 }
 
 /// The Call.
 struct Job {
-    buf: RecvBox<CallState>,
-    header: Header,
+    buf: CallBox,
+    call: Parsed,
     layout: Layout,
 }
 
@@ -151,7 +139,6 @@ impl ReadCtx {
                 transfer: Transfer::new(),
                 reservation: None,
                 job: None,
-                share: None,
             }),
             GFP_KERNEL,
         )
@@ -357,9 +344,7 @@ impl Completion for ReadCtx {
 impl Chan {
     fn read_ctx(&self) -> Result<Pin<KBox<ReadCtx>>> {
         let kept = self.reads.lock().pop();
-        let mut ctx = kept.map_or_else(ReadCtx::new, Ok)?;
-        drop(ctx.as_mut().project().share.take());
-        Ok(ctx)
+        kept.map_or_else(ReadCtx::new, Ok)
     }
 
     /// Posts the RDMA Reads of `ctx`, for which there is room in the Send Queue. Does not sleep.
@@ -391,13 +376,11 @@ impl Chan {
         }
     }
 
-    /// Keeps a context, and of `pages` as many as are allowed to rest, for the next Call.
+    /// Keeps a context, and `pages` as spare ones, for the next Call.
     fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>, mut pages: PageVec) {
-        let share = RESTING.take(pages.len().min(KEPT_PAGES));
-        pages.truncate(share.count);
-        let fields = ctx.as_mut().project();
-        *fields.share = Some(share);
-        if fields.transfer.set_pages(pages).is_err() {
+        self.pages.lock().put(&mut pages);
+        pages.truncate(0);
+        if ctx.as_mut().project().transfer.set_pages(pages).is_err() {
             return;
         }
         let full = self.reads.lock().push_within_capacity(ctx);
@@ -410,19 +393,17 @@ impl Conn {
     /// connection is closed.
     pub(super) fn start_pull(
         &self,
-        mut receiver: Receiver<'_, RecvBox<CallState>>,
-        buf: RecvBox<CallState>,
+        mut receiver: Receiver<'_, CallBox>,
+        buf: CallBox,
         chunks: ReadChunks,
-        header: &Header,
-        header_len: usize,
+        call: &Parsed,
     ) {
-        let received = buf.bytes().get(..buf.byte_len()).unwrap_or_default();
-        let layout = Layout::new(chunks, received, header_len);
-        match self.prepare_pull(&mut receiver, &buf, &layout) {
+        let layout = Layout::new(chunks, buf.bytes(), call.header_len);
+        match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
                 let job = Job {
                     buf,
-                    header: *header,
+                    call: *call,
                     layout,
                 };
                 *ctx.as_mut().project().job = Some(job);
@@ -430,7 +411,7 @@ impl Conn {
                     self.chan().fail();
                 }
             }
-            Err(E2BIG) => self.refuse(buf, header),
+            Err(E2BIG) => self.refuse(buf, &call.header),
             Err(_) => {
                 self.forget(buf);
                 self.chan().fail();
@@ -446,15 +427,15 @@ impl Conn {
     /// memory regions for; `EAGAIN` if these are not given back.
     fn prepare_pull(
         &self,
-        receiver: &mut Receiver<'_, RecvBox<CallState>>,
-        buf: &RecvBox<CallState>,
+        receiver: &mut Receiver<'_, CallBox>,
+        buf: &CallBox,
         layout: &Layout,
+        call: &Parsed,
     ) -> Result<Pin<KBox<ReadCtx>>> {
         let chan = self.chan();
-        let limits = chan.params.list_limits();
-        let message = message::decode(buf.bytes(), &limits, ACCEPTS).map_err(|_| EINVAL)?;
+        let lists = call.lists(buf.bytes());
         let mrs = chan.params.read_mrs;
-        if mrs != 0 && layout.read_mrs(self.qp(), &message.lists(buf.bytes())) > mrs {
+        if mrs != 0 && layout.read_mrs(self.qp(), &lists) > mrs {
             return Err(E2BIG);
         }
         let mut ctx = chan.patiently(|| chan.read_ctx())?;
@@ -462,9 +443,11 @@ impl Conn {
         let mut pages = transfer.finish().unwrap_or_default();
         let count = layout.page_count();
         chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
+        self.trim_later();
+        chan.pages.lock().fill(&mut pages, count)?;
         receiver.take_pages(&mut pages, count)?;
         chan.map_patiently(transfer, pages, |transfer| {
-            layout.map(self.qp(), &message.lists(buf.bytes()), transfer, buf.cid())
+            layout.map(self.qp(), &lists, transfer, buf.cid())
         })?;
         match transfer.sqes() > chan.sq.depth() {
             true => Err(E2BIG),
@@ -475,7 +458,7 @@ impl Conn {
     /// Delivers a Call whose Read chunks have been pulled.
     pub(super) fn deliver_pulled<'a>(
         &self,
-        receiver: Receiver<'a, RecvBox<CallState>>,
+        receiver: Receiver<'a, CallBox>,
         mut ctx: Pin<KBox<ReadCtx>>,
     ) -> Option<Delivered<'a>> {
         let fields = ctx.as_mut().project();
@@ -494,17 +477,13 @@ impl Conn {
 
     fn assemble<'a>(
         &self,
-        mut receiver: Receiver<'a, RecvBox<CallState>>,
+        mut receiver: Receiver<'a, CallBox>,
         job: Job,
         pages: &mut PageVec,
     ) -> Option<Delivered<'a>> {
-        let Job {
-            buf,
-            header,
-            layout,
-        } = job;
-        if !layout.is_call(header.xid, pages) {
-            self.refuse(buf, &header);
+        let Job { buf, call, layout } = job;
+        if !layout.is_call(call.header.xid, pages) {
+            self.refuse(buf, &call.header);
             return None;
         }
         let len = buf.byte_len();
@@ -515,6 +494,7 @@ impl Conn {
                 .and_then(|()| receiver.exchange_pages(pages, layout.page_count())),
             None => Err(EINVAL),
         };
+        self.lend(&mut receiver, &call.lists(buf.bytes()));
         let delivered = match (ready, layout.item) {
             (Err(_), _) => Err(buf),
             (Ok(()), Some(position)) => {

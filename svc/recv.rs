@@ -19,6 +19,7 @@ use super::{
     backchannel,
     call::CallState,
     conn::{
+        CallBox,
         Chan,
         Conn, //
     },
@@ -33,6 +34,7 @@ use crate::{
         sunrpc::{
             svc::SvcXprt,
             svc_rqst::{
+                CallData,
                 Delivered,
                 Receiver, //
             }, //
@@ -48,6 +50,7 @@ use crate::{
         }, //
     },
     xdr::{
+        chunk::Lists,
         error::{
             Answer,
             DecodeError,
@@ -71,7 +74,9 @@ use crate::{
         }, //
     },
 };
+use core::ops::Range;
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -84,8 +89,7 @@ impl Chan {
     /// `ENOMEM`, and those of posting.
     pub(super) fn post_first_receives(&self, qp: &Qp<Chan>, pd: &Arc<Pd>) -> Result {
         for _ in 0..self.params.sizes.contexts {
-            let state = CallState::default();
-            let buf = RecvBox::new(pd, self.params.receive_size, state)?;
+            let buf = RecvBox::new(pd, self.params.receive_size, CallData::default())?;
             self.recvs.lock().put(buf);
         }
         self.refill(qp)
@@ -113,14 +117,14 @@ impl Chan {
     }
 
     /// A posted Receive has failed. Nothing is posted any more.
-    pub(super) fn keep_receive(&self, buf: RecvBox<CallState>) {
+    pub(super) fn keep_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
         recvs.landed();
         recvs.put(buf);
     }
 
     /// A message is done with.
-    pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: RecvBox<CallState>) {
+    pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: CallBox) {
         self.recvs.lock().put(buf);
         // This posts something only after a client has used more than its credits.
         if !self.is_closing() && self.refill(qp).is_err() {
@@ -134,43 +138,55 @@ pub(super) const ACCEPTS: Versions = Versions::only(Version::One);
 
 /// What is to be done with a message.
 enum Verdict {
-    /// Deliver it: the Call is the received octets from here on.
-    Inline(usize),
-    /// Pull its Read chunks first; the header has the given length.
-    Read(ReadChunks, Header, usize),
+    /// Deliver it: it is a Call without Read chunks.
+    Deliver,
+    /// Pull its Read chunks first.
+    Pull(ReadChunks),
     /// It answers a callback, perhaps.
     Answered,
-    /// Answer, or not, and forget it.
-    Refuse(Option<Header>, Answer),
 }
 
 /// Decides about a message that was received; `bytes` is the message.
-fn judge(message: &Parsed, bytes: &[u8], chan: &Chan, state: &mut CallState) -> Verdict {
-    let refuse = |error: DecodeError| Verdict::Refuse(Some(message.header), error.answer());
+///
+/// # Errors
+///
+/// The message cannot be used.
+fn judge(message: &Parsed, bytes: &[u8], max_stream: u32) -> Result<Verdict, DecodeError> {
     match message.direction {
         Some(Direction::Call) => {}
         // The answer to a callback, none of which offers a chunk to put it in.
         Some(Direction::Reply) if message.body == Body::NoMsg => {
-            return refuse(DecodeError::PayloadPlace)
+            return Err(DecodeError::PayloadPlace)
         }
-        Some(Direction::Reply) => return Verdict::Answered,
-        None => return refuse(DecodeError::RpcHeader),
+        Some(Direction::Reply) => return Ok(Verdict::Answered),
+        None => return Err(DecodeError::RpcHeader),
     }
-    let lists = message.lists(bytes);
     let payload = message.payload(bytes);
     let inline_len = payload.and_then(|payload| wire_len(payload.len()));
-    let chunks = match ReadChunks::parse(&lists.read, inline_len, chan.params.max_stream()) {
-        Ok(chunks) => chunks,
-        Err(e) => return refuse(e),
-    };
-    *state = CallState::default();
-    if chan.params.remote_invalidation {
-        state.invalidate = message.invalidate;
+    let chunks = ReadChunks::parse(&message.lists(bytes).read, inline_len, max_stream)?;
+    Ok(match chunks.is_empty() {
+        true => Verdict::Deliver,
+        false => Verdict::Pull(chunks),
+    })
+}
+
+/// The slots of a thread's reply array that the service fills when the whole of what the client
+/// offers is used: the first has what goes inline, and a payload need not begin with a page.
+fn reply_slots(lists: &Lists<'_>) -> Range<usize> {
+    let chunks = Iterator::chain(lists.write.iter(), lists.reply);
+    let octets = chunks.fold(0_u64, |sum, chunk| sum.saturating_add(chunk.capacity()));
+    if octets == 0 {
+        return 0..0;
     }
-    match chunks.is_empty() {
-        true => Verdict::Inline(message.header_len),
-        false => Verdict::Read(chunks, message.header, message.header_len),
-    }
+    let pages = usize::try_from(octets).unwrap_or(usize::MAX) / PAGE_SIZE;
+    usize::from(lists.reply.is_none())..pages.saturating_add(3)
+}
+
+/// Tells trace events about a good transport header.
+fn trace_call(cid: Cid, message: &Parsed) {
+    let h = &message.header;
+    let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
+    trace_svcrdma_decode_rqst(cid, xid, vers, credits, h.proc, message.header_len);
 }
 
 /// Tells trace events why a message of `len` octets is not delivered.
@@ -195,62 +211,81 @@ impl Conn {
     pub(super) fn receive_message<'a>(
         &self,
         xprt: &SvcXprt<Conn>,
-        receiver: Receiver<'a, RecvBox<CallState>>,
-        mut buf: RecvBox<CallState>,
+        receiver: Receiver<'a, CallBox>,
+        mut buf: CallBox,
     ) -> Option<Delivered<'a>> {
         super::tunables::STAT_RECV.inc();
-        let mut state = CallState::default();
-        let len = buf.byte_len();
-        let limits = self.chan().params.list_limits();
-        let verdict = match message::decode(buf.bytes(), &limits, ACCEPTS) {
-            Ok(message) => {
-                let h = &message.header;
-                let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
-                trace_svcrdma_decode_rqst(
-                    buf.cid(),
-                    xid,
-                    vers,
-                    credits,
-                    h.proc,
-                    message.header_len,
-                );
-                let verdict = judge(&message, buf.bytes(), self.chan(), &mut state);
-                if let Verdict::Answered = verdict {
-                    backchannel::receive_reply(xprt, &message, buf.bytes());
-                }
-                verdict
+        let params = &self.chan().params;
+        let message = match message::decode(buf.bytes(), &params.list_limits(), ACCEPTS) {
+            Ok(message) => message,
+            Err(rejected) => {
+                self.reject(buf, rejected.header, rejected.answer());
+                return None;
             }
-            Err(rejected) => Verdict::Refuse(rejected.header, rejected.answer()),
         };
-        *buf.data_mut() = state;
-        match verdict {
-            Verdict::Inline(start) => match receiver.deliver_inline(buf, start..len) {
-                Ok(delivered) => return Some(delivered),
-                Err(buf) => self.forget(buf),
-            },
-            Verdict::Read(chunks, header, header_len) => {
-                self.start_pull(receiver, buf, chunks, &header, header_len);
+        trace_call(buf.cid(), &message);
+        match judge(&message, buf.bytes(), params.max_stream()) {
+            Ok(Verdict::Deliver) => {
+                buf.data_mut().state = CallState::new(&message, params.remote_invalidation);
+                return self.deliver_inline(receiver, buf, &message);
             }
-            Verdict::Answered => self.forget(buf),
-            Verdict::Refuse(header, answer) => {
-                trace_refusal(buf.cid(), len, header.as_ref(), answer);
+            Ok(Verdict::Pull(chunks)) => {
+                buf.data_mut().state = CallState::new(&message, params.remote_invalidation);
+                self.start_pull(receiver, buf, chunks, &message);
+            }
+            Ok(Verdict::Answered) => {
+                backchannel::receive_reply(xprt, &message, buf.bytes());
                 self.forget(buf);
-                if let Some(header) = header {
-                    self.send_refusal(&header, answer);
-                }
             }
+            Err(error) => self.reject(buf, Some(message.header), error.answer()),
         }
         None
     }
 
+    fn deliver_inline<'a>(
+        &self,
+        mut receiver: Receiver<'a, CallBox>,
+        buf: CallBox,
+        call: &Parsed,
+    ) -> Option<Delivered<'a>> {
+        self.lend(&mut receiver, &call.lists(buf.bytes()));
+        let len = buf.byte_len();
+        match receiver.deliver_inline(buf, call.header_len.min(len)..len) {
+            Ok(delivered) => Some(delivered),
+            Err(buf) => {
+                self.forget(buf);
+                None
+            }
+        }
+    }
+
+    /// Lends the pages that a reply will use to which the client offers `lists`.
+    pub(super) fn lend(&self, receiver: &mut Receiver<'_, CallBox>, lists: &Lists<'_>) {
+        let slots = reply_slots(lists);
+        if !slots.is_empty() {
+            let array = self.chan().pages.lock().array();
+            receiver.lend(array, slots);
+            self.trim_later();
+        }
+    }
+
+    /// Answers a message that cannot be used, if its sender expects that, and forgets it.
+    fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
+        trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
+        self.forget(buf);
+        if let Some(header) = header {
+            self.send_refusal(&header, answer);
+        }
+    }
+
     /// Answers a Call whose chunks cannot be served, and forgets it.
-    pub(super) fn refuse(&self, buf: RecvBox<CallState>, header: &Header) {
+    pub(super) fn refuse(&self, buf: CallBox, header: &Header) {
         self.forget(buf);
         self.send_refusal(header, Answer::Report(ErrorBody::Chunk));
     }
 
     /// Gives a buffer back whose message is of no use any more.
-    pub(super) fn forget(&self, buf: RecvBox<CallState>) {
+    pub(super) fn forget(&self, buf: CallBox) {
         self.chan().release_receive(self.qp(), buf);
     }
 }

@@ -28,7 +28,6 @@ use super::{
         Reservation,
         Work, //
     },
-    recv::ACCEPTS,
     tunables::STAT_WRITE, //
 };
 use crate::{
@@ -50,11 +49,11 @@ use crate::{
         },
         sunrpc::{
             errno::enotconn,
-            svc_rqst::{
-                CallRef,
+            svc_reply::{
                 Reply,
                 ReplyMap, //
-            }, //
+            },
+            svc_rqst::CallRef, //
         },
         trace::{
             trace_svcrdma_err_chunk,
@@ -81,10 +80,7 @@ use crate::{
             ErrorBody, //
         },
         header::Header,
-        message::{
-            self,
-            Parsed, //
-        },
+        message::Parsed,
         plan::{
             choose_response,
             Response, //
@@ -113,6 +109,8 @@ pub(super) struct SendCtx {
     reply_chunk: bool,
     /// The handle that the Send invalidates.
     invalidate: Option<Handle>,
+    /// Whether the pages of the transfer were a service thread's own.
+    own_pages: bool,
 }
 
 impl_has_cqe! {
@@ -130,6 +128,7 @@ impl SendCtx {
                 reservation: None,
                 reply_chunk: false,
                 invalidate: None,
+                own_pages: false,
             }),
             GFP_KERNEL,
         )
@@ -203,6 +202,9 @@ impl Chan {
     pub(super) fn keep_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
         let fields = ctx.as_mut().project();
         let mut pages = fields.transfer.finish().unwrap_or_default();
+        if core::mem::take(fields.own_pages) {
+            self.pages.lock().put(&mut pages);
+        }
         pages.truncate(0);
         // The array itself is kept.
         let kept = fields.transfer.set_pages(pages);
@@ -253,6 +255,16 @@ struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
+    /// The parts of the reply that RDMA Writes are made for.
+    fn placed(&self, reply_chunk: bool) -> impl Iterator<Item = Range<usize>> + '_ {
+        let payloads = self.state.payloads().iter();
+        let payloads =
+            payloads.map(|payload| payload.offset..payload.offset.saturating_add(payload.length));
+        let regions = reply_chunk.then(|| self.state.regions(self.total));
+        Iterator::chain(payloads, regions.into_iter().flatten())
+            .map(|part| host_len(part.start)..host_len(part.end))
+    }
+
     /// Adds the RDMA Writes of the payloads, and of the message if it goes to `reply_chunk`.
     fn map(
         &self,
@@ -321,8 +333,7 @@ impl Conn {
         if self.chan().is_closing() {
             return Err(enotconn());
         }
-        let limits = self.chan().params.list_limits();
-        let received = message::decode(call.bytes, &limits, ACCEPTS).map_err(|_| EINVAL)?;
+        let received = call.state.call.ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
         let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
         call.state.settle(total);
@@ -345,10 +356,7 @@ impl Conn {
         match sent {
             // `EINVAL`: the service made the reply in a way that is not known here. To hang up
             // would have the client ask again, for ever.
-            Err(E2BIG | EINVAL) => {
-                reply.copied();
-                self.send_error(&received.header, ErrorBody::Chunk)
-            }
+            Err(E2BIG | EINVAL) => self.send_error(&received.header, ErrorBody::Chunk),
             other => other,
         }
     }
@@ -402,16 +410,19 @@ impl Conn {
             }
         }
         if reply_chunk.is_none() && !out.state.has_payload() {
-            reply.copied();
             return Ok(len);
         }
         let fields = ctx.project();
         *fields.reply_chunk = reply_chunk.is_some();
         let transfer = fields.transfer;
         let mut pages = transfer.finish().unwrap_or_default();
-        let map = self.chan().patiently(|| reply.take_pages(&mut pages))?;
+        let taken = self
+            .chan()
+            .patiently(|| reply.take_pages(&mut pages, out.placed(reply_chunk.is_some())))?;
+        *fields.own_pages = taken.own;
+        self.chan().pages.lock().lend(|spare| reply.refill(spare));
         self.chan().map_patiently(transfer, pages, |transfer| {
-            out.map(self.qp(), transfer, &map, reply_chunk)
+            out.map(self.qp(), transfer, &taken.map, reply_chunk)
         })?;
         // More RDMA Writes than the Send Queue has entries.
         match transfer.sqes() >= self.chan().sq.depth() {

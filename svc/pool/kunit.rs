@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: queues of a fixed size, and a limit that threads share.
+//! KUnit: queues of a fixed size, a limit that threads share, and the pages of a connection.
 
 use super::*;
 use crate::kapi::fixture::{
     contend,
+    pages,
     pause, //
 };
 use kernel::sync::Arc;
@@ -65,29 +66,42 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn no_more_is_taken_than_there_is() {
-        {
-            let most = BUDGET.take(90);
-            let rest = BUDGET.take(30);
-            let none = BUDGET.take(1);
-            assert_eq!((most.count, rest.count, none.count), (90, 10, 0));
-            drop(most);
-            assert_eq!(BUDGET.take(91).count, 90);
-            assert_eq!(BUDGET.take(0).count, 0);
-        }
-        assert_eq!(BUDGET.used.load(Relaxed), 0);
-        assert_eq!(BUDGET.take(100).count, 100);
+    /// A share of `want`, or of what is left.
+    fn take(want: usize) -> Share {
+        let mut share = BUDGET.share();
+        share.grow(want);
+        share
     }
 
     #[test]
-    fn threads_do_not_take_more_together() -> Result {
+    fn at_most_the_limit_is_taken() {
+        {
+            let mut most = take(90);
+            let rest = take(30);
+            let none = take(1);
+            assert_eq!((most.count, rest.count, none.count), (90, 10, 0));
+            most.shrink(95);
+            assert_eq!(most.count, 90);
+            most.shrink(40);
+            assert_eq!(take(91).count, 50);
+            most.grow(60);
+            assert_eq!(most.count, 90);
+            drop(most);
+            assert_eq!(take(91).count, 90);
+            assert_eq!(take(0).count, 0);
+        }
+        assert_eq!(BUDGET.used.load(Relaxed), 0);
+        assert_eq!(take(100).count, 100);
+    }
+
+    #[test]
+    fn threads_together_take_at_most_the_limit() -> Result {
         let bad = Arc::new(Atomic::new(0_u32), GFP_KERNEL)?;
         let theirs = bad.clone();
         contend(6, move |number| {
             for i in 0..100 {
                 let want = (number * 13 + i * 7) % 60;
-                let share = BUDGET.take(want);
+                let share = take(want);
                 let sum = TAKEN.fetch_add(share.count, Relaxed) + share.count;
                 theirs.add(u32::from(sum > 100 || share.count > want), Relaxed);
                 if i % 3 == 0 {
@@ -98,6 +112,41 @@ mod tests {
         })?;
         assert_eq!(bad.load(Relaxed), 0);
         assert_eq!(BUDGET.used.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_pool_keeps_pages_until_they_are_not_used() -> Result {
+        let mut pool = PagePool::new();
+        let mut used = pages(5 * PAGE_SIZE, 1)?;
+        pool.put(&mut used);
+        assert_eq!((used.len(), pool.spare.len()), (0, 5));
+        // Nobody has used any since, but they were not there all the time either.
+        let (excess, _, left) = pool.trim();
+        assert_eq!((excess.len(), left), (0, true));
+        pool.fill(&mut used, 2)?;
+        assert_eq!((used.len(), pool.spare.len()), (2, 3));
+        pool.put(&mut used);
+        let (excess, _, left) = pool.trim();
+        assert_eq!((excess.len(), left), (3, true));
+        let (excess, _, left) = pool.trim();
+        assert_eq!((excess.len(), left), (2, false));
+        assert_eq!(pool.share.count, 0);
+        // There is no room for more than an array can hold.
+        assert!(pool.fill(&mut PageVec::new(), 1) == Err(ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn a_pool_keeps_a_limited_number() -> Result {
+        let mut pool = PagePool::new();
+        for _ in 0..MOST_PAGES / 512 {
+            pool.put(&mut pages(512 * PAGE_SIZE, 1)?);
+        }
+        let mut more = pages(PAGE_SIZE, 1)?;
+        pool.put(&mut more);
+        assert_eq!((more.len(), pool.spare.len()), (1, MOST_PAGES));
+        assert_eq!(pool.share.count, MOST_PAGES);
         Ok(())
     }
 }

@@ -5,10 +5,17 @@
 use super::super::bindings;
 use core::ptr::NonNull;
 use kernel::{
-    alloc::Flags,
+    alloc::{
+        flags::__GFP_NOWARN,
+        Flags, //
+    },
     ffi,
     page::PAGE_SIZE,
-    prelude::*, //
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic, //
+    }, //
 };
 
 /// Some bytes inside one page of a [`PageVec`].
@@ -60,6 +67,11 @@ impl PageVec {
         self.pages.len()
     }
 
+    /// Whether there is room for any page, so that the array is worth keeping.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pages.capacity() != 0
+    }
+
     /// Makes room for `capacity` pages in all, so that adding them allocates nothing.
     pub(crate) fn reserve(&mut self, capacity: usize, flags: Flags) -> Result {
         let more = capacity.saturating_sub(self.pages.len());
@@ -84,6 +96,20 @@ impl PageVec {
             };
         }
         self.pages.truncate(len);
+    }
+
+    /// Moves the last `count` pages of `from`, or all if it has fewer, to the end of this array.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: no page has moved.
+    pub(crate) fn take_from(&mut self, from: &mut PageVec, count: usize, flags: Flags) -> Result {
+        let at = from.len().saturating_sub(count);
+        let moving = from.pages.get(at..).unwrap_or_default();
+        self.pages.extend_from_slice(moving, flags)?;
+        // INVARIANT: The references of these pages are the other array's now.
+        from.pages.truncate(at);
+        Ok(())
     }
 
     /// Copies `src` into the page at `index`, from byte `offset` on.
@@ -160,6 +186,77 @@ impl PageVec {
 impl Drop for PageVec {
     fn drop(&mut self) {
         self.truncate(0);
+    }
+}
+
+/// Pages that nobody else can reach, so that anything may be written to them.
+///
+/// # Invariants
+///
+/// Each page has one reference, which is the array's.
+#[derive(Default)]
+pub(crate) struct SparePages(PageVec);
+
+impl SparePages {
+    /// An empty array without room.
+    pub(crate) const fn new() -> Self {
+        // INVARIANT: There is no page.
+        SparePages(PageVec::new())
+    }
+
+    /// The number of pages.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Moves the last pages of `pages`, at most `count`, to this array; what remains there is to
+    /// be released: pages that somebody else has a reference to as well, those for which there is
+    /// no memory, and those above `count`. Does not sleep.
+    pub(crate) fn put(&mut self, pages: &mut PageVec, count: usize) {
+        let mut kept = 0;
+        for at in (0..pages.len()).rev() {
+            let last = pages.len() - 1 - kept;
+            let page = pages.pages[at].as_ptr();
+            // SAFETY: The array has a reference to the page, and the counter is changed by atomic
+            // operations only.
+            let references = unsafe { Atomic::from_ptr(&raw mut (*page)._refcount.counter) };
+            // Pairs with the release by whoever had the other reference.
+            if references.load(Acquire) == 1 {
+                pages.pages.swap(last, at);
+                kept += 1;
+            }
+        }
+        // INVARIANT: The last `kept` pages have no other reference, and without one nobody can
+        // take one. Without room nothing moves.
+        let _ = self
+            .0
+            .take_from(pages, kept.min(count), GFP_NOWAIT | __GFP_NOWARN);
+    }
+
+    /// Moves as many pages to `sink` as it takes for that to have `count`, or all there are.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if `sink` has not the room, see [`PageVec::reserve`].
+    pub(crate) fn fill(&mut self, sink: &mut PageVec, count: usize) -> Result {
+        let wanted = count.saturating_sub(sink.len());
+        if sink.pages.capacity() < count {
+            return Err(ENOMEM);
+        }
+        sink.take_from(&mut self.0, wanted, GFP_NOWAIT | __GFP_NOWARN)
+    }
+
+    /// Takes the last page; its reference is the caller's.
+    pub(in crate::kapi) fn pop(&mut self) -> Option<NonNull<bindings::page>> {
+        self.0.pages.pop()
+    }
+
+    /// Takes the last `count` pages, if there is memory for another array. Does not sleep.
+    pub(crate) fn split_off(&mut self, count: usize) -> SparePages {
+        let mut rest = PageVec::new();
+        // INVARIANT: Each of these pages was in this array.
+        let _ = rest.take_from(&mut self.0, count, GFP_NOWAIT | __GFP_NOWARN);
+        SparePages(rest)
     }
 }
 

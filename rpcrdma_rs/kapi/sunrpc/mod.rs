@@ -15,6 +15,7 @@ pub(crate) mod send_lock;
 pub(crate) mod svc;
 pub(crate) mod svc_bc;
 pub(crate) mod svc_ops;
+pub(crate) mod svc_reply;
 pub(crate) mod svc_rqst;
 mod text;
 pub(crate) mod xdr_buf;

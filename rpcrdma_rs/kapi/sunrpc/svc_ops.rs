@@ -13,12 +13,15 @@ use super::{
         Origin,
         SvcXprt, //
     },
+    svc_reply::{
+        Lent,
+        Reply, //
+    },
     svc_rqst::{
         CallContext,
         CallRef,
         Delivered,
-        Receiver,
-        Reply, //
+        Receiver, //
     }, //
 };
 use core::{
@@ -235,7 +238,7 @@ impl<T: Connection> ConnectionOps<T> {
     /// As for the callers.
     unsafe fn with_call<R>(
         rqstp: *mut bindings::svc_rqst,
-        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>) -> R,
+        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>, &mut Lent) -> R,
     ) -> Option<R> {
         // SAFETY: By the requirement.
         let (xprt, ctxt) = unsafe { ((*rqstp).rq_xprt, (*rqstp).rq_xprt_ctxt) };
@@ -247,17 +250,23 @@ impl<T: Connection> ConnectionOps<T> {
         // SAFETY: The pointer was made by `Receiver::deliver` or went through deferral; it stays
         // the thread's, as `ManuallyDrop` says.
         let mut call = ManuallyDrop::new(unsafe { T::Call::from_ptr(ctxt) });
-        Some(f(this, CallRef::new(&mut *call)))
+        let (call, lent) = CallRef::new(&mut *call);
+        Some(f(this, call, lent))
     }
 
     /// # Safety
     ///
     /// For sunrpc; on the thread of `rqstp`, which holds its transport.
     unsafe extern "C" fn sendto(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
+        let send = |this: &SvcXprt<T>, call: CallRef<'_, _>, lent: &mut Lent| {
+            // SAFETY: By the requirement; this is what was lent with the Call.
+            let mut reply = unsafe { Reply::new(rqstp, lent) };
+            let sent = T::send(this, &mut reply, call);
+            reply.settle();
+            sent
+        };
         // SAFETY: By the requirement.
-        let mut reply = unsafe { Reply::new(rqstp) };
-        // SAFETY: By the requirement.
-        let sent = unsafe { Self::with_call(rqstp, |this, call| T::send(this, &mut reply, call)) };
+        let sent = unsafe { Self::with_call(rqstp, send) };
         from_result(|| sent.unwrap_or(Err(EINVAL)).map(|()| 0))
     }
 
@@ -271,7 +280,7 @@ impl<T: Connection> ConnectionOps<T> {
     ) -> ffi::c_int {
         // SAFETY: By the requirement.
         let noted = unsafe {
-            Self::with_call(rqstp, |this, call| {
+            Self::with_call(rqstp, |this, call, _| {
                 T::result_payload(this, call, offset, length)
             })
         };

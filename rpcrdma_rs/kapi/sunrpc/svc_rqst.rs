@@ -1,28 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A service thread (`struct svc_rqst`) as a transport sees it: receiving a Call into it, and
-//! sending the reply out of it.
+//! A service thread (`struct svc_rqst`) as a transport sees it: receiving a Call into it.
 //!
 //! A thread has two arrays of pages. `rq_pages` is where a Call's pages go; all are present
-//! when the transport is asked to receive. `rq_respages` is what the reply is made of: the
-//! first page holds the head, later ones the payload, and with a splice read these are pages
-//! of the page cache.
+//! when the transport is asked to receive. `rq_respages` is what the reply is made of, see
+//! [`super::svc_reply`].
 //!
 //! C header: [`include/linux/sunrpc/svc.h`](srctree/include/linux/sunrpc/svc.h)
 
 use super::{
     super::{
         bindings,
-        ext::pages::{
-            PageVec,
-            Piece, //
-        },
+        ext::pages::PageVec,
         rdma::recv::{
             RecvBox,
             RecvBuf, //
         }, //
     },
-    xdr_buf::XdrBuf, //
+    svc_reply::Lent, //
 };
 use core::{
     marker::PhantomData,
@@ -44,7 +39,7 @@ use kernel::{
 /// # Safety
 ///
 /// [`Self::bytes`] gives the same memory from [`Self::into_ptr`] to [`Self::from_ptr`] and in
-/// between, and [`Self::state_mut`] does not reach that memory. What is in it changes only while
+/// between, and [`Self::parts_mut`] does not reach that memory. What is in it changes only while
 /// nobody borrows it, and only from where the RPC message begins: the service decrypts a Call of
 /// krb5p in its place. Nothing is to be read again from there.
 pub(crate) unsafe trait CallContext: Sized + Send + 'static {
@@ -64,15 +59,30 @@ pub(crate) unsafe trait CallContext: Sized + Send + 'static {
     /// The message as received, transport header included.
     fn bytes(&self) -> &[u8];
 
+    /// What is lent to the service thread, and what the transport remembers.
+    fn parts_mut(&mut self) -> (&mut Lent, &mut Self::State);
+}
+
+/// What a Call's context holds in addition to the message.
+#[derive(Default)]
+pub(crate) struct CallData<S> {
+    lent: Lent,
     /// What the transport remembers.
-    fn state_mut(&mut self) -> &mut Self::State;
+    pub(crate) state: S,
+}
+
+impl<S> CallData<S> {
+    /// Ends the lending, if the Call was not answered, and returns the empty array.
+    pub(crate) fn recall(&mut self) -> PageVec {
+        self.lent.recall()
+    }
 }
 
 // SAFETY: The buffer is an allocation of its own, apart from the box and its data, and is written
 // by Receives, and by the service that has the Call; a Receive is posted no earlier than the box
 // is taken back.
-unsafe impl<T: Send + 'static> CallContext for RecvBox<T> {
-    type State = T;
+unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
+    type State = S;
 
     fn into_ptr(self) -> *mut ffi::c_void {
         self.into_raw().cast()
@@ -80,15 +90,16 @@ unsafe impl<T: Send + 'static> CallContext for RecvBox<T> {
 
     unsafe fn from_ptr(ptr: *mut ffi::c_void) -> Self {
         // SAFETY: From `into_ptr`, which gives no null, and taken back once by the requirement.
-        unsafe { RecvBox::from_raw(NonNull::new_unchecked(ptr.cast::<RecvBuf<T>>())) }
+        unsafe { RecvBox::from_raw(NonNull::new_unchecked(ptr.cast::<RecvBuf<CallData<S>>>())) }
     }
 
     fn bytes(&self) -> &[u8] {
         RecvBuf::bytes(self)
     }
 
-    fn state_mut(&mut self) -> &mut T {
-        self.data_mut()
+    fn parts_mut(&mut self) -> (&mut Lent, &mut S) {
+        let data = self.data_mut();
+        (&mut data.lent, &mut data.state)
     }
 }
 
@@ -101,14 +112,14 @@ pub(crate) struct CallRef<'a, S> {
 }
 
 impl<'a, S> CallRef<'a, S> {
-    pub(super) fn new<C: CallContext<State = S>>(call: &'a mut C) -> Self {
+    /// Takes `call` apart; what is lent is apart from the rest.
+    pub(super) fn new<C: CallContext<State = S>>(call: &'a mut C) -> (Self, &'a mut Lent) {
         let bytes: *const [u8] = call.bytes();
-        CallRef {
-            // SAFETY: The bytes are stable and apart from the state, see `CallContext`; both
-            // are borrowed for as long as the context is.
-            bytes: unsafe { &*bytes },
-            state: call.state_mut(),
-        }
+        // SAFETY: The bytes are stable and apart from the other parts, see `CallContext`; all are
+        // borrowed for as long as the context is.
+        let bytes = unsafe { &*bytes };
+        let (lent, state) = call.parts_mut();
+        (CallRef { bytes, state }, lent)
     }
 }
 
@@ -120,6 +131,8 @@ impl<'a, S> CallRef<'a, S> {
 /// `rq_pages` are null, the others are pages, `rq_maxpages` in all.
 pub(crate) struct Receiver<'a, C> {
     rqstp: NonNull<bindings::svc_rqst>,
+    /// Of this thread, for the Call that is delivered.
+    lent: Lent,
     _thread: PhantomData<(&'a mut bindings::svc_rqst, C)>,
 }
 
@@ -145,8 +158,16 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         Receiver {
             // SAFETY: By the requirement it is not null.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
+            lent: Lent::default(),
             _thread: PhantomData,
         }
+    }
+
+    /// Holds references to the entries `slots` of the reply array until the Call is answered, so
+    /// that the service does not free them. `pages` gives its room, see [`Lent`].
+    pub(crate) fn lend(&mut self, pages: PageVec, slots: Range<usize>) {
+        // SAFETY: By the invariants.
+        self.lent = unsafe { Lent::new(self.rqstp.as_ptr(), pages, slots) };
     }
 
     /// The pages that are still there.
@@ -283,13 +304,14 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     /// from `first_page` on the thread has the pages for the page part.
     unsafe fn finish(
         self,
-        call: C,
+        mut call: C,
         head: *mut u8,
         tail: *mut u8,
         first_page: usize,
         lens: Lens,
     ) -> Delivered<'a> {
         let rqstp = self.rqstp.as_ptr();
+        *call.parts_mut().0 = self.lent;
         // SAFETY: The thread is valid and ours.
         unsafe {
             let arg = addr_of_mut!((*rqstp).rq_arg);
@@ -359,241 +381,4 @@ impl Delivered<'_> {
         }
         self.len
     }
-}
-
-/// A thread whose reply is complete and to be sent.
-///
-/// # Invariants
-///
-/// The thread is in the transport's `xpo_sendto`. The pages of the reply are the entries of
-/// `rq_respages` before `rq_next_page`.
-pub(crate) struct Reply<'a> {
-    rqstp: NonNull<bindings::svc_rqst>,
-    _thread: PhantomData<&'a mut bindings::svc_rqst>,
-}
-
-impl Reply<'_> {
-    /// # Safety
-    ///
-    /// `rqstp` is a thread that is in `xpo_sendto` for the lifetime of the result.
-    pub(super) unsafe fn new(rqstp: *mut bindings::svc_rqst) -> Self {
-        let mut reply = Reply {
-            // SAFETY: By the requirement it is not null.
-            rqstp: unsafe { NonNull::new_unchecked(rqstp) },
-            _thread: PhantomData,
-        };
-        reply.count_pages();
-        reply
-    }
-
-    /// Moves `rq_next_page` past the page part.
-    ///
-    /// A service that writes on from the head into the pages need not have done that; NFSv3's
-    /// GETACL does not.
-    fn count_pages(&mut self) {
-        let message = self.message();
-        if message.page_len() == 0 {
-            return;
-        }
-        let pages = message.page_base() / PAGE_SIZE + message.page_count();
-        // SAFETY: A view has a valid `xdr_buf`.
-        let end = unsafe { (*message.as_ptr()).pages }.wrapping_add(pages);
-        let rqstp = self.rqstp.as_ptr();
-        // SAFETY: The thread is valid.
-        let (next, limit) = unsafe { ((*rqstp).rq_next_page, (*rqstp).rq_page_end) };
-        if next < end && end <= limit {
-            // SAFETY: As above. `end` is in or one past the array that `next` is in.
-            unsafe { (*rqstp).rq_next_page = end };
-        }
-    }
-
-    /// The reply.
-    pub(crate) fn message(&self) -> &XdrBuf {
-        // SAFETY: The thread is valid, and its reply is not changed while it is being sent.
-        unsafe { XdrBuf::from_raw(addr_of_mut!((*self.rqstp.as_ptr()).rq_res)) }
-    }
-
-    fn page_count(&self) -> Result<usize> {
-        let rqstp = self.rqstp.as_ptr();
-        // SAFETY: The thread is valid; both point into or past the array.
-        let (count, max) = unsafe {
-            (
-                (*rqstp).rq_next_page.offset_from((*rqstp).rq_respages),
-                (*rqstp).rq_maxpages,
-            )
-        };
-        match usize::try_from(count) {
-            Ok(count) if count <= max => Ok(count),
-            _ => Err(EINVAL),
-        }
-    }
-
-    /// Says that the reply was copied and its pages are not needed any more.
-    ///
-    /// If all of it was in the first page, the thread keeps that for its next reply, and none
-    /// is bought. Others are not kept: they may be pages of a file.
-    pub(crate) fn copied(&mut self) {
-        if self.message().page_len() != 0 || self.page_count() != Ok(1) {
-            return;
-        }
-        let rqstp = self.rqstp.as_ptr();
-        // SAFETY: The thread is valid. That nothing is to be released is allowed, unless the page
-        // was taken: then sunrpc has to buy another.
-        unsafe {
-            if !(*(*rqstp).rq_respages).is_null() {
-                (*rqstp).rq_next_page = (*rqstp).rq_respages;
-            }
-        }
-    }
-
-    /// Moves the pages of the reply to `pages`, which is empty, and returns where in them the
-    /// reply is. May sleep for memory, if `pages` has not had as much room before.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if part of the reply is outside its pages; `ENOMEM`. Nothing is moved then.
-    pub(crate) fn take_pages(&mut self, pages: &mut PageVec) -> Result<ReplyMap> {
-        let rqstp = self.rqstp.as_ptr();
-        let count = self.page_count()?;
-        // SAFETY: By the invariants these are the pages of the reply.
-        let respages = unsafe { core::slice::from_raw_parts_mut((*rqstp).rq_respages, count) };
-        let map = ReplyMap::new(self.message(), respages)?;
-        if pages.len() != 0 || respages.iter().any(|page| page.is_null()) {
-            return Err(EINVAL);
-        }
-        pages.reserve(count, GFP_KERNEL)?;
-        for page in respages {
-            // SAFETY: Not null, as just checked. The reference changes hands; there is room.
-            unsafe { pages.push(NonNull::new_unchecked(*page)) }?;
-            *page = null_mut();
-        }
-        // SAFETY: The thread is valid. The reply is not in pages of its own any more, and nobody
-        // is to look for it there; sunrpc reads its length only.
-        unsafe {
-            let xdr = addr_of_mut!((*rqstp).rq_res);
-            (*xdr).page_len = 0;
-            (*xdr).head[0] = bindings::kvec::default();
-            (*xdr).tail[0] = bindings::kvec::default();
-        }
-        Ok(map)
-    }
-}
-
-/// Where in its pages a reply is.
-///
-/// # Invariants
-///
-/// Every byte of the reply is in a page of the array the map was made for.
-#[derive(Clone, Copy)]
-pub(crate) struct ReplyMap {
-    head: Piece,
-    /// First page and offset of the page part.
-    page: Piece,
-    tail: Piece,
-}
-
-impl ReplyMap {
-    fn new(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<Self> {
-        // SAFETY: A view has a valid `xdr_buf`.
-        let first_page = unsafe { (*message.as_ptr()).pages };
-        let page = if message.page_len() == 0 {
-            Piece {
-                index: 0,
-                offset: 0,
-                len: 0,
-            }
-        } else {
-            let start = (first_page as usize)
-                .checked_sub(pages.as_ptr() as usize)
-                .ok_or(EINVAL)?;
-            let index = start / size_of::<*mut bindings::page>() + message.page_base() / PAGE_SIZE;
-            let end = index.checked_add(message.page_count()).ok_or(EINVAL)?;
-            if end > pages.len() {
-                return Err(EINVAL);
-            }
-            Piece {
-                index,
-                offset: message.page_base() % PAGE_SIZE,
-                len: message.page_len(),
-            }
-        };
-        Ok(ReplyMap {
-            head: locate(message.head(), pages)?,
-            page,
-            tail: locate(message.tail(), pages)?,
-        })
-    }
-
-    /// The length of the reply in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.head.len + self.page.len + self.tail.len
-    }
-
-    /// Walks the bytes `range` of the reply; ends early where the reply does.
-    pub(crate) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Piece> {
-        let map = *self;
-        let end = range.end.min(map.len());
-        let mut pos = range.start;
-        core::iter::from_fn(move || {
-            let piece = (pos < end).then(|| map.piece(pos, end))?;
-            pos += piece.len;
-            Some(piece)
-        })
-    }
-
-    /// The longest piece from `pos` on, which is less than `end`, up to `end`.
-    fn piece(&self, pos: usize, end: usize) -> Piece {
-        let pages_at = self.head.len;
-        let tail_at = pages_at + self.page.len;
-        if pos < pages_at {
-            Piece {
-                index: self.head.index,
-                offset: self.head.offset + pos,
-                len: end.min(pages_at) - pos,
-            }
-        } else if pos < tail_at {
-            let at = self.page.offset + (pos - pages_at);
-            let offset = at % PAGE_SIZE;
-            Piece {
-                index: self.page.index + at / PAGE_SIZE,
-                offset,
-                len: (end.min(tail_at) - pos).min(PAGE_SIZE - offset),
-            }
-        } else {
-            Piece {
-                index: self.tail.index,
-                offset: self.tail.offset + (pos - tail_at),
-                len: end - pos,
-            }
-        }
-    }
-}
-
-/// Finds the page that `bytes` are in.
-fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<Piece> {
-    if bytes.is_empty() {
-        return Ok(Piece {
-            index: 0,
-            offset: 0,
-            len: 0,
-        });
-    }
-    let addr = bytes.as_ptr() as usize;
-    for (index, &page) in pages.iter().enumerate() {
-        // SAFETY: Asks for the address of a page of the thread, which has a reference to it.
-        let start = unsafe { bindings::rpcrdma_shim_page_address(page) } as usize;
-        if addr >= start && addr - start < PAGE_SIZE {
-            let offset = addr - start;
-            // Head and tail are each made in one page.
-            return match bytes.len() <= PAGE_SIZE - offset {
-                true => Ok(Piece {
-                    index,
-                    offset,
-                    len: bytes.len(),
-                }),
-                false => Err(EINVAL),
-            };
-        }
-    }
-    Err(EINVAL)
 }

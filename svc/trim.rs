@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A connection that is quiet gives back what it keeps for its next RPCs.
+//!
+//! A timer runs while there is something to give back. Each time it drops what was not used since
+//! the last time, so that a busy connection keeps what it needs and no RPC pays for it.
+
+use super::conn::{
+    Chan,
+    Conn, //
+};
+use crate::kapi::ext::work::xprtiod;
+use kernel::{
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::WorkItem, //
+};
+
+/// The period of the timer in ms.
+const PERIOD_MS: u32 = 5_000;
+
+impl WorkItem for Chan {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let (spare, arrays, left) = this.pages.lock().trim();
+        drop((spare, arrays));
+        // Pages that are in flight now come back later.
+        let had_none = this.without_pages.xchg(!left, Relaxed);
+        match left || !had_none {
+            true => start(this),
+            false => this.trimming_runs.store(false, Relaxed),
+        }
+    }
+}
+
+fn start(chan: Arc<Chan>) {
+    // If it is queued already, that will do.
+    let _ = xprtiod().enqueue_delayed(chan, msecs_to_jiffies(PERIOD_MS));
+}
+
+impl Conn {
+    /// Has what is not used given back later. Call it whenever pages are used.
+    pub(super) fn trim_later(&self) {
+        let chan = self.shared_chan();
+        if !chan.trimming_runs.load(Relaxed) && !chan.trimming_runs.xchg(true, Relaxed) {
+            start(chan.clone());
+        }
+    }
+}
