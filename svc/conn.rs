@@ -8,7 +8,7 @@
 //!       --detach()--> disconnected --last reference--> drained, freed
 //! ```
 //!
-//! Who closes it detaches it: a service thread, device removal, or who stops the service.
+//! The caller that closes it detaches it: a service thread, device removal, or the end of the service.
 //! Between accepted and open messages may arrive. They wait for a service thread, which
 //! ESTABLISHED calls.
 //!
@@ -29,11 +29,12 @@ use super::{
         CallState,
         Payload, //
     },
-    limits::Sizes,
-    pool::{
-        PagePool,
-        Ring, //
+    inbox::{
+        Inbox,
+        Incoming, //
     },
+    limits::Sizes,
+    pool::PagePool,
     post::{
         Peer,
         Queue, //
@@ -80,7 +81,6 @@ use crate::{
             },
             recv::{
                 RecvBox,
-                RecvList,
                 RecvPool,
                 RecvWc, //
             },
@@ -193,7 +193,9 @@ pub(super) struct Chan {
     pub(super) handle: Handle<Conn>,
     pub(super) events: Arc<ConnEvents>,
     #[pin]
-    inbox: SpinLock<Inbox>,
+    pub(super) inbox: SpinLock<Inbox>,
+    #[pin]
+    pub(super) retry: DelayedWork<Chan, 1>,
     #[pin]
     pub(super) recvs: SpinLock<RecvPool<CallData<CallState>>>,
     #[pin]
@@ -214,21 +216,6 @@ impl_has_delayed_work! {
     impl HasDelayedWork<Self> for Chan { self.trimming }
 }
 
-/// What was received and waits for a service thread.
-struct Inbox {
-    messages: RecvList<CallData<CallState>>,
-    /// Calls whose Read chunks have been pulled: these go first, they are older.
-    pulled: Ring<Pin<KBox<ReadCtx>>>,
-}
-
-/// One thing that was received.
-pub(super) enum Incoming {
-    /// A message, as it came.
-    Message(CallBox),
-    /// A Call whose Read chunks are here.
-    Pulled(Pin<KBox<ReadCtx>>),
-}
-
 impl Chan {
     /// Makes it, with room for all it will ever hold.
     pub(super) fn new(
@@ -242,7 +229,7 @@ impl Chan {
             addr: params.peer,
         };
         let sq = Sq::new(params.sizes.sends, contexts, peer, LOOK_MS)?;
-        let pulled = Ring::new(contexts, GFP_KERNEL)?;
+        let received = Inbox::new(contexts)?;
         let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
         Arc::pin_init(
@@ -251,10 +238,8 @@ impl Chan {
                 sq,
                 handle,
                 events,
-                inbox <- new_spinlock!(Inbox {
-                    messages: RecvList::new(),
-                    pulled,
-                }),
+                inbox <- new_spinlock!(received),
+                retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
                 recvs <- new_spinlock!(RecvPool::new()),
                 sends <- new_spinlock!(sends),
                 reads <- new_spinlock!(reads),
@@ -322,44 +307,6 @@ impl Chan {
         }
         self.fail();
     }
-
-    /// Keeps what was received for a service thread, and calls one.
-    pub(super) fn queue_pulled(&self, ctx: Pin<KBox<ReadCtx>>) {
-        let mut inbox = self.inbox.lock();
-        let full = inbox.pulled.push(ctx);
-        self.handle.set_data();
-        drop(inbox);
-        // There is room for each context that exists.
-        drop(full);
-        // Pairs with the look at the transport when a thread that has crowded it is done.
-        smp_mb();
-        self.handle.enqueue();
-    }
-
-    fn queue_message(&self, message: CallBox) {
-        let mut inbox = self.inbox.lock();
-        inbox.messages.push(message);
-        self.handle.set_data();
-        drop(inbox);
-        // Pairs with the exchange in `ConnEvents::event`: one of the two sees the other.
-        smp_mb();
-        if self.events.established.load(Acquire) {
-            self.handle.enqueue();
-        }
-    }
-
-    /// Lets go of everything. For when no completion and no service thread is left.
-    fn clear(&self) {
-        loop {
-            let mut inbox = self.inbox.lock();
-            let message = inbox.messages.pop();
-            let pulled = inbox.pulled.pop();
-            drop(inbox);
-            if message.is_none() && pulled.is_none() {
-                break;
-            }
-        }
-    }
 }
 
 impl QpHandler for Chan {
@@ -393,7 +340,7 @@ impl QpHandler for Chan {
 /// What the CM, device removal and the timer call.
 #[pin_data]
 pub(super) struct ConnEvents {
-    established: Atomic<bool>,
+    pub(super) established: Atomic<bool>,
     lost: Atomic<bool>,
     /// Whether the client has had an answer, and with it its credits.
     answered: Atomic<bool>,
@@ -537,12 +484,13 @@ impl Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         cancel_delayed_sync(&self.chan.events);
-        cancel_delayed_sync(&self.chan);
+        cancel_delayed_sync::<_, 0>(&self.chan);
+        cancel_delayed_sync::<_, 1>(&self.chan);
         self.chan.sq.end();
         // From here on no completion runs, and no device touches memory.
         self.qp.close();
         self.chan.clear_line(&self.qp);
-        self.chan.clear();
+        self.chan.clear_inbox();
     }
 }
 
@@ -551,15 +499,7 @@ impl Connection for Conn {
     type Incoming = Incoming;
 
     fn next(this: &SvcXprt<Self>) -> Option<Incoming> {
-        let mut inbox = this.chan.inbox.lock();
-        if let Some(ctx) = inbox.pulled.pop() {
-            return Some(Incoming::Pulled(ctx));
-        }
-        if let Some(message) = inbox.messages.pop() {
-            return Some(Incoming::Message(message));
-        }
-        this.clear_data();
-        None
+        this.chan.next_incoming(|| this.clear_data())
     }
 
     fn receive<'a>(
@@ -624,5 +564,6 @@ impl Connection for Conn {
         let _ = this.qp.disconnect();
         this.chan.sq.close();
         this.chan.clear_line(&this.qp);
+        this.chan.clear_inbox();
     }
 }

@@ -6,6 +6,7 @@
 //!   listen   waits for connection requests, hands them to
 //!   accept   which makes a connection out of one: limits, queues, Receives
 //!   conn     the connection: what sunrpc calls it for, closing, freeing
+//!   inbox    what was received and waits for a service thread
 //!   recv     a received message becomes a Call, or is answered with an error
 //!   read     Read chunks are pulled before the Call is delivered
 //!   send     replies: inline, Write list, Reply chunk; error reports
@@ -30,6 +31,7 @@ mod accept;
 mod backchannel;
 mod call;
 mod conn;
+mod inbox;
 mod ledger;
 mod limits;
 mod listen;

@@ -78,7 +78,7 @@ pub(super) struct Budget {
 }
 
 /// A part of a [`Budget`]. Dropping it gives the part back.
-struct Share {
+pub(super) struct Share {
     budget: &'static Budget,
     count: usize,
 }
@@ -127,6 +127,15 @@ impl Share {
         let excess = self.count.saturating_sub(count);
         self.count = self.count.min(count);
         self.budget.used.fetch_sub(excess, Relaxed);
+    }
+}
+
+impl Budget {
+    /// Takes `want`, or nothing if less is left.
+    pub(super) fn take_all(&'static self, want: usize) -> Option<Share> {
+        let mut share = self.share();
+        share.grow(want);
+        (share.count == want).then_some(share)
     }
 }
 

@@ -32,6 +32,7 @@ use super::{
         Chan,
         Conn, //
     },
+    inbox::Leave,
     post::{
         Reservation,
         Work, //
@@ -115,6 +116,7 @@ struct Job {
     buf: CallBox,
     call: Parsed,
     layout: Layout,
+    leave: Leave,
 }
 
 /// How the parts of a Call are put together.
@@ -122,8 +124,8 @@ struct Layout {
     chunks: ReadChunks,
     /// Where the inline stream starts in the received octets.
     inline_start: usize,
-    /// If there is just one payload beside the inline message, behind the RPC header: its
-    /// position.
+    /// The position of the payload, if there is just one in addition to the inline message, behind
+    /// the RPC header.
     item: Option<u32>,
 }
 
@@ -399,19 +401,30 @@ impl Conn {
         call: &Parsed,
     ) {
         let layout = Layout::new(chunks, buf.bytes(), call.header_len);
+        let Some((buf, leave)) = self.shared_chan().admit_pull(buf, layout.page_count()) else {
+            return;
+        };
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
                 let job = Job {
                     buf,
                     call: *call,
                     layout,
+                    leave,
                 };
                 *ctx.as_mut().project().job = Some(job);
                 if self.chan().submit(self.qp(), Work::Pull(ctx)).is_err() {
                     self.chan().fail();
                 }
             }
-            Err(E2BIG) => self.refuse(buf, &call.header),
+            Err(EAGAIN) => {
+                self.chan().pull_ended(leave);
+                self.shared_chan().hold(buf);
+            }
+            Err(E2BIG) => {
+                self.refuse(buf, &call.header);
+                self.chan().pull_ended(leave);
+            }
             Err(_) => {
                 self.forget(buf);
                 self.chan().fail();
@@ -424,7 +437,7 @@ impl Conn {
     /// # Errors
     ///
     /// `E2BIG` if there are more RDMA Reads than the Send Queue has entries, or than there are
-    /// memory regions for; `EAGAIN` if these are not given back.
+    /// memory regions for; `EAGAIN` if these are in use.
     fn prepare_pull(
         &self,
         receiver: &mut Receiver<'_, CallBox>,
@@ -447,8 +460,12 @@ impl Conn {
         chan.pages.lock().fill(&mut pages, count)?;
         receiver.take_pages(&mut pages, count)?;
         chan.map_patiently(transfer, pages, |transfer| {
-            layout.map(self.qp(), &lists, transfer, buf.cid())
-        })?;
+            // The memory regions are the client's to give back: no thread waits for them.
+            layout
+                .map(self.qp(), &lists, transfer, buf.cid())
+                .map_err(|e| if e == EAGAIN { EBUSY } else { e })
+        })
+        .map_err(|e| if e == EBUSY { EAGAIN } else { e })?;
         match transfer.sqes() > chan.sq.depth() {
             true => Err(E2BIG),
             false => Ok(ctx),
@@ -481,7 +498,13 @@ impl Conn {
         job: Job,
         pages: &mut PageVec,
     ) -> Option<Delivered<'a>> {
-        let Job { buf, call, layout } = job;
+        let Job {
+            buf,
+            call,
+            layout,
+            leave,
+        } = job;
+        self.chan().pull_ended(leave);
         if !layout.is_call(call.header.xid, pages) {
             self.refuse(buf, &call.header);
             return None;

@@ -39,7 +39,7 @@ impl WorkItem for Chan {
 
 fn start(chan: Arc<Chan>) {
     // If it is queued already, that will do.
-    let _ = xprtiod().enqueue_delayed(chan, msecs_to_jiffies(PERIOD_MS));
+    let _ = xprtiod().enqueue_delayed::<_, 0>(chan, msecs_to_jiffies(PERIOD_MS));
 }
 
 impl Conn {

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What a connection has received, until a service thread takes it.
+//!
+//! ```text
+//!   message --queue_message--> messages --next--> thread --admit_pull--> RDMA Reads posted
+//!                                 ^                 |                        |
+//!                                 |                 +-- not now --> held     | completion
+//!                                 |                                  |       v
+//!                                 +------- the gate opens -----------+     pulled --next--> thread
+//! ```
+//!
+//! # The gate
+//!
+//! The pages that Read chunks go to are the client's to hold: it answers RDMA Reads when it likes.
+//! So a client that has not shown yet that it has access gets one pull at a time, and its other
+//! messages wait until that has been delivered; and all such clients together get
+//! [`UNPROVEN_PAGES`]. A client has one credit before its first answer anyway (RFC 8166, section
+//! 3.3.1). When the pages are not available, or a device is short of the memory regions that RDMA
+//! Reads go through, the Call is held back, without a thread, and tried again.
+
+use super::{
+    call::CallState,
+    conn::{
+        CallBox,
+        Chan, //
+    },
+    pool::{
+        Budget,
+        Ring,
+        Share, //
+    },
+    read::ReadCtx, //
+};
+use crate::kapi::{
+    compat::smp_mb,
+    ext::work::xprtiod,
+    rdma::recv::RecvList,
+    sunrpc::svc_rqst::CallData, //
+};
+use kernel::{
+    impl_has_delayed_work,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::Acquire,
+        Arc, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::WorkItem, //
+};
+
+/// Pages that RDMA Reads for clients without proven access go to, over all connections: 32 MiB.
+const UNPROVEN_PAGES: usize = (32 << 20) / PAGE_SIZE;
+
+static UNPROVEN: Budget = Budget::new(UNPROVEN_PAGES);
+
+/// After how many ms a Call that was held back is tried again.
+const RETRY_MS: u32 = 500;
+
+/// What was received and waits for a service thread.
+pub(super) struct Inbox {
+    messages: RecvList<CallData<CallState>>,
+    /// Calls whose RDMA Reads had to wait. They are older than `messages`.
+    held: RecvList<CallData<CallState>>,
+    /// Calls whose Read chunks have been pulled. They are older still.
+    pulled: Ring<Pin<KBox<ReadCtx>>>,
+    gate: Gate,
+}
+
+/// Whether messages are taken out of the inbox. Pulled Calls always are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// Not as long as the client has not shown that it has access: it has a pull under way.
+    Pulling,
+    /// Not until something that RDMA Reads need may be available again.
+    Short,
+}
+
+/// One thing that was received.
+pub(super) enum Incoming {
+    /// A message, as it came.
+    Message(CallBox),
+    /// A Call whose Read chunks are here.
+    Pulled(Pin<KBox<ReadCtx>>),
+}
+
+/// Leave to pull the Read chunks of a Call.
+pub(super) struct Leave {
+    /// Of [`UNPROVEN`].
+    share: Option<Share>,
+}
+
+impl Inbox {
+    /// An empty one, with room for as many pulled Calls as there are `contexts`.
+    pub(super) fn new(contexts: usize) -> Result<Self> {
+        Ok(Inbox {
+            messages: RecvList::new(),
+            held: RecvList::new(),
+            pulled: Ring::new(contexts, GFP_KERNEL)?,
+            gate: Gate::Open,
+        })
+    }
+
+    fn has_messages(&self) -> bool {
+        !self.held.is_empty() || !self.messages.is_empty()
+    }
+
+    /// Takes what is next; `proven` says whether the client has shown that it has access.
+    fn next(&mut self, proven: bool) -> Option<Incoming> {
+        if let Some(ctx) = self.pulled.pop() {
+            return Some(Incoming::Pulled(ctx));
+        }
+        match self.gate {
+            Gate::Short => return None,
+            Gate::Pulling if !proven => return None,
+            Gate::Open | Gate::Pulling => {}
+        }
+        let message = self.held.pop().or_else(|| self.messages.pop());
+        message.map(Incoming::Message)
+    }
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, 1> for Chan { self.retry }
+}
+
+impl WorkItem<1> for Chan {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.open_gate(Gate::Short);
+    }
+}
+
+impl Chan {
+    /// Takes what was received next; `None` if nothing was, or nothing is taken now. Then calls
+    /// `clear`, which has sunrpc send no thread until there is more.
+    pub(super) fn next_incoming(&self, clear: impl FnOnce()) -> Option<Incoming> {
+        let mut inbox = self.inbox.lock();
+        let next = inbox.next(self.handle.has_access());
+        if next.is_none() {
+            clear();
+        }
+        next
+    }
+
+    /// Keeps a Call whose Read chunks are here for a service thread, and calls one. It is dropped
+    /// if the connection is being closed.
+    pub(super) fn queue_pulled(&self, ctx: Pin<KBox<ReadCtx>>) {
+        if self.is_closing() {
+            return;
+        }
+        let mut inbox = self.inbox.lock();
+        let full = inbox.pulled.push(ctx);
+        if inbox.gate == Gate::Short {
+            // The memory regions of this one are available.
+            inbox.gate = Gate::Open;
+        }
+        self.handle.set_data();
+        drop(inbox);
+        // There is room for each context that exists.
+        drop(full);
+        // Pairs with the look at the transport when a thread that has crowded it is done.
+        smp_mb();
+        self.handle.enqueue();
+    }
+
+    /// Keeps a message for a service thread, and calls one.
+    pub(super) fn queue_message(&self, message: CallBox) {
+        let mut inbox = self.inbox.lock();
+        inbox.messages.push(message);
+        self.handle.set_data();
+        drop(inbox);
+        // Pairs with the exchange in `ConnEvents::event`: one of the two sees the other.
+        smp_mb();
+        if self.events.established.load(Acquire) {
+            self.handle.enqueue();
+        }
+    }
+
+    /// Asks for leave to pull the Read chunks of the Call `buf` into so many `pages`. Without it
+    /// the Call is held back, and comes out of the inbox again.
+    pub(super) fn admit_pull(
+        self: &Arc<Self>,
+        buf: CallBox,
+        pages: usize,
+    ) -> Option<(CallBox, Leave)> {
+        if self.handle.has_access() {
+            return Some((buf, Leave { share: None }));
+        }
+        let mut inbox = self.inbox.lock();
+        if inbox.gate == Gate::Pulling {
+            inbox.held.push(buf);
+            return None;
+        }
+        if let Some(share) = UNPROVEN.take_all(pages) {
+            inbox.gate = Gate::Pulling;
+            let share = Some(share);
+            return Some((buf, Leave { share }));
+        }
+        drop(inbox);
+        self.hold(buf);
+        None
+    }
+
+    /// Holds a Call back whose Read chunks cannot be pulled now. It is tried again when Read chunks
+    /// of another one have been pulled, or after a while.
+    pub(super) fn hold(self: &Arc<Self>, buf: CallBox) {
+        let mut inbox = self.inbox.lock();
+        inbox.held.push(buf);
+        inbox.gate = Gate::Short;
+        drop(inbox);
+        // If the timer runs already, that will do.
+        let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
+    }
+
+    /// A Call's Read chunks have been pulled, or are not pulled after all.
+    pub(super) fn pull_ended(&self, leave: Leave) {
+        let counted = leave.share.is_some();
+        drop(leave);
+        if counted {
+            self.open_gate(Gate::Pulling);
+        }
+    }
+
+    /// Opens the gate if it is closed in this way.
+    fn open_gate(&self, closed: Gate) {
+        let mut inbox = self.inbox.lock();
+        if inbox.gate != closed {
+            return;
+        }
+        inbox.gate = Gate::Open;
+        if !inbox.has_messages() {
+            return;
+        }
+        self.handle.set_data();
+        drop(inbox);
+        // As for `queue_pulled`.
+        smp_mb();
+        self.handle.enqueue();
+    }
+
+    /// Lets go of everything. For when no service thread looks into the inbox any more.
+    pub(super) fn clear_inbox(&self) {
+        loop {
+            let mut inbox = self.inbox.lock();
+            let message = inbox.held.pop().or_else(|| inbox.messages.pop());
+            let pulled = inbox.pulled.pop();
+            drop(inbox);
+            if message.is_none() && pulled.is_none() {
+                break;
+            }
+        }
+    }
+}
