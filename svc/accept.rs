@@ -27,7 +27,10 @@ use crate::{
     kapi::{
         ext::ratelimit::limited,
         rdma::{
-            client::RemovalGuard,
+            client::{
+                Removal,
+                RemovalGuard, //
+            },
             cm::{
                 ConnParam,
                 ConnectRequest,
@@ -66,7 +69,10 @@ use crate::{
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 /// Credits for callbacks: how many the server has under way at a time.
@@ -77,22 +83,37 @@ const RW_SGES: u32 = 30;
 /// As many as will do for long queues: more Work Requests are posted for a large payload then.
 const LEAST_RW_SGES: u32 = 5;
 
-/// A request that was adopted and waits for a service thread.
+/// A request that was adopted and waits for a service thread. Dropping it refuses the request.
 pub(super) struct Pending {
     id: Id<ConnEvents>,
     /// What the client said of itself.
     client: Private,
     /// RDMA Reads that the client answers at a time.
     read_depth: u32,
+    /// The device stays until the id is destroyed.
+    _removal: RemovalGuard,
 }
 
-/// Adopts a connection request, in the CM's callback.
+impl Pending {
+    /// What handles the id's events.
+    pub(super) fn events(&self) -> &Arc<ConnEvents> {
+        self.id.handler()
+    }
+}
+
+/// Adopts a connection request, in the CM's callback. What `removal` makes of the id's handler is
+/// told when the device is removed, and drops the result if that still waits.
 ///
 /// # Errors
 ///
-/// `ENOMEM`: the request is refused.
-pub(super) fn adopt(request: ConnectRequest<'_>) -> Result<Pending> {
+/// The request is refused: `ENOMEM`, or `ENODEV` if the device is being removed.
+pub(super) fn adopt<R: Removal>(
+    request: ConnectRequest<'_>,
+    removal: impl FnOnce(Arc<ConnEvents>) -> R,
+) -> Result<Pending> {
     let events = ConnEvents::new()?;
+    let removal = Arc::new(removal(events.clone()), GFP_KERNEL)?;
+    let _removal = RemovalGuard::new(request.device().ok_or(ENODEV)?, removal)?;
     let info = request.info();
     let client = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
     let read_depth = u32::from(info.initiator_depth);
@@ -100,6 +121,7 @@ pub(super) fn adopt(request: ConnectRequest<'_>) -> Result<Pending> {
         id: request.adopt(events)?,
         client,
         read_depth,
+        _removal,
     })
 }
 

@@ -4,30 +4,39 @@
 //!
 //! ```text
 //!   connection request   --(CM, adopts the new id)--> waiting --(service thread)--> accept
-//!   address, device gone --(CM, marks)--> stale    --(service thread)--> a new listening id
-//!                                           ^                                 |
-//!                                           +-------(timer)---- later <-------+ no such address
+//!                                                        \---(device removal)------> destroyed
+//!   address, device gone --(CM, work)--> id destroyed --(service thread)--> a new listening id
+//!                                             ^                                 |
+//!                                             +-------(timer)--- later <--------+ no such address
 //! ```
 //!
-//! What may sleep long, or destroys a connection id, is not done where the CM calls.
+//! The CM's callbacks neither sleep long nor destroy a connection id. What holds a device, a request
+//! that waits or a listening id, is destroyed without a service thread when the device is removed:
+//! all threads may be busy, and none of them may ever be free again.
 
 use super::{
     accept::{
         self,
         Pending, //
     },
-    conn::Conn, //
+    conn::{
+        Conn,
+        ConnEvents, //
+    }, //
 };
 use crate::kapi::{
     ext::work::{
         cancel_delayed_sync,
         xprtiod, //
     },
-    rdma::cm::{
-        ConnectRequest,
-        Event,
-        Handler,
-        Id, //
+    rdma::{
+        client::Removal,
+        cm::{
+            ConnectRequest,
+            Event,
+            Handler,
+            Id, //
+        }, //
     },
     sunrpc::{
         addr::SockAddr,
@@ -61,11 +70,11 @@ use kernel::{
 /// Length of the CM's own queue.
 const BACKLOG: i32 = 10;
 
-/// Requests that may wait for a service thread; more are refused and come again.
+/// Most requests that wait for a service thread. The CM refuses further ones; clients try again.
 const MAX_WAITING: usize = 256;
 
-/// After how many ms to try again to listen at an address that no device has. Each further pause
-/// is twice as long, but for the last, which is repeated.
+/// The first pause, in ms, before the next attempt to listen at an address that no device has. Each
+/// pause is twice as long as the one before; the last is repeated.
 const FIRST_PAUSE_MS: u32 = 10;
 const PAUSES: u32 = 8;
 
@@ -73,23 +82,28 @@ const PAUSES: u32 = 8;
 pub(super) struct Listen {
     events: Arc<ListenEvents>,
     addr: SockAddr,
-    /// The lock is held while ids are made and destroyed; the CM's callbacks do not take it.
-    current: Pin<KBox<Mutex<Current>>>,
 }
 
+/// The listening id. The lock is held while ids are made and destroyed; the CM's callbacks do not
+/// take it.
+#[derive(Default)]
 struct Current {
     /// `None` while no device has the address, and once detached.
-    id: Option<Id<ListenEvents>>,
-    /// How often the address was not to be had since there was an id.
+    id: Option<Id<ListenHandler>>,
+    /// Attempts that failed since there was an id.
     tries: u32,
 }
 
-/// What the CM calls, and the timer.
+/// What the CM, device removal and the timer call.
+///
+/// It refers to itself through the listening id, until [`Listener::detach`].
 #[pin_data]
 pub(super) struct ListenEvents {
     handle: Handle<Listen>,
     #[pin]
     state: Mutex<Waiting>,
+    #[pin]
+    current: Mutex<Current>,
     #[pin]
     later: DelayedWork<ListenEvents>,
 }
@@ -101,16 +115,34 @@ impl_has_delayed_work! {
 impl WorkItem for ListenEvents {
     type Pointer = Arc<Self>;
 
+    /// Destroys an id that hears of no requests any more, and has a service thread make a new one.
     fn run(this: Arc<Self>) {
-        this.mark_stale();
+        let mut current = this.current.lock();
+        drop(current.id.take());
+        drop(current);
+        this.state.lock().stale = true;
+        this.handle.set_conn();
+        this.handle.enqueue();
     }
 }
 
 #[derive(Default)]
 struct Waiting {
     requests: KVec<Pending>,
-    /// The id does not hear of requests any more.
+    /// A listening id has to be made.
     stale: bool,
+}
+
+/// A request that waits, as device removal knows it.
+struct Request {
+    listen: Arc<ListenEvents>,
+    events: Arc<ConnEvents>,
+}
+
+impl Removal for Request {
+    fn removed(&self) {
+        self.listen.refuse(&self.events);
+    }
 }
 
 /// Makes a listening endpoint at `addr`.
@@ -133,6 +165,7 @@ pub(super) fn create(
             pin_init!(ListenEvents {
                 handle: handle.clone(),
                 state <- new_mutex!(Waiting::default()),
+                current <- new_mutex!(Current::default()),
                 later <- new_delayed_work!("rpcrdma_rs: listen"),
             }),
             GFP_KERNEL,
@@ -140,15 +173,11 @@ pub(super) fn create(
         let id = listening_id(net, addr, &events)?;
         // The service may have asked for any port.
         bound = id.local_addr();
-        let current = Current {
-            id: Some(id),
-            tries: 0,
-        };
-        let current = KBox::pin_init(new_mutex!(current), GFP_KERNEL)?;
+        // Last: from here on only `detach` frees this.
+        events.current.lock().id = Some(id);
         Ok(Listen {
             events,
             addr: bound,
-            current,
         })
     })?;
     xprt.set_local_addr(&bound);
@@ -162,8 +191,9 @@ fn listening_id(
     net: &Net,
     addr: &SockAddr,
     events: &Arc<ListenEvents>,
-) -> Result<Id<ListenEvents>> {
-    let id = Id::create(net, events.clone())?;
+) -> Result<Id<ListenHandler>> {
+    let handler = Arc::new(ListenHandler(events.clone()), GFP_KERNEL)?;
+    let id = Id::create(net, handler)?;
     id.set_afonly(true)?;
     id.bind(addr)?;
     id.listen(BACKLOG)?;
@@ -171,49 +201,62 @@ fn listening_id(
 }
 
 impl ListenEvents {
-    /// Has a service thread make a new id.
-    fn mark_stale(&self) {
-        self.state.lock().stale = true;
-        self.handle.set_conn();
-        self.handle.enqueue();
+    /// Takes a request out of the line, whose device is removed. Sleeps.
+    fn refuse(&self, events: &Arc<ConnEvents>) {
+        let mut state = self.state.lock();
+        let is_it = |pending: &Pending| Arc::ptr_eq(pending.events(), events);
+        let place = state.requests.iter().position(is_it);
+        let pending = place.and_then(|place| state.requests.remove(place).ok());
+        drop(state);
+        // Waits for the id's handler, which may be in `connect_request` for the lock.
+        drop(pending);
     }
 }
 
-impl Handler for ListenEvents {
+/// What the CM calls for a listening id.
+struct ListenHandler(Arc<ListenEvents>);
+
+impl Handler for ListenHandler {
     fn event(&self, event: Event<'_>) {
         if let Event::AddrChange | Event::DeviceRemoval = event {
-            self.mark_stale();
+            // If it is queued already, that will do.
+            let _ = xprtiod().enqueue_delayed(self.0.clone(), 0);
         }
     }
 
     fn connect_request(&self, request: ConnectRequest<'_>) {
-        let mut state = self.state.lock();
-        if self.handle.is_closing() || state.requests.len() >= MAX_WAITING {
+        let listen = &self.0;
+        let mut state = listen.state.lock();
+        if listen.handle.is_closing() || state.requests.len() >= MAX_WAITING {
             return;
         }
         // Room first: what was adopted must not be dropped in here.
         if state.requests.reserve(1, GFP_KERNEL).is_err() {
             return;
         }
-        if let Ok(pending) = accept::adopt(request) {
+        let removal = |events| Request {
+            listen: listen.clone(),
+            events,
+        };
+        if let Ok(pending) = accept::adopt(request, removal) {
             if let Err(full) = state.requests.push_within_capacity(pending) {
                 // Not reached. To destroy the id in here would never end.
                 core::mem::forget(full);
             }
         }
         drop(state);
-        self.handle.set_conn();
-        self.handle.enqueue();
+        listen.handle.set_conn();
+        listen.handle.enqueue();
     }
 }
 
 impl Listen {
-    /// Replaces an id that does not hear of requests any more. The address may be gone for a moment,
-    /// its device having it only after the move was told, or until a device is there again: without
-    /// success this comes again later.
+    /// Makes a new id. The address may be gone for a moment, as the device has it only after the
+    /// CM told of the move, or until a device is there again: without success this is called again
+    /// after a pause.
     fn renew(&self, net: &Net) {
-        let mut current = self.current.lock();
-        // The address is free only when the old id is gone.
+        let mut current = self.events.current.lock();
+        // The address is free only when the old id is destroyed.
         drop(current.id.take());
         let error = match listening_id(net, &self.addr, &self.events) {
             Ok(new) => {
@@ -237,7 +280,7 @@ impl Listen {
             );
         }
         let pause = FIRST_PAUSE_MS << tries.min(PAUSES).saturating_sub(1);
-        // It cannot be queued already: it came to this, or the id had gone stale.
+        // It is not queued: it has run and called us, and there was no id to queue it since.
         let _ = xprtiod().enqueue_delayed(self.events.clone(), msecs_to_jiffies(pause));
     }
 }
@@ -262,9 +305,9 @@ impl Listener for Listen {
     }
 
     fn detach(this: &SvcXprt<Self>) {
+        // No callback runs once the id is destroyed, so nothing queues the work anew.
+        drop(this.events.current.lock().id.take());
         cancel_delayed_sync(&this.events);
-        // No callback runs once the id is gone.
-        drop(this.current.lock().id.take());
         let waiting = core::mem::take(&mut this.events.state.lock().requests);
         drop(waiting);
     }

@@ -380,6 +380,14 @@ impl<'a> ConnectRequest<'a> {
         self.info
     }
 
+    /// The device that it came by.
+    pub(crate) fn device(&self) -> Option<&Device> {
+        // SAFETY: The id is valid during the callback. The CM binds it before it calls.
+        let device = NonNull::new(unsafe { (*self.id.as_ptr()).device })?;
+        // SAFETY: An id that is bound to a device keeps it.
+        Some(unsafe { Device::from_raw(device.as_ptr()) })
+    }
+
     /// Takes the new id over: from now on its events go to `handler`, the first of them after
     /// the callback is over. May sleep.
     ///
