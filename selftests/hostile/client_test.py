@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import client_fuzz
-import client_more  # noqa: F401  (adds its cases to the table)
+import client_memory  # noqa: F401  (adds its cases to the table)
 import peer
 from client_cases import TABLE, Mount
 from fake import FakeServer, MountServer

@@ -10,15 +10,12 @@ import traceback
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "../guest"))
 
+from harness import Skip, shell  # noqa: E402, F401  (also for the cases)
 from kernel_log import log_faults  # noqa: E402
 
 
-class Failed(Exception):
+class Failed(AssertionError):
     """What was seen is not what has to be."""
-
-
-class Skip(Exception):
-    """The case cannot be run here; its text says why."""
 
 
 class KernelLog:

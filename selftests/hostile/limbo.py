@@ -10,7 +10,7 @@ import peer
 import wire
 from client import Server
 from server_cases import FILE_SIZE, null
-from server_more import large_read, large_write
+from server_connections import large_read, large_write
 
 
 def main(address, port):

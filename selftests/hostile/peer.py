@@ -162,9 +162,11 @@ class Events:
 class Endpoint:
     """A Queue Pair with Receives posted, and the connection it is on."""
 
-    def __init__(self, device, events, cmid, receives=64, size=4096, sends=64):
+    def __init__(self, device, events, cmid, receives=64, size=4096, sends=64, posted=None):
         self.device, self.events, self.cmid = device, events, cmid
         self.receives, self.size, self.sends = receives, size, sends
+        # With `posted`, only so many Receives are posted at first, and none by itself later.
+        self.posted, self.refill = receives if posted is None else posted, posted is None
         self.closed = None
         self.private = b""
         self.cq = CQ(device.context, receives + 2 * sends + 16)
@@ -191,8 +193,8 @@ class Endpoint:
         attr, mask = self.cmid.init_qp_attr(IBV_QPS_INIT)
         attr.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
         self.qp.modify(attr, mask)
-        for slot in range(self.receives):
-            self._post_receive(slot)
+        for slot in range(self.posted):
+            self.post_receive(slot)
 
     def run(self):
         """To Ready to Send; the iWARP connection manager does it by itself."""
@@ -204,7 +206,8 @@ class Endpoint:
         """To ERROR, without a word to the other end."""
         self.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
 
-    def _post_receive(self, slot):
+    def post_receive(self, slot):
+        """Post the Receive number `slot`."""
         sge = SGE(self.inbox.buf + slot * self.size, self.size, self.inbox.lkey)
         self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
 
@@ -352,8 +355,8 @@ class Endpoint:
                     if done.byte_len else b""
                 inv = done.imm_data if done.wc_flags & WITH_INV else None
                 self.messages.append((data, inv))
-                if not self.closed:
-                    self._post_receive(done.wr_id)
+                if self.refill and not self.closed:
+                    self.post_receive(done.wr_id)
         return count > 0
 
     def poll(self):
@@ -406,16 +409,16 @@ class Endpoint:
         self.close()
 
 
-def _param(endpoint, private, resources, depth, rnr_retry):
-    param = ConnParam(resources=resources, depth=depth, retry=6, rnr_retry=rnr_retry,
+def _param(endpoint, private, resources, depth, rnr_retry, retry=6):
+    param = ConnParam(resources=resources, depth=depth, retry=retry, rnr_retry=rnr_retry,
                       qp_num=endpoint.qp.qp_num, data_len=len(private))
     if private:
         param.set_private_data(private)
     return param
 
 
-def connect(device, address, port, private=b"", receives=64, size=4096, sends=64,
-            resources=16, depth=16, rnr_retry=7, timeout=TIMEOUT, establish=True):
+def connect(device, address, port, private=b"", receives=64, size=4096, sends=64, posted=None,
+            resources=16, depth=16, rnr_retry=7, retry=6, timeout=TIMEOUT, establish=True):
     """Connect; `resources` and `depth` are RDMA Reads in flight from and to there.
 
     Without `establish`, the other end is not told that its acceptance has come."""
@@ -428,9 +431,9 @@ def connect(device, address, port, private=b"", receives=64, size=4096, sends=64
         events.expect(RDMA_CM_EVENT_ADDR_RESOLVED)
         cmid.resolve_route(5000)
         events.expect(RDMA_CM_EVENT_ROUTE_RESOLVED)
-        endpoint = Endpoint(device, events, cmid, receives, size, sends)
+        endpoint = Endpoint(device, events, cmid, receives, size, sends, posted)
         endpoint.prepare()
-        cmid.connect(_param(endpoint, private, resources, depth, rnr_retry))
+        cmid.connect(_param(endpoint, private, resources, depth, rnr_retry, retry))
         endpoint.private = events.expect(
             RDMA_CM_EVENT_ESTABLISHED if IWARP else RDMA_CM_EVENT_CONNECT_RESPONSE, timeout)
         endpoint.run()

@@ -6,7 +6,8 @@ import sys
 import peer
 import server_fuzz
 import server_malformed  # noqa: F401  (adds its cases to the table)
-import server_more  # noqa: F401  (likewise)
+import server_connections  # noqa: F401  (likewise)
+import server_stalls  # noqa: F401  (likewise)
 from client import Server
 from server_cases import TABLE
 

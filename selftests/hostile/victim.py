@@ -8,7 +8,7 @@ import sys
 import peer
 from client import Server
 from server_cases import FILE_SIZE, null
-from server_more import large_read, large_write
+from server_connections import large_read, large_write
 
 
 def main(address, port):

@@ -3,23 +3,16 @@
 
 import os
 import signal
-import subprocess
 import time
 
 import peer
 import wire
 from client import XIDS, check_null
-from ktap import Failed, Skip
-from server_cases import FILE, FILE_SIZE, PAGE, TABLE, null
+from ktap import Failed
+from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern
 from wire import Segment
 
 case = TABLE.case
-THREADS = "/proc/fs/nfsd/threads"
-
-
-def set_threads(count):
-    """How many threads nfsd has."""
-    subprocess.run(["bash", "-c", f". /t/guest/lib.sh && nfsd_start {count}"], check=True)
 
 
 # --- CM private data ----------------------------------------------------------
@@ -139,6 +132,23 @@ def flood(server):
         server.notes.append(f"{answered} of {count} answered")
 
 
+@case("eight Calls with one XID under way at a time: each has its own chunk")
+def one_xid(server):
+    xid = next(XIDS)
+    regions = [server.device.region(PAGE) for _ in range(8)]
+    with server.connect() as client:
+        client.null()
+        handle = server.handle(FILE)
+        for number, region in enumerate(regions):
+            client.send(wire.header(xid, writes=[[Segment(region.rkey, PAGE, region.address)]])
+                        + wire.v3_read(xid, handle, number * PAGE, PAGE))
+        returned = [client.message()[0].writes[0][0].handle for _ in regions]
+        equal(sorted(returned), sorted(region.rkey for region in regions), "handles returned")
+    for number, region in enumerate(regions):
+        equal(region.read(PAGE), pattern(number * PAGE, PAGE), f"READ number {number}")
+        region.close()
+
+
 @case("many more RDMA Reads and Writes than the server's queue holds")
 def chunk_flood(server):
     count = 200
@@ -178,34 +188,6 @@ def no_receives(server, rnr_retry):
             if rnr_retry == 0:
                 raise
         server.check_alive()
-
-
-@case("more clients than nfsd has threads take nothing of what they are sent")
-def take_nothing(server):
-    if server.kind == "c":
-        raise Skip("the C module's threads wait for as long as the clients like")
-    with open(THREADS, encoding="ascii") as file:
-        threads = file.read().strip()
-    set_threads("2")
-    clients = [server.connect(receives=0, sends=64, rnr_retry=7) for _ in range(4)]
-    try:
-        for client in clients:
-            try:
-                # More than its Send Queue has room for, and not more than it then takes in.
-                for _ in range(1440):
-                    client.send(null())
-            except peer.Closed as reason:
-                # No thread is left to take this one's in.
-                server.notes.append(f"closed: {reason}")
-        begun = time.monotonic()
-        server.check_alive()
-        waited = time.monotonic() - begun
-        if waited > 2:
-            raise Failed(f"an honest client waited {waited:.1f} s")
-    finally:
-        for client in clients:
-            client.end.close()
-        set_threads(threads)
 
 
 # --- hang-ups -------------------------------------------------------------------

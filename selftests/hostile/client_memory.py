@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""The client's memory, once a call is over, and its connections."""
+"""The client's memory once a Call has ended, and its connections."""
 
 import ctypes
 import errno
@@ -218,7 +218,7 @@ def _write_beyond(call):
 
 
 @spoiled("RDMA Read of a Write chunk", READ, "again", RETRIED,
-         skip=peer.IWARP and "siw lets all registered memory be read")
+         skip=peer.IWARP and "siw does not check this")
 def _read_write_chunk(call):
     segment = call.head.writes[0][0]
     if call.end.remote_read(segment.handle, segment.offset, call.arena, 4):
@@ -280,7 +280,7 @@ def _refused(mount):
     raise Failed("the client does not come back")
 
 
-@TABLE.case("a server that says nothing of use before it hangs up has pauses between connections")
+@TABLE.case("a server that hangs up before it answers has pauses between connections")
 def _no_use(mount):
     """The first connection after one that was of use is made at once, the next 5 s later."""
     before = mount.fake.connections

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Clients that stall what a server has posted for them, and what that costs others.
+
+How a stall is made to last: the client connects with an RNR retry count of 7, which the server's
+queue pair takes over and which means for ever, and posts no Receives. The server's first Send
+finds no Receive, rxe gets an RNR NAK and repeats the Send without end, and what is posted behind
+it, RDMA Reads included, never runs. rxe's timer for acknowledgements runs meanwhile and counts
+down the other retry count, so that with 6 the connection ends by itself after some 4 s; rxe takes
+a count of 7 for infinite. siw knows no RNR, and ends the connection: no case runs there.
+"""
+
+import contextlib
+import subprocess
+import time
+
+import peer
+import wire
+from client import XIDS
+from ktap import Failed, Skip, shell
+from server_cases import FILE, TABLE, null
+from wire import Segment
+
+case = TABLE.case
+THREADS = "/proc/fs/nfsd/threads"
+MOUNT = "/mnt/honest"
+NO_RNR = peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection"
+PAYLOAD = 1 << 20
+
+# Documentation/security.rst: what one connection costs, whatever its client does, and what all
+# clients without access together can have pulled.
+CONNECTION = 4 << 20
+UNPROVEN = 32 << 20
+# Seconds after which a connection without progress ends, see svc/sq.rs: looks every 5 s.
+UNPROVEN_ENDS = (9, 17)
+PROVEN_ENDS = (29, 42)
+
+
+def only_ours(server):
+    """Skip with the C module."""
+    if server.kind == "c":
+        raise Skip("the C module has other bounds")
+
+
+@contextlib.contextmanager
+def few_threads(count=2):
+    """nfsd has so few threads for a while."""
+    with open(THREADS, encoding="ascii") as file:
+        before = file.read().strip()
+    shell(f"nfsd_start {count}")
+    try:
+        yield
+    finally:
+        shell(f"nfsd_start {before}")
+
+
+class Honest:
+    """A mount of the kernel's client, which has access."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __enter__(self):
+        shell(f"client_mount 3 {self.server.address} {MOUNT} nolock,noac")
+        return self
+
+    def __exit__(self, *_):
+        shell(f"umount {MOUNT}")
+
+    def stat(self):
+        """Fail unless a file's attributes come within 2 s."""
+        begun = time.monotonic()
+        subprocess.run(["timeout", "-s", "KILL", "40", "stat", "-t", f"{MOUNT}/{FILE}"],
+                       check=True, stdout=subprocess.DEVNULL)
+        if (waited := time.monotonic() - begun) > 2:
+            raise Failed(f"an honest client waited {waited:.1f} s")
+
+
+class Stalled:
+    """Clients that take nothing of what they are sent."""
+
+    def __init__(self, server, count, **options):
+        self.clients = []
+        options = {"receives": 64, "posted": 0, "sends": 64, "rnr_retry": 7, "retry": 7} | options
+        try:
+            for _ in range(count):
+                self.clients.append(server.connect(**options))
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, count, build):
+        """Each sends `count` messages, unless its connection ends."""
+        for client in self.clients:
+            with contextlib.suppress(peer.Closed, peer.Timeout):
+                for _ in range(count):
+                    client.send(build())
+
+    def close(self):
+        """Forget them."""
+        for client in self.clients:
+            client.end.close()
+        self.clients = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def access(server):
+    """A Call that shows that its client has access."""
+    xid = next(XIDS)
+    return wire.header(xid) + wire.v3_read(xid, server.handle(FILE), 0, 4)
+
+
+def write_call(server, region):
+    """A WRITE of the largest payload, which is pulled."""
+    xid = next(XIDS)
+    body = wire.v3_write_head(xid, server.handle("sink"), 0, PAYLOAD)
+    return wire.header(xid, reads=[Segment(region.rkey, PAYLOAD, region.address, len(body))]) + body
+
+
+def pzrc_call(region):
+    """A NULL Call in a Position Zero Read chunk of many segments."""
+    xid = next(XIDS)
+    reads = [Segment(region.rkey, 4, region.address + 4 * i) for i in range(160)]
+    return wire.header(xid, wire.NOMSG, reads=reads)
+
+
+ATTACKS = {
+    "more replies than the Send Queue has room for": lambda server, region: (1440, null),
+    "Position Zero Read chunks of many segments":
+        lambda server, region: (40, lambda: pzrc_call(region)),
+    "large Read chunks": lambda server, region: (120, lambda: write_call(server, region)),
+}
+
+
+@case("twice as many stalled clients as threads: others are served, and nfsd stops", skip=NO_RNR)
+def hold_threads(server):
+    only_ours(server)
+    region = server.device.region(PAYLOAD)
+    server.handle("sink"), server.handle(FILE)
+    for proven in (False, True):
+        for name, attack in ATTACKS.items():
+            with few_threads(), Honest(server) as honest, Stalled(server, 4) as stalled:
+                if proven:
+                    stalled.send(1, lambda: access(server))
+                stalled.send(1, null)
+                stalled.send(*attack(server, region))
+                for _ in range(4):
+                    honest.stat()
+                    time.sleep(0.3)
+                begun = time.monotonic()
+                shell("server_stop")
+                if (seconds := time.monotonic() - begun) > 5:
+                    raise Failed(f"{name}: nfsd stopped after {seconds:.1f} s")
+                shell("nfsd_start 2")
+    region.close()
+
+
+@case("a client that posts a Receive every second holds no thread", skip=NO_RNR)
+def drip(server):
+    only_ours(server)
+    with few_threads(), Honest(server) as honest, Stalled(server, 4) as stalled:
+        stalled.send(1440, null)
+        for slot in range(5):
+            for client in stalled.clients:
+                with contextlib.suppress(peer.PyverbsRDMAError):
+                    client.end.post_receive(slot)
+            honest.stat()
+            time.sleep(1)
+
+
+def ended(client, begun, bounds, what):
+    """Fail unless the server ends the connection within these bounds from `begun` on."""
+    try:
+        client.end.wait_closed(bounds[1] - (time.monotonic() - begun))
+    except peer.Timeout:
+        raise Failed(f"{what}: the connection is there after {bounds[1]} s") from None
+    if (seconds := time.monotonic() - begun) < bounds[0]:
+        raise Failed(f"{what}: the connection ended after {seconds:.1f} s: {client.end.closed}")
+
+
+@case("chains that make no progress end their connections, though nobody waits", skip=NO_RNR)
+def no_progress(server):
+    only_ours(server)
+    with Stalled(server, 3) as stalled:
+        unproven, dripping, proven = stalled.clients
+        proven.send(access(server))
+        for client in stalled.clients:
+            for _ in range(20):
+                client.send(null())
+        begun = time.monotonic()
+        for slot in range(4):
+            dripping.end.post_receive(slot)
+            time.sleep(1)
+        ended(unproven, begun, UNPROVEN_ENDS, "nothing is taken, access not shown")
+        ended(dripping, begun, UNPROVEN_ENDS, "some is taken, access not shown")
+        ended(proven, begun, PROVEN_ENDS, "nothing is taken")
+
+
+def available():
+    """What the guest's kernel can give out, in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise Failed("no MemAvailable in /proc/meminfo")
+
+
+@case("stalled clients without access hold little memory", skip=NO_RNR)
+def hold_memory(server):
+    only_ours(server)
+    count, calls = 40, 60
+    region = server.device.region(PAYLOAD)
+    server.handle("sink")
+    before = available()
+    with Stalled(server, count) as stalled:
+        connected = available()
+        stalled.send(1, null)
+        stalled.send(calls, lambda: write_call(server, region))
+        time.sleep(1)
+        held = connected - available()
+    server.notes.append(f"{count} connections: {(before - connected) >> 20} MiB with the clients' "
+                        f"own; {count * calls} Calls of 1 MiB: {held >> 20} MiB")
+    # Of the clients' own there is some 1 MiB each. The guest does other things meanwhile.
+    if before - connected > count * (CONNECTION + (1 << 20)):
+        raise Failed(f"{count} connections cost {(before - connected) >> 20} MiB")
+    if held > UNPROVEN + (32 << 20):
+        raise Failed(f"{held >> 20} MiB are held")
+    region.close()
