@@ -24,7 +24,13 @@ use kernel::{
 
 use crate::{
     kapi::{
-        ext::completion::Done,
+        ext::{
+            completion::Done,
+            memory::{
+                MemSeg,
+                MemSegs, //
+            }, //
+        },
         rdma::{
             mr::{
                 Mr,
@@ -33,8 +39,7 @@ use crate::{
             pd::Pd,
             qp::Unposted,
             recv::Invalidated,
-            Access,
-            MemSeg, //
+            Access, //
         },
         trace::{
             trace_xprtrdma_frwr_alloc,
@@ -201,8 +206,8 @@ impl MrPool {
         tag: u32,
         chunk: &mut MrList,
     ) -> Result {
-        let mut segs = segs.peekable();
-        while segs.peek().is_some() {
+        let mut segs = MemSegs::new(segs);
+        while segs.front().is_some() {
             if chunk.len() >= self.segments {
                 return Err(EMSGSIZE);
             }

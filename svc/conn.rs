@@ -50,7 +50,6 @@ use crate::{
     kapi::{
         compat::smp_mb,
         ext::{
-            pages::PageVec,
             patience::{
                 patiently,
                 Patience, //
@@ -268,26 +267,24 @@ impl Chan {
         patiently(|| self.is_closing(), f)
     }
 
-    /// Gives `transfer` its pages and has `map` map them, again as long as something for that is
-    /// short, as above. Sleeps.
+    /// Has `map` map the pages of `transfer`, again as long as something for that is short, as
+    /// above. Sleeps.
     ///
     /// # Errors
     ///
-    /// What `map` says otherwise; nothing is mapped then. `EINVAL` if there are pages already.
+    /// What `map` says otherwise; nothing is mapped then.
     pub(super) fn map_patiently(
         &self,
         transfer: &mut Transfer,
-        mut pages: PageVec,
         mut map: impl FnMut(&mut Transfer) -> Result,
     ) -> Result {
         let mut patience = Patience::new();
         loop {
-            transfer.set_pages(pages).map_err(|_| EINVAL)?;
             let Err(error) = map(transfer) else {
                 return Ok(());
             };
             // Others may wait for what is mapped already.
-            pages = transfer.finish().unwrap_or_default();
+            transfer.unmap();
             let _crowded = self.handle.crowd();
             if !patience.pause(error, || self.is_closing()) {
                 return Err(error);

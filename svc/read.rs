@@ -41,10 +41,7 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::pages::{
-            PageVec,
-            Piece, //
-        },
+        ext::pages::PageVec,
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -55,6 +52,7 @@ use crate::{
             },
             qp::Qp,
             rw::{
+                Remote,
                 Transfer,
                 TransferDir, //
             }, //
@@ -228,7 +226,8 @@ impl Layout {
     /// How many memory regions that takes with a device that reads through those.
     fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
         self.segments(lists).fold(0, |sum, (_, octets, _)| {
-            let pages = u32::try_from(page_pieces(octets).count()).unwrap_or(u32::MAX);
+            let pages = octets.end.div_ceil(PAGE_SIZE) - octets.start / PAGE_SIZE;
+            let pages = u32::try_from(pages).unwrap_or(u32::MAX);
             sum.saturating_add(qp.port().rw_mr_factor(pages))
         })
     }
@@ -247,10 +246,12 @@ impl Layout {
             transfer.add(
                 qp,
                 TransferDir::Read,
-                page_pieces(octets),
-                segment.length,
-                segment.offset.0,
-                segment.handle.0,
+                core::iter::once(octets),
+                Remote {
+                    addr: segment.offset.0,
+                    length: segment.length,
+                    handle: segment.handle.0,
+                },
             )?;
             STAT_READ.inc();
         }
@@ -264,7 +265,7 @@ impl Layout {
         match self.chunks.call_chunk() {
             Some(_) if self.paged_len() < words.len() => false,
             Some(_) => {
-                pages.copy_out(0, 0, &mut words).is_ok()
+                pages.copy_out(0, &mut words).is_ok()
                     && message::payload_direction(xid, &words) == Some(Direction::Call)
             }
             None => true,
@@ -278,42 +279,17 @@ impl Layout {
                 pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_none() => {
                     let start = host_len(offset);
                     let end = start + host_len(length);
-                    copy_in(pages, at, inline.get(start..end).ok_or(EINVAL)?)?;
+                    pages.copy_in(at, inline.get(start..end).ok_or(EINVAL)?)?;
                 }
                 pcl::Piece::Pad(length) => {
                     let zeroes = [0; 4];
-                    copy_in(pages, at, zeroes.get(..host_len(length)).ok_or(EINVAL)?)?;
+                    pages.copy_in(at, zeroes.get(..host_len(length)).ok_or(EINVAL)?)?;
                 }
                 _ => {}
             }
         }
         Ok(())
     }
-}
-
-/// The pieces of an array of pages that hold the octets `range`.
-fn page_pieces(range: Range<usize>) -> impl Iterator<Item = Piece> {
-    let mut at = range.start;
-    core::iter::from_fn(move || {
-        let offset = at % PAGE_SIZE;
-        let piece = Piece {
-            index: at / PAGE_SIZE,
-            offset,
-            len: (range.end - at).min(PAGE_SIZE - offset),
-        };
-        at += piece.len;
-        (piece.len != 0).then_some(piece)
-    })
-}
-
-fn copy_in(pages: &mut PageVec, at: usize, src: &[u8]) -> Result {
-    let mut rest = src;
-    for piece in page_pieces(at..at + src.len()) {
-        let (now, later) = rest.split_at_checked(piece.len).ok_or(EINVAL)?;
-        pages.copy_in(piece.index, piece.offset, now)?;
-        rest = later;
-    }
-    Ok(())
 }
 
 impl Completion for ReadCtx {
@@ -378,13 +354,11 @@ impl Chan {
         }
     }
 
-    /// Keeps a context, and `pages` as spare ones, for the next Call.
-    fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>, mut pages: PageVec) {
-        self.pages.lock().put(&mut pages);
+    /// Keeps a context, and its pages as spare ones, for the next Call.
+    fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
+        let pages = ctx.as_mut().project().transfer.unmap();
+        self.pages.lock().put(pages);
         pages.truncate(0);
-        if ctx.as_mut().project().transfer.set_pages(pages).is_err() {
-            return;
-        }
         let full = self.reads.lock().push_within_capacity(ctx);
         drop(full);
     }
@@ -453,13 +427,13 @@ impl Conn {
         }
         let mut ctx = chan.patiently(|| chan.read_ctx())?;
         let transfer = ctx.as_mut().project().transfer;
-        let mut pages = transfer.finish().unwrap_or_default();
+        let pages = transfer.unmap();
         let count = layout.page_count();
         chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
         self.trim_later();
-        chan.pages.lock().fill(&mut pages, count)?;
-        receiver.take_pages(&mut pages, count)?;
-        chan.map_patiently(transfer, pages, |transfer| {
+        chan.pages.lock().fill(pages, count)?;
+        receiver.take_pages(pages, count)?;
+        chan.map_patiently(transfer, |transfer| {
             // The memory regions are the client's to give back: no thread waits for them.
             layout
                 .map(self.qp(), &lists, transfer, buf.cid())
@@ -480,15 +454,15 @@ impl Conn {
     ) -> Option<Delivered<'a>> {
         let fields = ctx.as_mut().project();
         let job = fields.job.take();
-        let mut pages = fields.transfer.finish().unwrap_or_default();
+        let pages = fields.transfer.unmap();
         let delivered = match job {
             Some(job) => {
                 trace_svcrdma_read_finished(job.buf.cid());
-                self.assemble(receiver, job, &mut pages)
+                self.assemble(receiver, job, pages)
             }
             None => None,
         };
-        self.chan().keep_read_ctx(ctx, pages);
+        self.chan().keep_read_ctx(ctx);
         delivered
     }
 

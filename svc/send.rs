@@ -42,6 +42,7 @@ use crate::{
             },
             qp::Qp,
             rw::{
+                Remote,
                 Transfer,
                 TransferDir, //
             },
@@ -201,15 +202,12 @@ impl Chan {
     /// back.
     pub(super) fn keep_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
         let fields = ctx.as_mut().project();
-        let mut pages = fields.transfer.finish().unwrap_or_default();
+        let pages = fields.transfer.unmap();
         if core::mem::take(fields.own_pages) {
-            self.pages.lock().put(&mut pages);
+            self.pages.lock().put(pages);
         }
         pages.truncate(0);
-        // The array itself is kept.
-        let kept = fields.transfer.set_pages(pages);
         drop(fields.reservation.take());
-        drop(kept);
         let full = self.sends.lock().push_within_capacity(ctx);
         drop(full);
     }
@@ -304,10 +302,12 @@ fn write(
         transfer.add(
             qp,
             TransferDir::Write,
-            map.pieces(at..end),
-            segment.length,
-            segment.offset.0,
-            segment.handle.0,
+            map.octets(at..end),
+            Remote {
+                addr: segment.offset.0,
+                length: segment.length,
+                handle: segment.handle.0,
+            },
         )?;
         STAT_WRITE.inc();
         at = end;
@@ -415,13 +415,13 @@ impl Conn {
         let fields = ctx.project();
         *fields.reply_chunk = reply_chunk.is_some();
         let transfer = fields.transfer;
-        let mut pages = transfer.finish().unwrap_or_default();
+        let pages = transfer.unmap();
         let taken = self
             .chan()
-            .patiently(|| reply.take_pages(&mut pages, out.placed(reply_chunk.is_some())))?;
+            .patiently(|| reply.take_pages(pages, out.placed(reply_chunk.is_some())))?;
         *fields.own_pages = taken.own;
         self.chan().pages.lock().lend(|spare| reply.refill(spare));
-        self.chan().map_patiently(transfer, pages, |transfer| {
+        self.chan().map_patiently(transfer, |transfer| {
             out.map(self.qp(), transfer, &taken.map, reply_chunk)
         })?;
         // More RDMA Writes than the Send Queue has entries.

@@ -46,6 +46,11 @@ unsigned long rpcrdma_shim_page_to_pfn(const struct page *page)
 	return page_to_pfn(page);
 }
 
+void rpcrdma_shim_flush_dcache_page(struct page *page)
+{
+	flush_dcache_page(page);
+}
+
 u64 rpcrdma_shim_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,
 				   enum dma_data_direction dir)
 {

@@ -7,6 +7,7 @@
 #ifndef _RPCRDMA_RS_SHIMS_H
 #define _RPCRDMA_RS_SHIMS_H
 
+#include <linux/cacheflush.h>
 #include <linux/completion.h>
 #include <linux/dma-direction.h>
 #include <linux/mm.h>
@@ -31,6 +32,7 @@ bool rpcrdma_shim_sendpage_ok(struct page *page);
 void rpcrdma_shim_get_page(struct page *page);
 void rpcrdma_shim_put_page(struct page *page);
 unsigned long rpcrdma_shim_page_to_pfn(const struct page *page);
+void rpcrdma_shim_flush_dcache_page(struct page *page);
 
 /* rdma/ib_verbs.h */
 u64 rpcrdma_shim_ib_dma_map_single(struct ib_device *dev, void *addr, size_t size,

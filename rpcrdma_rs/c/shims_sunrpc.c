@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #include "shims_sunrpc.h"
 
-void rpcrdma_shim_memcpy_from_page(void *to, struct page *page, size_t offset, size_t len)
-{
-	memcpy_from_page(to, page, offset, len);
-}
-
-void rpcrdma_shim_memcpy_to_page(struct page *page, size_t offset, const void *from, size_t len)
-{
-	memcpy_to_page(page, offset, from, len);
-}
-
 void rpcrdma_shim_release_pages(struct page **pages, int nr)
 {
 	release_pages(pages, nr);

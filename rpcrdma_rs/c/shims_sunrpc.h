@@ -5,7 +5,6 @@
 #ifndef _RPCRDMA_RS_SHIMS_SUNRPC_H
 #define _RPCRDMA_RS_SHIMS_SUNRPC_H
 
-#include <linux/highmem.h>
 #include <linux/in.h>
 #include <linux/mm.h>
 #include <linux/gfp.h>
@@ -20,9 +19,7 @@
 /* linux/gfp.h */
 struct page *rpcrdma_shim_alloc_page_nowait(void);
 
-/* linux/highmem.h, linux/mm.h */
-void rpcrdma_shim_memcpy_from_page(void *to, struct page *page, size_t offset, size_t len);
-void rpcrdma_shim_memcpy_to_page(struct page *page, size_t offset, const void *from, size_t len);
+/* linux/mm.h */
 void rpcrdma_shim_release_pages(struct page **pages, int nr);
 
 /* linux/in.h */

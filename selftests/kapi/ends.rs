@@ -215,10 +215,8 @@ impl Message {
         )
     }
 
-    pub(super) fn finish(self: Pin<&mut Self>) -> Result<PageVec> {
-        // SAFETY: The field is not pinned structurally.
-        let transfer = unsafe { &mut self.get_unchecked_mut().transfer };
-        transfer.finish().ok_or(EIO)
+    pub(super) fn pages(self: Pin<&mut Self>) -> &mut PageVec {
+        self.project().transfer.unmap()
     }
 }
 

@@ -29,10 +29,7 @@ use super::{
     bindings,
     ext::{
         completion::Done,
-        pages::{
-            PageVec,
-            Piece, //
-        }, //
+        pages::PageVec, //
     },
     rdma::{
         cm::{
@@ -40,8 +37,7 @@ use super::{
             Handler,
             Id, //
         },
-        pd::Pd,
-        MemSeg, //
+        pd::Pd, //
     },
     sunrpc::{
         addr::SockAddr,
@@ -80,7 +76,7 @@ pub(crate) fn pages(len: usize, seed: usize) -> Result<PageVec> {
         for i in 0..PAGE_SIZE {
             bytes.push(pattern(index * PAGE_SIZE + i, seed), GFP_KERNEL)?;
         }
-        pages.copy_in(index, 0, &bytes)?;
+        pages.copy_in(index * PAGE_SIZE, &bytes)?;
     }
     Ok(pages)
 }
@@ -178,18 +174,4 @@ pub(crate) fn contend(count: usize, f: impl Fn(usize) + Send + Sync + 'static) -
     }
     shared.done.wait();
     Ok(())
-}
-
-/// Whole pages as runs.
-pub(crate) fn segs(pages: &PageVec) -> impl Iterator<Item = MemSeg<'_>> {
-    (0..pages.len()).filter_map(|index| {
-        let whole = Piece {
-            index,
-            offset: 0,
-            len: PAGE_SIZE,
-        };
-        let page = pages.piece_page(whole)?;
-        // SAFETY: The page is the array's, which is borrowed.
-        unsafe { MemSeg::from_page(page, 0, PAGE_SIZE) }
-    })
 }

@@ -7,6 +7,11 @@
 
 mod ends;
 
+use core::{
+    iter::once,
+    ops::Range, //
+};
+
 use kernel::{
     ffi::c_int,
     page::PAGE_SIZE,
@@ -28,9 +33,9 @@ use super::{
     bindings,
     ext::{
         completion::Done,
-        pages::{
-            PageVec,
-            Piece, //
+        memory::{
+            MemSeg,
+            MemSegs, //
         }, //
     },
     fixture::{
@@ -48,11 +53,11 @@ use super::{
             RecvList, //
         },
         rw::{
+            Remote,
             Transfer,
             TransferDir, //
         },
-        Access,
-        MemSeg, //
+        Access, //
     },
     sunrpc::errno::enotconn, //
 };
@@ -82,42 +87,19 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
     })
 }
 
-/// Copies the bytes of `piece` and returns how many these are.
-fn copy_out(pages: &PageVec, piece: Piece, to: &mut [u8]) -> Result<usize> {
-    let page = pages.piece_page(piece).ok_or(EINVAL)?;
-    let to = to.get_mut(..piece.len).ok_or(EINVAL)?;
-    // SAFETY: The page is ours, the bytes are inside it, and there is room for them.
-    unsafe {
-        bindings::rpcrdma_shim_memcpy_from_page(
-            to.as_mut_ptr().cast(),
-            page.as_ptr(),
-            piece.offset,
-            piece.len,
-        )
-    };
-    Ok(piece.len)
-}
-
-/// The bytes `from..to` of an array of pages.
-fn pieces(from: usize, to: usize) -> impl Iterator<Item = Piece> {
-    (from / PAGE_SIZE..to.div_ceil(PAGE_SIZE)).filter_map(move |index| {
-        let start = from.max(index * PAGE_SIZE);
-        let end = to.min((index + 1) * PAGE_SIZE);
-        (start < end).then(|| Piece {
-            index,
-            offset: start % PAGE_SIZE,
-            len: end - start,
-        })
+/// The bytes `range` of a region, as its peer names them.
+fn remote(mr: &Mr, range: Range<usize>) -> Result<Remote> {
+    Ok(Remote {
+        addr: mr.offset() + range.start as u64,
+        length: u32::try_from(range.len())?,
+        handle: mr.handle(),
     })
 }
 
 /// A transfer from or to new pages of `len` bytes, filled with the pattern of `seed`.
 fn with_pages(len: usize, seed: usize) -> Result<Transfer> {
     let mut transfer = Transfer::new();
-    check(
-        transfer.set_pages(pages(len, seed)?).is_ok(),
-        "pages are taken",
-    )?;
+    *transfer.unmap() = pages(len, seed)?;
     Ok(transfer)
 }
 
@@ -131,10 +113,8 @@ fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
             transfer.add(
                 &server.qp,
                 TransferDir::Write,
-                pieces(from, to),
-                u32::try_from(to - from)?,
-                mr.offset() + from as u64,
-                mr.handle(),
+                once(from..to),
+                remote(mr, from..to)?,
             )?;
         }
     }
@@ -144,7 +124,7 @@ fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
 /// The server writes `mr` and invalidates it with its message; the bytes must be there.
 fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
     let len = memory.len();
-    let taken = mr.map(&mut runs(memory).peekable(), Access::RemoteWrite, 0x8166)?;
+    let taken = mr.map(&mut MemSegs::new(runs(memory)), Access::RemoteWrite, 0x8166)?;
     check(
         taken == len && mr.length() as usize == len,
         "one registration for all",
@@ -197,7 +177,7 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
 /// The server reads `mr`; the client invalidates it. The bytes must have arrived.
 fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
     let (len, before) = (memory.len(), mr.handle());
-    mr.map(&mut runs(memory).peekable(), Access::RemoteRead, 1)?;
+    mr.map(&mut MemSegs::new(runs(memory)), Access::RemoteRead, 1)?;
     check(mr.handle() != before, "a handle is not used twice")?;
     client.send(b"read", Some(mr))?;
     server.expect(b"read")?;
@@ -207,10 +187,8 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     transfer.add(
         &server.qp,
         TransferDir::Read,
-        pieces(0, len),
-        u32::try_from(len)?,
-        mr.offset(),
-        mr.handle(),
+        once(0..len),
+        remote(mr, 0..len)?,
     )?;
     let message = Message::new(&server.pd, b"-", transfer)?;
     posted(
@@ -220,18 +198,10 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     )?;
     let (mut message, result) = server.end.completion()?;
     check(result.is_ok(), "the Read succeeds")?;
-    let pages = message.as_mut().finish()?;
-    let mut bytes = KVec::from_elem(0, PAGE_SIZE, GFP_KERNEL)?;
-    let mut at = 0;
-    for piece in pieces(0, len) {
-        let n = copy_out(&pages, piece, &mut bytes)?;
-        let same = |(i, byte): (usize, &u8)| *byte == pattern(at + i, len);
-        check(
-            bytes[..n].iter().enumerate().all(same),
-            "what was read is there",
-        )?;
-        at += n;
-    }
+    let mut bytes = KVec::from_elem(0, len, GFP_KERNEL)?;
+    message.as_mut().pages().copy_out(0, &mut bytes)?;
+    let same = |(i, byte): (usize, &u8)| *byte == pattern(i, len);
+    check(bytes.iter().enumerate().all(same), "what was read is there")?;
 
     let message = Message::new(&client.pd, b"-", Transfer::new())?;
     posted(
@@ -254,7 +224,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
 fn unposted(client: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
+    mr.map(&mut MemSegs::new(runs(&memory)), Access::RemoteRead, 0)?;
     let message = Message::new(&client.pd, b"-", Transfer::new())?;
     let result = client.qp.post::<Message>(message, |_, chain| {
         chain.reg_mr(&mut mr)?;
@@ -282,10 +252,8 @@ fn late_write(client: &Side, server: &Side) -> Result {
     transfer.add(
         &server.qp,
         TransferDir::Write,
-        pieces(0, PAGE_SIZE),
-        u32::try_from(PAGE_SIZE)?,
-        mr.offset(),
-        mr.handle(),
+        once(0..PAGE_SIZE),
+        remote(&mr, 0..PAGE_SIZE)?,
     )?;
     let message = Message::new(&server.pd, b"-", transfer)?;
     posted(
@@ -306,7 +274,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
 fn closed(client: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut runs(&memory).peekable(), Access::RemoteWrite, 0)?;
+    mr.map(&mut MemSegs::new(runs(&memory)), Access::RemoteWrite, 0)?;
     let message = Message::new(&client.pd, b"bye", Transfer::new())?;
     posted(client.qp.post::<Message>(message, |m, chain| {
         chain.reg_mr(&mut mr)?;
@@ -344,7 +312,7 @@ fn in_part(address: u32) -> Result {
     let mut mrs = KVec::with_capacity(LONG_CHAIN, GFP_KERNEL)?;
     for _ in 0..LONG_CHAIN {
         let mut mr = Mr::new(&client.pd, 1)?;
-        mr.map(&mut runs(&memory).peekable(), Access::RemoteRead, 0)?;
+        mr.map(&mut MemSegs::new(runs(&memory)), Access::RemoteRead, 0)?;
         mrs.push(mr, GFP_KERNEL)?;
     }
     let message = Message::new(&client.pd, b"part", Transfer::new())?;

@@ -3,6 +3,7 @@
 //! What `kernel` lacks and is neither RDMA nor sunrpc.
 
 pub(crate) mod completion;
+pub(crate) mod memory;
 pub(crate) mod noio;
 pub(crate) mod pages;
 pub(crate) mod patience;

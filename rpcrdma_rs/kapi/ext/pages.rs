@@ -2,8 +2,19 @@
 
 //! Owned arrays of pages, as sunrpc hands them out and a device reads and writes them.
 
-use super::super::bindings;
-use core::ptr::NonNull;
+use super::{
+    super::bindings,
+    memory::{
+        copy_from_page,
+        copy_to_page,
+        measure,
+        MemSeg, //
+    }, //
+};
+use core::{
+    ops::Range,
+    ptr::NonNull, //
+};
 use kernel::{
     alloc::{
         flags::__GFP_NOWARN,
@@ -17,20 +28,6 @@ use kernel::{
         Atomic, //
     }, //
 };
-
-/// Some bytes inside one page of a [`PageVec`].
-///
-/// The bytes do not cross the end of the page as long as `offset + len <= PAGE_SIZE`, which
-/// every user checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// Which page of the array.
-    pub(crate) index: usize,
-    /// First byte, counted from the start of the page.
-    pub(crate) offset: usize,
-    /// Number of bytes.
-    pub(crate) len: usize,
-}
 
 /// An array that owns one reference to each of its pages.
 ///
@@ -112,50 +109,56 @@ impl PageVec {
         Ok(())
     }
 
-    /// Copies `src` into the page at `index`, from byte `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if there is no such page or the bytes do not fit in it.
-    pub(crate) fn copy_in(&mut self, index: usize, offset: usize, src: &[u8]) -> Result {
-        let page = self.checked(index, offset, src.len())?;
-        // SAFETY: The page is ours and the range inside it was checked.
-        unsafe {
-            bindings::rpcrdma_shim_memcpy_to_page(page, offset, src.as_ptr().cast(), src.len())
-        };
-        Ok(())
-    }
-
-    /// Copies the bytes of the page at `index`, from byte `offset` on, to `dst`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if there is no such page, or `dst` is longer than what follows in it.
-    pub(crate) fn copy_out(&self, index: usize, offset: usize, dst: &mut [u8]) -> Result {
-        let page = self.checked(index, offset, dst.len())?;
-        // SAFETY: The page is ours and the range inside it was checked.
-        unsafe {
-            bindings::rpcrdma_shim_memcpy_from_page(
-                dst.as_mut_ptr().cast(),
-                page,
-                offset,
-                dst.len(),
-            )
-        };
-        Ok(())
-    }
-
-    fn checked(&self, index: usize, offset: usize, len: usize) -> Result<*mut bindings::page> {
-        let page = self.pages.get(index).ok_or(EINVAL)?;
-        match offset.checked_add(len) {
-            Some(end) if end <= PAGE_SIZE => Ok(page.as_ptr()),
-            _ => Err(EINVAL),
+    /// The physically contiguous runs that the octets `range` are in, in order; ends early where
+    /// the pages do. The first page has the first [`PAGE_SIZE`] octets, and so on.
+    #[inline]
+    pub(crate) fn runs(&self, range: Range<usize>) -> Runs<'_> {
+        Runs {
+            pages: &self.pages,
+            at: range.start,
+            end: range.end.min(self.pages.len() * PAGE_SIZE),
         }
     }
 
-    /// The page of `piece`, if the piece lies inside it.
-    pub(in crate::kapi) fn piece_page(&self, piece: Piece) -> Option<NonNull<bindings::page>> {
-        NonNull::new(self.checked(piece.index, piece.offset, piece.len).ok()?)
+    /// Copies `src` into the pages, from octet `at` on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there are not as many pages; nothing is copied then.
+    pub(crate) fn copy_in(&mut self, at: usize, src: &[u8]) -> Result {
+        let mut rest = src;
+        for run in self.runs(self.checked(at, src.len())?) {
+            let (now, later) = rest.split_at_checked(run.len()).ok_or(EINVAL)?;
+            // SAFETY: The pages are ours and the run has that many bytes; `src` is not in pages of
+            // an array, which nobody has a reference to.
+            unsafe { copy_to_page(&run, now) };
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Copies the octets from `at` on to `dst`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there are not as many pages; nothing is copied then.
+    pub(crate) fn copy_out(&self, at: usize, dst: &mut [u8]) -> Result {
+        let mut rest = &mut dst[..];
+        for run in self.runs(self.checked(at, rest.len())?) {
+            let (now, later) = rest.split_at_mut_checked(run.len()).ok_or(EINVAL)?;
+            // SAFETY: As for `copy_in`.
+            unsafe { copy_from_page(&run, now) };
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// The octets from `at` on, if there are `len`.
+    fn checked(&self, at: usize, len: usize) -> Result<Range<usize>> {
+        match at.checked_add(len) {
+            Some(end) if end <= self.pages.len() * PAGE_SIZE => Ok(at..end),
+            _ => Err(EINVAL),
+        }
     }
 
     /// The pages, for exchange with others.
@@ -257,6 +260,32 @@ impl SparePages {
         // INVARIANT: Each of these pages was in this array.
         let _ = rest.take_from(&mut self.0, count, GFP_NOWAIT | __GFP_NOWARN);
         SparePages(rest)
+    }
+}
+
+/// The runs of some octets, see [`PageVec::runs`].
+#[derive(Clone)]
+pub(crate) struct Runs<'a> {
+    pages: &'a [NonNull<bindings::page>],
+    at: usize,
+    /// At most the octets of the pages.
+    end: usize,
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = MemSeg<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<MemSeg<'a>> {
+        let left = self.end.checked_sub(self.at).filter(|left| *left > 0)?;
+        let (index, offset) = (self.at / PAGE_SIZE, self.at % PAGE_SIZE);
+        let pages = self.pages.get(index..)?;
+        // SAFETY: The pages are valid, and there is one for each of the octets left. `NonNull<T>`
+        // has the layout of `*mut T`.
+        let len = unsafe { measure(pages.as_ptr().cast(), offset, left) };
+        self.at += len;
+        // SAFETY: That many bytes are in pages next to each other, which the array keeps.
+        unsafe { MemSeg::from_page(*pages.first()?, offset, len) }
     }
 }
 

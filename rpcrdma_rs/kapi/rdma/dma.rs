@@ -11,6 +11,7 @@ use core::{
 };
 
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
@@ -18,12 +19,12 @@ use kernel::{
 use super::{
     device::Device,
     pd::Pd,
-    Direction,
-    MemSeg, //
+    Direction, //
 };
 use crate::kapi::{
     bindings,
-    compat, //
+    compat,
+    ext::memory::MemSeg, //
 };
 
 fn mapping_failed(device: &Device, addr: u64) -> bool {
@@ -204,17 +205,29 @@ impl Drop for DmaBuf {
 pub(super) struct PageRef(NonNull<bindings::page>);
 
 impl PageRef {
-    /// A reference to the page of `seg`. Pages of the slab allocator have none: their owner keeps
-    /// them.
-    pub(super) fn of(seg: &MemSeg<'_>) -> Option<Self> {
-        // SAFETY: The page is valid.
-        if !unsafe { bindings::rpcrdma_shim_sendpage_ok(seg.page.as_ptr()) } {
-            return None;
+    /// References to all pages of a run, added to `pages`, which has room for them or gets it by
+    /// `flags`.
+    ///
+    /// # Errors
+    ///
+    /// None is added then: `EINVAL` if one is memory of the slab allocator, which has no reference
+    /// count; `ENOMEM`.
+    pub(super) fn add(seg: &MemSeg<'_>, pages: &mut KVec<PageRef>, flags: Flags) -> Result {
+        let counted = |page: NonNull<bindings::page>| {
+            // SAFETY: The page is valid, as all pages of a run are.
+            unsafe { bindings::rpcrdma_shim_sendpage_ok(page.as_ptr()) }
+        };
+        if !seg.pages().all(counted) {
+            return Err(EINVAL);
         }
-        // INVARIANT: Taken here.
-        // SAFETY: The page is valid and has a reference count.
-        unsafe { bindings::rpcrdma_shim_get_page(seg.page.as_ptr()) };
-        Some(Self(seg.page))
+        pages.reserve(seg.page_count(), flags)?;
+        for page in seg.pages() {
+            // SAFETY: The page is valid and has a reference count.
+            unsafe { bindings::rpcrdma_shim_get_page(page.as_ptr()) };
+            // INVARIANT: Taken here. There is room.
+            let _ = pages.push_within_capacity(PageRef(page));
+        }
+        Ok(())
     }
 }
 
@@ -230,20 +243,15 @@ impl Drop for PageRef {
     }
 }
 
-/// Maps bytes of a page for the device to read; `ENOMEM` if there is no room in the IOMMU.
-pub(super) fn map_page(
-    device: &Device,
-    page: NonNull<bindings::page>,
-    offset: usize,
-    len: usize,
-) -> Result<u64> {
-    // SAFETY: The device is valid; page and range are those of a valid run.
+/// Maps a run for the device to read; `ENOMEM` if there is no room in the IOMMU.
+pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
+    // SAFETY: The device is valid; the run is in valid pages next to each other.
     let addr = unsafe {
         bindings::rpcrdma_shim_ib_dma_map_page(
             device.as_raw(),
-            page.as_ptr(),
-            offset,
-            len,
+            seg.page().as_ptr(),
+            seg.offset(),
+            seg.len(),
             compat::DMA_TO_DEVICE,
         )
     };
@@ -253,9 +261,9 @@ pub(super) fn map_page(
     Ok(addr)
 }
 
-/// Undoes [`map_page`].
-pub(super) fn unmap_page(device: &Device, addr: u64, len: u32) {
-    // SAFETY: The device is valid; the caller has address and length from `map_page`.
+/// Undoes [`map_run`].
+pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
+    // SAFETY: The device is valid; the caller has address and length from `map_run`.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_page(
             device.as_raw(),
@@ -264,6 +272,74 @@ pub(super) fn unmap_page(device: &Device, addr: u64, len: u32) {
             compat::DMA_TO_DEVICE,
         );
     }
+}
+
+/// The marks in a scatterlist entry's `page_link`: of a chain, and of the end.
+const SG_MARKS: usize = 3;
+/// The mark of the end.
+const SG_END: usize = 2;
+
+/// Describes a run for [`map_list`].
+pub(super) fn describe(seg: &MemSeg<'_>) -> bindings::scatterlist {
+    bindings::scatterlist {
+        page_link: seg.page().as_ptr().expose_provenance() & !SG_MARKS,
+        // CAST: Less than a page, and at most the longest run.
+        offset: seg.offset() as u32,
+        length: seg.len() as u32,
+        ..Default::default()
+    }
+}
+
+/// Maps a list of runs, which must stay as it is until [`unmap_list`]; returns how many mapped runs
+/// there are, see [`mapped_run`]: fewer than runs if an IOMMU joins some.
+///
+/// # Errors
+///
+/// `EINVAL` for an empty list; `ENOMEM` if there is no room in the IOMMU.
+pub(super) fn map_list(
+    device: &Device,
+    list: &mut [bindings::scatterlist],
+    direction: bindings::dma_data_direction,
+) -> Result<usize> {
+    let count = i32::try_from(list.len())?;
+    // C looks at the entry behind one that is not marked as the last.
+    list.last_mut().ok_or(EINVAL)?.page_link |= SG_END;
+    // SAFETY: The device is valid, and the list has that many entries, each of which describes a
+    // run of memory.
+    let mapped = unsafe {
+        bindings::rpcrdma_shim_ib_dma_map_sg(device.as_raw(), list.as_mut_ptr(), count, direction)
+    };
+    match usize::try_from(mapped) {
+        Ok(0) | Err(_) => Err(ENOMEM),
+        Ok(mapped) => Ok(mapped),
+    }
+}
+
+/// Undoes [`map_list`].
+pub(super) fn unmap_list(
+    device: &Device,
+    list: &mut [bindings::scatterlist],
+    direction: bindings::dma_data_direction,
+) {
+    // SAFETY: The device is valid; the caller had `map_list` map the list, with as many entries.
+    unsafe {
+        bindings::rpcrdma_shim_ib_dma_unmap_sg(
+            device.as_raw(),
+            list.as_mut_ptr(),
+            // CAST: `map_list` checked that it fits.
+            list.len() as i32,
+            direction,
+        );
+    }
+}
+
+/// The DMA address and the length of a mapped run.
+pub(super) fn mapped_run(entry: &bindings::scatterlist) -> (u64, u32) {
+    #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
+    let length = entry.dma_length;
+    #[cfg(not(CONFIG_NEED_SG_DMA_LENGTH))]
+    let length = entry.length;
+    (entry.dma_address, length)
 }
 
 #[cfg(rpcrdma_kunit)]

@@ -38,18 +38,7 @@ pub(crate) mod rw;
 pub(crate) mod send;
 pub(crate) mod wr;
 
-#[cfg(rpcrdma_kunit)]
-mod kunit;
-
-use core::{
-    marker::PhantomData,
-    ptr::NonNull, //
-};
-
-use kernel::{
-    ffi::c_char,
-    page::PAGE_SIZE, //
-};
+use kernel::ffi::c_char;
 
 use super::{
     bindings,
@@ -110,79 +99,5 @@ impl Access {
             Access::RemoteRead | Access::SharedRead => Direction::ToDevice,
             Access::RemoteWrite => Direction::FromDevice,
         }
-    }
-}
-
-/// A run of bytes inside one page.
-///
-/// Who makes one answers for the bytes: they stay where they are until the device is done
-/// with whatever the run was put into.
-///
-/// # Invariants
-///
-/// The page is valid during `'a`; `offset + len` is at most [`PAGE_SIZE`]; `len` is not zero.
-#[derive(Clone, Copy)]
-pub(crate) struct MemSeg<'a> {
-    page: NonNull<bindings::page>,
-    offset: u32,
-    len: u32,
-    _memory: PhantomData<&'a bindings::page>,
-}
-
-impl<'a> MemSeg<'a> {
-    /// Describes `len` bytes of `page` from `offset` on; `None` if they do not lie inside it
-    /// or there are none.
-    ///
-    /// # Safety
-    ///
-    /// The page must be valid during `'a`.
-    pub(in crate::kapi) unsafe fn from_page(
-        page: NonNull<bindings::page>,
-        offset: usize,
-        len: usize,
-    ) -> Option<Self> {
-        match offset.checked_add(len) {
-            Some(end) if len > 0 && end <= PAGE_SIZE => Some(MemSeg {
-                // INVARIANT: Checked above, or promised by the caller.
-                page,
-                // CAST: Both are at most `PAGE_SIZE`.
-                offset: offset as u32,
-                len: len as u32,
-                _memory: PhantomData,
-            }),
-            _ => None,
-        }
-    }
-
-    /// Describes as many of the `len` bytes at `ptr` as lie in the first page; `None` if there
-    /// are none.
-    ///
-    /// # Safety
-    ///
-    /// The bytes must be valid during `'a` and lie in the kernel's linear mapping (`kmalloc`
-    /// or pages, not `vmalloc` or a stack).
-    pub(in crate::kapi) unsafe fn from_virt(ptr: *const u8, len: usize) -> Option<Self> {
-        let offset = ptr.addr() % PAGE_SIZE;
-        // SAFETY: The address is in the linear mapping by this function's contract.
-        let page = unsafe { bindings::rpcrdma_shim_virt_to_page(ptr.cast()) };
-        // SAFETY: The page holds bytes that are valid during `'a`.
-        unsafe { Self::from_page(NonNull::new(page)?, offset, len.min(PAGE_SIZE - offset)) }
-    }
-
-    /// The number of bytes.
-    pub(crate) fn len(&self) -> usize {
-        // CAST: `u32` fits in `usize` on every 64-bit machine.
-        self.len as usize
-    }
-
-    /// The first byte's place in its page.
-    pub(crate) fn offset(&self) -> usize {
-        // CAST: As above.
-        self.offset as usize
-    }
-
-    /// Whether the run ends where its page ends.
-    pub(crate) fn ends_page(&self) -> bool {
-        self.offset() + self.len() == PAGE_SIZE
     }
 }

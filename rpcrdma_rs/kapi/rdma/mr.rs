@@ -19,7 +19,6 @@
 //! for the device may still write to its memory.
 
 use core::{
-    iter::Peekable,
     mem::ManuallyDrop,
     ptr::NonNull, //
 };
@@ -34,7 +33,12 @@ use kernel::{
 
 use super::{
     cq::Wc,
-    dma::PageRef,
+    dma::{
+        describe,
+        map_list,
+        unmap_list,
+        PageRef, //
+    },
     list::{
         Linked,
         List, //
@@ -44,10 +48,15 @@ use super::{
     recv::Invalidated,
     wr::Ticket,
     Access,
-    Direction,
-    MemSeg, //
+    Direction, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::memory::{
+        MemSeg,
+        MemSegs, //
+    }, //
+};
 
 /// The part of a key that is the consumer's.
 const KEY: u32 = 0xff;
@@ -56,9 +65,6 @@ const KEY: u32 = 0xff;
 fn next_key(key: u32) -> u32 {
     (key & !KEY) | (key.wrapping_add(1) & KEY)
 }
-
-/// Low two bits of a scatterlist's `page_link`: end and chain marks.
-const SG_MARKS: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -79,7 +85,7 @@ pub(crate) struct MrInner {
     reg: Opaque<bindings::ib_reg_wr>,
     inv: Opaque<bindings::ib_send_wr>,
     list: KVec<bindings::scatterlist>,
-    nents: i32,
+    nents: usize,
     /// References to what is mapped, if that is shared.
     pages: KVec<PageRef>,
     gaps: bool,
@@ -124,8 +130,6 @@ impl Mr {
             bindings::scatterlist::default(),
             GFP_KERNEL,
         )?;
-        // SAFETY: The list has that many entries.
-        unsafe { bindings::sg_init_table(list.as_mut_ptr(), max_pages) };
         // SAFETY: The PD is valid.
         let mr = from_err_ptr(unsafe { bindings::ib_alloc_mr(pd.as_raw(), kind, max_pages) })?;
         let reg = bindings::ib_reg_wr {
@@ -190,7 +194,7 @@ impl Mr {
     /// lost.
     pub(crate) fn map<'s, I>(
         &mut self,
-        segs: &mut Peekable<I>,
+        segs: &mut MemSegs<'s, I>,
         access: Access,
         tag: u32,
     ) -> Result<usize>
@@ -207,7 +211,7 @@ impl Mr {
             Ok(bytes)
         });
         let Ok(bytes) = filled else {
-            this.pages = KVec::new();
+            this.pages.clear();
             return filled;
         };
         // SAFETY: The region is ours, unknown to the device as long as it is not registered, and
@@ -358,26 +362,29 @@ impl Mr {
 
 impl MrInner {
     /// Puts runs into the list; returns how many, and of how many bytes.
-    fn fill<'s, I>(&mut self, segs: &mut Peekable<I>) -> Result<(i32, usize)>
+    fn fill<'s, I>(&mut self, segs: &mut MemSegs<'s, I>) -> Result<(usize, usize)>
     where
         I: Iterator<Item = MemSeg<'s>>,
     {
-        let (mut count, mut bytes) = (0, 0_usize);
+        // As many pages as entries.
+        let (mut count, mut bytes, mut room) = (0, 0_usize, self.list.len());
         for entry in &mut self.list {
-            let Some(seg) = segs.next_if(|s| count == 0 || self.gaps || s.offset() == 0) else {
-                break;
-            };
+            match segs.front() {
+                Some(seg) if room > 0 && (count == 0 || self.gaps || seg.offset() == 0) => (),
+                _ => break,
+            }
+            let Some(seg) = segs.take(room) else { break };
             if self.access == Access::SharedRead {
-                if let Some(page) = PageRef::of(&seg) {
-                    self.pages.push(page, GFP_NOWAIT)?;
+                match PageRef::add(&seg, &mut self.pages, GFP_NOWAIT) {
+                    // Memory of the slab allocator: its owner keeps it.
+                    Ok(()) | Err(EINVAL) => (),
+                    Err(error) => return Err(error),
                 }
             }
-            entry.page_link =
-                (entry.page_link & SG_MARKS) | (seg.page.as_ptr().expose_provenance() & !SG_MARKS);
-            entry.offset = seg.offset;
-            entry.length = seg.len;
+            *entry = describe(&seg);
             count += 1;
             bytes += seg.len();
+            room -= seg.page_count();
             if !self.gaps && !seg.ends_page() {
                 break;
             }
@@ -394,24 +401,22 @@ impl MrInner {
     }
 
     /// Maps the first `count` entries and tells the region of them.
-    fn dma_map(&mut self, count: i32) -> Result {
-        let list = self.list.as_mut_ptr();
-        let device = self.pd.device().as_raw();
-        // SAFETY: Device and list are valid, and the list has that many entries.
-        let mapped =
-            unsafe { bindings::rpcrdma_shim_ib_dma_map_sg(device, list, count, self.direction()) };
-        if mapped <= 0 {
-            return Err(ENOMEM);
-        }
+    fn dma_map(&mut self, count: usize) -> Result {
+        let direction = self.direction();
+        let list = self.list.get_mut(..count).ok_or(EINVAL)?;
+        let mapped = map_list(self.pd.device(), list, direction)?;
         self.nents = count;
-        // CAST: A page is not larger than `u32::MAX`.
-        // SAFETY: As above; the region was made for as many entries as the list has.
+        // CAST: Not more than entries, which are as many as a region of the device has pages.
+        let mapped = mapped as i32;
+        // SAFETY: The list has that many mapped runs; the region was made for as many pages as
+        // these have.
         let taken = unsafe {
             bindings::ib_map_mr_sg(
                 self.mr,
-                list,
+                self.list.as_mut_ptr(),
                 mapped,
                 core::ptr::null_mut(),
+                // CAST: A page is not larger than `u32::MAX`.
                 PAGE_SIZE as u32,
             )
         };
@@ -424,19 +429,14 @@ impl MrInner {
         Ok(())
     }
 
+    /// Unmaps what is mapped. Neither the device nor a peer may use it any more.
     fn dma_unmap(&mut self) {
-        // SAFETY: The first `nents` entries are mapped in this direction; the callers see to it
-        // that neither the device nor a peer uses them any more.
-        unsafe {
-            bindings::rpcrdma_shim_ib_dma_unmap_sg(
-                self.pd.device().as_raw(),
-                self.list.as_mut_ptr(),
-                self.nents,
-                self.direction(),
-            );
+        let direction = self.direction();
+        if let Some(list) = self.list.get_mut(..self.nents) {
+            unmap_list(self.pd.device(), list, direction);
         }
         self.nents = 0;
-        self.pages = KVec::new();
+        self.pages.clear();
     }
 }
 

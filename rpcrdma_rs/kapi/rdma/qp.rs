@@ -285,8 +285,7 @@ impl<H: QpHandler> Qp<H> {
             // SAFETY: As above; a pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
             // SAFETY: The QP is ours, and the chain is gone before we are.
-            let mut chain =
-                unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), self.id.port(), ticket) };
+            let mut chain = unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), ticket) };
             build(object, &mut chain)
                 .and_then(|()| {
                     let first = chain.finish(entry).ok_or(EINVAL)?;
@@ -449,6 +448,9 @@ pub(super) trait KeepQp: Send + Sync {
 
     /// The device's port.
     fn raw_port(&self) -> u32;
+
+    /// The device.
+    fn device(&self) -> &Device;
 }
 
 impl<H: QpHandler> KeepQp for Qp<H> {
@@ -458,6 +460,10 @@ impl<H: QpHandler> KeepQp for Qp<H> {
 
     fn raw_port(&self) -> u32 {
         self.id.port()
+    }
+
+    fn device(&self) -> &Device {
+        Qp::device(self)
     }
 }
 

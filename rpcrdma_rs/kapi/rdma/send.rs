@@ -19,16 +19,18 @@ use kernel::{
 
 use super::{
     dma::{
-        map_page,
-        unmap_page,
+        map_run,
+        unmap_run,
         DmaBuf,
         PageRef, //
     },
     pd::Pd,
-    Direction,
-    MemSeg, //
+    Direction, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::memory::MemSeg, //
+};
 
 /// A message that is put together from parts of a buffer of its own and from pages of others,
 /// and the Send that sends it.
@@ -113,13 +115,14 @@ impl SendBuf {
     }
 
     /// Adds runs of pages at the end of the message. All pages of a message come in one such call.
-    /// Allocates nothing.
+    /// Does not sleep; allocates only if there are more pages than there were ever before, and
+    /// than elements.
     ///
     /// # Errors
     ///
     /// Nothing is added then: `EINVAL` if there are pages already, or one of these has no
     /// reference count of its own (memory of the slab allocator); `ENOSPC` if there is no room;
-    /// `ENOMEM` if the IOMMU has none.
+    /// `ENOMEM`.
     pub(crate) fn add_pages<'s>(&mut self, segs: impl Iterator<Item = MemSeg<'s>>) -> Result {
         if !self.mapped.is_empty() {
             return Err(EINVAL);
@@ -141,14 +144,13 @@ impl SendBuf {
         if self.sges.len() >= self.most {
             return Err(ENOSPC);
         }
-        let page = PageRef::of(seg).ok_or(EINVAL)?;
-        let addr = map_page(self.pd().device(), seg.page, seg.offset(), seg.len())?;
-        // There is room for as many pages as for elements.
-        let _ = self.pages.push_within_capacity(page);
+        PageRef::add(seg, &mut self.pages, GFP_NOWAIT)?;
+        let addr = map_run(self.pd().device(), seg)?;
         let lkey = self.pd().lkey();
         self.push(bindings::ib_sge {
             addr,
-            length: seg.len,
+            // CAST: At most the longest run.
+            length: seg.len() as u32,
             lkey,
         })?;
         // INVARIANT: Mapped just now.
@@ -159,7 +161,7 @@ impl SendBuf {
     fn unmap(&mut self) {
         let mapped = core::mem::take(&mut self.mapped);
         for sge in self.sges.get(mapped).unwrap_or_default() {
-            unmap_page(self.body.pd().device(), sge.addr, sge.length);
+            unmap_run(self.body.pd().device(), sge.addr, sge.length);
         }
         self.pages.clear();
     }

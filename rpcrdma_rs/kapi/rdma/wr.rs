@@ -112,7 +112,6 @@ pub(crate) struct Chain<'a> {
     ticket: Ticket,
     qp: *mut bindings::ib_qp,
     pd: *mut bindings::ib_pd,
-    port: u32,
     sent: bool,
     /// What the device sees in the place of `last`, see [`Self::finish`].
     end: MaybeUninit<Copied>,
@@ -129,7 +128,6 @@ impl<'a> Chain<'a> {
     pub(super) unsafe fn new(
         qp: *mut bindings::ib_qp,
         pd: *mut bindings::ib_pd,
-        port: u32,
         ticket: Ticket,
     ) -> Self {
         // INVARIANT: The list is empty; the QP is valid by the contract of this function.
@@ -142,7 +140,6 @@ impl<'a> Chain<'a> {
             ticket,
             qp,
             pd,
-            port,
             sent: false,
             end: MaybeUninit::uninit(),
             _owner: PhantomData,
@@ -228,14 +225,9 @@ impl<'a> Chain<'a> {
         if self.sent || !transfer.enter_chain(self.qp, self.ticket) {
             return Err(EINVAL);
         }
-        for context in transfer.contexts() {
-            // SAFETY: The context is initialised for this QP and borrowed for `'a`; no other
-            // chain uses it, as what is posted owns the transfer, which is not `Sync`.
-            unsafe {
-                let list = link(context, self.qp, self.port);
-                self.append(list);
-            }
-        }
+        // SAFETY: The transfer is of this QP, entered this chain just now, and is in no other: it
+        // is borrowed for `'a`, and not `Sync`. So its requests stay valid and untouched.
+        unsafe { transfer.requests(|list| self.append(list)) };
         Ok(())
     }
 
@@ -318,42 +310,6 @@ impl<'a> Chain<'a> {
             }
         }
         Some(self.first)
-    }
-}
-
-/// Returns the requests of an rdma_rw context, unsignaled.
-///
-/// # Safety
-///
-/// The context must be initialised for `qp` and used by nobody else.
-unsafe fn link(
-    context: *mut bindings::rdma_rw_ctx,
-    qp: *mut bindings::ib_qp,
-    port: u32,
-) -> Requests {
-    let mut end = bindings::ib_send_wr::default();
-    let end: *mut bindings::ib_send_wr = &mut end;
-    // SAFETY: The context is initialised for this QP by this function's contract. With a request
-    // to follow, C leaves the last one of the context unsignaled and links it to that one.
-    let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, null_mut(), end) };
-    let mut last = first;
-    let mut before_last = null_mut();
-    let mut count = 1;
-    // SAFETY: C links the requests of a context up to the one to follow.
-    unsafe {
-        while (*last).next != end {
-            before_last = last;
-            last = (*last).next;
-            count += 1;
-        }
-    }
-    // The last request of a context is an RDMA Read or Write: registrations precede it.
-    Requests {
-        first,
-        before_last,
-        last,
-        kind: Kind::Rdma,
-        count,
     }
 }
 

@@ -35,10 +35,12 @@
 use super::{
     super::{
         bindings,
-        ext::pages::{
-            PageVec,
-            Piece,
-            SparePages, //
+        ext::{
+            memory::page_address,
+            pages::{
+                PageVec,
+                SparePages, //
+            }, //
         }, //
     },
     xdr_buf::XdrBuf, //
@@ -369,47 +371,39 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Where in its pages a reply is.
+/// Where in its pages a reply is: which octets of them are its head, its page part and its tail.
 ///
 /// # Invariants
 ///
 /// Every byte of the reply is in a page of the array the map was made for.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct ReplyMap {
-    head: Piece,
-    /// First page and offset of the page part.
-    page: Piece,
-    tail: Piece,
+    head: Range<usize>,
+    pages: Range<usize>,
+    tail: Range<usize>,
 }
 
 impl ReplyMap {
     fn new(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<Self> {
         // SAFETY: A view has a valid `xdr_buf`.
         let first_page = unsafe { (*message.as_ptr()).pages };
-        let page = if message.page_len() == 0 {
-            Piece {
-                index: 0,
-                offset: 0,
-                len: 0,
-            }
+        let in_pages = if message.page_len() == 0 {
+            0..0
         } else {
             let start = (first_page as usize)
                 .checked_sub(pages.as_ptr() as usize)
                 .ok_or(EINVAL)?;
-            let index = start / size_of::<*mut bindings::page>() + message.page_base() / PAGE_SIZE;
-            let end = index.checked_add(message.page_count()).ok_or(EINVAL)?;
-            if end > pages.len() {
+            let index = start / size_of::<*mut bindings::page>();
+            let start = index * PAGE_SIZE + message.page_base();
+            let end = start.checked_add(message.page_len()).ok_or(EINVAL)?;
+            if end.div_ceil(PAGE_SIZE) > pages.len() {
                 return Err(EINVAL);
             }
-            Piece {
-                index,
-                offset: message.page_base() % PAGE_SIZE,
-                len: message.page_len(),
-            }
+            start..end
         };
         Ok(ReplyMap {
             head: locate(message.head(), pages)?,
-            page,
+            pages: in_pages,
             tail: locate(message.tail(), pages)?,
         })
     }
@@ -417,100 +411,59 @@ impl ReplyMap {
     /// The pages that hold `parts`, as a range of the array.
     fn span(&self, parts: impl Iterator<Item = Range<usize>>) -> Range<usize> {
         let (mut first_page, mut end_page) = (usize::MAX, 0);
-        for part in parts.filter(|part| !part.is_empty()) {
-            let end = part.end.min(self.len());
-            // The parts of a reply are in order, but its tail may be in the page of its head.
-            let bounds = [self.head.len, self.head.len + self.page.len, end];
-            let mut at = part.start;
-            for bound in bounds {
-                let stop = bound.min(end);
-                if at < stop {
-                    let (first, last) = (self.piece(at, stop), self.piece(stop - 1, stop));
-                    first_page = first_page.min(first.index);
-                    end_page = end_page.max(last.index + 1);
-                    at = stop;
-                }
+        for part in parts {
+            for octets in self.octets(part) {
+                first_page = first_page.min(octets.start / PAGE_SIZE);
+                end_page = end_page.max(octets.end.div_ceil(PAGE_SIZE));
             }
         }
         first_page.min(end_page)..end_page
     }
 
     /// The map of the pages without the first `count`, in which nothing is asked for.
-    fn after(mut self, count: usize) -> Self {
-        for piece in [&mut self.head, &mut self.page, &mut self.tail] {
+    fn after(self, count: usize) -> Self {
+        let shift = |part: Range<usize>| {
             // One that is in the pages left out is out of any array.
-            piece.index = piece.index.checked_sub(count).unwrap_or(usize::MAX / 2);
+            let start = part.start.checked_sub(count * PAGE_SIZE);
+            let start = start.unwrap_or(usize::MAX / 2);
+            start..start + part.len()
+        };
+        ReplyMap {
+            head: shift(self.head),
+            pages: shift(self.pages),
+            tail: shift(self.tail),
         }
-        self
     }
 
-    /// The length of the reply in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.head.len + self.page.len + self.tail.len
-    }
-
-    /// Walks the bytes `range` of the reply; ends early where the reply does.
-    pub(crate) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Piece> {
-        let map = *self;
-        let end = range.end.min(map.len());
-        let mut pos = range.start;
-        core::iter::from_fn(move || {
-            let piece = (pos < end).then(|| map.piece(pos, end))?;
-            pos += piece.len;
-            Some(piece)
-        })
-    }
-
-    /// The longest piece from `pos` on, which is less than `end`, up to `end`.
-    fn piece(&self, pos: usize, end: usize) -> Piece {
-        let pages_at = self.head.len;
-        let tail_at = pages_at + self.page.len;
-        if pos < pages_at {
-            Piece {
-                index: self.head.index,
-                offset: self.head.offset + pos,
-                len: end.min(pages_at) - pos,
-            }
-        } else if pos < tail_at {
-            let at = self.page.offset + (pos - pages_at);
-            let offset = at % PAGE_SIZE;
-            Piece {
-                index: self.page.index + at / PAGE_SIZE,
-                offset,
-                len: (end.min(tail_at) - pos).min(PAGE_SIZE - offset),
-            }
-        } else {
-            Piece {
-                index: self.tail.index,
-                offset: self.tail.offset + (pos - tail_at),
-                len: end - pos,
-            }
-        }
+    /// The octets of the pages that have the bytes `range` of the reply; ends early where the
+    /// reply does.
+    pub(crate) fn octets(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut before = 0;
+        let parts = [&self.head, &self.pages, &self.tail].map(|part| {
+            let from = range.start.saturating_sub(before).min(part.len());
+            let to = range.end.saturating_sub(before).min(part.len());
+            before += part.len();
+            part.start + from..part.start + to
+        });
+        parts.into_iter().filter(|part| !part.is_empty())
     }
 }
 
-/// Finds the page that `bytes` are in.
-fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<Piece> {
+/// Finds the octets of the pages that `bytes` are.
+fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<Range<usize>> {
     if bytes.is_empty() {
-        return Ok(Piece {
-            index: 0,
-            offset: 0,
-            len: 0,
-        });
+        return Ok(0..0);
     }
     let addr = bytes.as_ptr() as usize;
     for (index, &page) in pages.iter().enumerate() {
-        // SAFETY: Asks for the address of a page of the thread, which has a reference to it.
-        let start = unsafe { bindings::rpcrdma_shim_page_address(page) } as usize;
+        // SAFETY: A page of the thread, which has a reference to it.
+        let start = unsafe { page_address(page) } as usize;
         if addr >= start && addr - start < PAGE_SIZE {
             let offset = addr - start;
+            let at = index * PAGE_SIZE + offset;
             // Head and tail are each made in one page.
             return match bytes.len() <= PAGE_SIZE - offset {
-                true => Ok(Piece {
-                    index,
-                    offset,
-                    len: bytes.len(),
-                }),
+                true => Ok(at..at + bytes.len()),
                 false => Err(EINVAL),
             };
         }

@@ -11,7 +11,10 @@
 use super::{
     super::{
         bindings,
-        ext::pages::PageVec,
+        ext::{
+            memory::page_address,
+            pages::PageVec, //
+        },
         rdma::recv::{
             RecvBox,
             RecvBuf, //
@@ -293,7 +296,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
             return Err(call);
         };
         // SAFETY: sunrpc allocates the pages of a thread such that they have an address.
-        let head = unsafe { bindings::rpcrdma_shim_page_address(first) }.cast();
+        let head = unsafe { page_address(first) }.cast();
         // SAFETY: As for `deliver`; the head is the first page, which is the thread's.
         Ok(unsafe { self.finish(call, head, null_mut(), 1, lens) })
     }

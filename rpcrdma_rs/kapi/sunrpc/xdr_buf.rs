@@ -11,7 +11,6 @@
 //! the functions here are not, and are clamped to the message.
 
 use core::{
-    marker::PhantomData,
     ops::Range,
     ptr::NonNull, //
 };
@@ -25,7 +24,12 @@ use kernel::{
 use super::errno::enobufs;
 use crate::kapi::{
     bindings,
-    rdma::MemSeg, //
+    ext::memory::{
+        copy_from_page,
+        copy_to_page,
+        measure,
+        MemSeg, //
+    }, //
 };
 
 /// An RPC message in memory.
@@ -154,16 +158,6 @@ impl XdrBuf {
         kvec_bytes(&self.raw().tail[0])
     }
 
-    /// Walks the bytes `range` of the message, piece by piece; a piece never crosses from
-    /// one page of the page part into the next.
-    pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
-        Pieces {
-            buf: self,
-            pos: range.start,
-            end: range.end.min(self.total()),
-        }
-    }
-
     /// The bytes of the page part.
     pub(crate) fn page_range(&self) -> Range<usize> {
         self.head_len()..self.head_len() + self.page_len()
@@ -178,10 +172,14 @@ impl XdrBuf {
     /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
     pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
         let mut done = 0;
-        for piece in self.pieces(range) {
-            let room = &mut dst[done..];
-            let n = piece.len().min(room.len());
-            piece.copy_to(&mut room[..n]);
+        for run in self.segs(range) {
+            let Some(room) = dst.get_mut(done..).filter(|room| !room.is_empty()) else {
+                break;
+            };
+            let n = run.len().min(room.len());
+            // SAFETY: The run has that many bytes. `dst` is not memory of a message, which nobody
+            // has a reference to.
+            unsafe { copy_from_page(&run, &mut room[..n]) };
             done += n;
         }
         done
@@ -193,19 +191,18 @@ impl XdrBuf {
         let Some(start) = pages.start.checked_add(offset) else {
             return 0;
         };
-        let mut done = 0;
-        for piece in self.pieces(start..pages.end) {
-            let rest = &src[done..];
-            if rest.is_empty() {
+        let mut rest = src;
+        for run in self.segs(start..pages.end) {
+            let (now, later) = rest.split_at(run.len().min(rest.len()));
+            if now.is_empty() {
                 break;
             }
-            if let Piece::Page(page) = piece {
-                let n = page.len().min(rest.len());
-                page.write(&rest[..n]);
-                done += n;
-            }
+            // SAFETY: The run has that many bytes. `src` is none of this message, whose pages
+            // nobody has a reference to.
+            unsafe { copy_to_page(&run, now) };
+            rest = later;
         }
-        done
+        src.len() - rest.len()
     }
 
     /// Writes `src` to the front of the tail if it fits there; returns whether.
@@ -224,23 +221,15 @@ impl XdrBuf {
         true
     }
 
-    /// Walks the bytes `range` of the message as runs inside one page each, for a device.
-    pub(crate) fn segs(&self, range: Range<usize>) -> impl Iterator<Item = MemSeg<'_>> {
-        let mut pieces = self.pieces(range);
-        let mut rest: &[u8] = &[];
-        core::iter::from_fn(move || {
-            if rest.is_empty() {
-                match pieces.next()? {
-                    // SAFETY: Lent for as long as the message is.
-                    Piece::Page(p) => return unsafe { MemSeg::from_page(p.page, p.offset, p.len) },
-                    Piece::Bytes(bytes) => rest = bytes,
-                }
-            }
-            // SAFETY: As above; heads and tails are in `kmalloc` memory or in pages.
-            let seg = unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len())? };
-            rest = &rest[seg.len()..];
-            Some(seg)
-        })
+    /// Walks the bytes `range` of the message as physically contiguous runs, none of which is of
+    /// more than one of the three parts. Ends early at a missing page.
+    #[inline]
+    pub(crate) fn segs(&self, range: Range<usize>) -> Segs<'_> {
+        Segs {
+            buf: self,
+            pos: range.start,
+            end: range.end.min(self.total()),
+        }
     }
 
     /// Allocates the missing pages of a sparse page part. Does not sleep.
@@ -278,124 +267,57 @@ fn kvec_bytes(vec: &bindings::kvec) -> &[u8] {
     }
 }
 
-/// A run of bytes of a message.
-#[derive(Clone, Copy)]
-pub(crate) enum Piece<'a> {
-    /// Bytes of the head or the tail; may cross pages.
-    Bytes(&'a [u8]),
-    /// Bytes of one page of the page part.
-    Page(PagePart<'a>),
-}
-
-impl Piece<'_> {
-    /// The length in bytes, never zero.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Page(page) => page.len(),
-        }
-    }
-
-    /// Copies the first `dst.len()` bytes, at most all, to `dst`.
-    pub(crate) fn copy_to(&self, dst: &mut [u8]) {
-        match self {
-            Self::Bytes(bytes) => {
-                let n = dst.len().min(bytes.len());
-                dst[..n].copy_from_slice(&bytes[..n]);
-            }
-            Self::Page(page) => page.read(dst),
-        }
-    }
-}
-
-/// A run of bytes inside one page.
-///
-/// # Invariants
-///
-/// `page` is a live page for `'a`, and `offset + len <= PAGE_SIZE`.
-#[derive(Clone, Copy)]
-pub(crate) struct PagePart<'a> {
-    page: NonNull<bindings::page>,
-    offset: usize,
-    len: usize,
-    _lent: PhantomData<&'a ()>,
-}
-
-impl PagePart<'_> {
-    /// The length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    fn with_address<R>(&self, f: impl FnOnce(*mut u8) -> R) -> R {
-        // SAFETY: The page is live by the invariants.
-        let base = unsafe { bindings::kmap_local_page(self.page.as_ptr()) };
-        // SAFETY: The offset is inside the page by the invariants.
-        let r = f(unsafe { base.cast::<u8>().add(self.offset) });
-        // SAFETY: Mapped above, and no mapping made since is left.
-        unsafe { bindings::kunmap_local(base) };
-        r
-    }
-
-    /// Copies the first `dst.len()` bytes, at most all, to `dst`.
-    fn read(&self, dst: &mut [u8]) {
-        let n = dst.len().min(self.len);
-        // SAFETY: The page has `len` bytes there by the invariants; `dst` has at least `n`,
-        // and is not page memory of a message, which nobody has a reference to.
-        self.with_address(|src| unsafe { core::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), n) })
-    }
-
-    /// Overwrites the first `src.len()` bytes, at most all, with `src`.
-    fn write(&self, src: &[u8]) {
-        let n = src.len().min(self.len);
-        // SAFETY: As for `read`.
-        self.with_address(|dst| unsafe { core::ptr::copy_nonoverlapping(src.as_ptr(), dst, n) })
-    }
-}
-
-/// Walks a range of a message, see [`XdrBuf::pieces`].
+/// The runs of some bytes of a message, see [`XdrBuf::segs`].
 #[derive(Clone)]
-pub(crate) struct Pieces<'a> {
+pub(crate) struct Segs<'a> {
     buf: &'a XdrBuf,
     pos: usize,
     end: usize,
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for Segs<'a> {
+    type Item = MemSeg<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    #[inline]
+    fn next(&mut self) -> Option<MemSeg<'a>> {
         if self.pos >= self.end {
             return None;
         }
         let pages = self.buf.page_range();
-        let piece = if self.pos < pages.start {
-            Piece::Bytes(&self.buf.head()[self.pos..pages.start.min(self.end)])
+        let run = if self.pos < pages.start {
+            virt(&self.buf.head()[self.pos..pages.start.min(self.end)])?
         } else if self.pos < pages.end {
-            self.page_part(self.pos - pages.start, pages.end.min(self.end) - self.pos)?
+            self.in_pages(self.pos - pages.start, pages.end.min(self.end) - self.pos)?
         } else {
-            Piece::Bytes(&self.buf.tail()[self.pos - pages.end..self.end - pages.end])
+            virt(&self.buf.tail()[self.pos - pages.end..self.end - pages.end])?
         };
-        self.pos += piece.len();
-        Some(piece)
+        self.pos += run.len();
+        Some(run)
     }
 }
 
-impl<'a> Pieces<'a> {
-    /// The piece at `offset` of the page part, at most `max` bytes; `None` if its page is missing.
-    fn page_part(&self, offset: usize, max: usize) -> Option<Piece<'a>> {
+/// The first run of the head or the tail.
+fn virt(bytes: &[u8]) -> Option<MemSeg<'_>> {
+    // SAFETY: Lent for as long as the message is. Heads and tails are in `kmalloc` memory or in
+    // pages.
+    unsafe { MemSeg::from_virt(bytes.as_ptr(), bytes.len()) }
+}
+
+impl<'a> Segs<'a> {
+    /// The run at `offset` of the page part, at most `max` bytes, which there are; `None` if its
+    /// page is missing.
+    #[inline]
+    fn in_pages(&self, offset: usize, max: usize) -> Option<MemSeg<'a>> {
         let at = self.buf.page_base() + offset;
-        let in_page = at % PAGE_SIZE;
+        let offset = at % PAGE_SIZE;
         // SAFETY: The array has an entry for every byte of the page part by the invariants of
-        // `XdrBuf`, and `offset` is inside the page part.
-        let page = unsafe { *self.buf.raw().pages.add(at / PAGE_SIZE) };
-        // INVARIANT: The sum is at most the page size.
-        Some(Piece::Page(PagePart {
-            page: NonNull::new(page)?,
-            offset: in_page,
-            len: max.min(PAGE_SIZE - in_page),
-            _lent: PhantomData,
-        }))
+        // `XdrBuf`: a valid page, or null. The first one is not null when it is measured.
+        unsafe {
+            let pages = self.buf.raw().pages.add(at / PAGE_SIZE);
+            let page = NonNull::new(*pages)?;
+            let len = measure(pages, offset, max);
+            MemSeg::from_page(page, offset, len)
+        }
     }
 }
 

@@ -11,15 +11,10 @@ use crate::kapi::fixture::{
 };
 
 /// Reads a byte of an array.
-fn byte(pages: &PageVec, index: usize, offset: usize) -> Option<u8> {
-    let len = 1;
-    let page = pages.piece_page(Piece { index, offset, len })?;
-    let mut byte = 0_u8;
-    // SAFETY: The page is ours, and the byte inside it.
-    unsafe {
-        bindings::rpcrdma_shim_memcpy_from_page((&raw mut byte).cast(), page.as_ptr(), offset, len)
-    };
-    Some(byte)
+fn byte(pages: &PageVec, at: usize) -> Option<u8> {
+    let run = pages.runs(at..at + 1).next()?;
+    // SAFETY: The byte is in a page of the array.
+    Some(unsafe { run.address().read() })
 }
 
 #[kunit_tests(rpcrdma_pages)]
@@ -77,65 +72,84 @@ mod tests {
     fn bytes_are_copied_to_where_they_belong() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
         let marks = [
-            (0, 0),
-            (0, PAGE_SIZE - 2),
-            (1, 0),
-            (1, 17),
-            (1, PAGE_SIZE - 2),
+            0,
+            PAGE_SIZE - 3,
+            // Over the end of a page.
+            PAGE_SIZE - 1,
+            PAGE_SIZE + 17,
+            2 * PAGE_SIZE - 2,
         ];
-        for (index, offset) in marks {
-            array.copy_in(index, offset, &[0xd1, 0xd2])?;
+        for at in marks {
+            array.copy_in(at, &[0xd1, 0xd2])?;
         }
-        for index in 0..2 {
-            for offset in 0..PAGE_SIZE {
-                let expected = marks.iter().find_map(|mark| {
-                    (mark.0 == index && (mark.1..mark.1 + 2).contains(&offset))
-                        .then(|| 0xd1 + (offset - mark.1) as u8)
-                });
-                let there = pattern(index * PAGE_SIZE + offset, 3);
-                assert_eq!(byte(&array, index, offset), Some(expected.unwrap_or(there)));
-            }
+        for at in 0..2 * PAGE_SIZE {
+            let expected = marks.iter().find_map(|mark| {
+                let marked = (*mark..*mark + 2).contains(&at);
+                marked.then(|| 0xd1 + (at - *mark) as u8)
+            });
+            assert_eq!(byte(&array, at), Some(expected.unwrap_or(pattern(at, 3))));
         }
-        for (index, offset) in marks {
+        for at in marks {
             let mut copy = [0; 2];
-            array.copy_out(index, offset, &mut copy)?;
+            array.copy_out(at, &mut copy)?;
             assert_eq!(copy, [0xd1, 0xd2]);
         }
         Ok(())
     }
 
     #[test]
-    fn nothing_outside_of_a_page_is_touched() -> Result {
+    fn nothing_outside_of_the_pages_is_touched() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
-        let mut long = KVec::from_elem(0_u8, PAGE_SIZE + 1, GFP_KERNEL)?;
-        for (index, offset, len) in [
-            (0, PAGE_SIZE, 1),
-            (0, PAGE_SIZE - 1, 2),
-            (0, PAGE_SIZE + 1, 0),
-            (1, 0, PAGE_SIZE + 1),
-            (1, 1, PAGE_SIZE),
-            (0, usize::MAX, 1),
-            (0, usize::MAX, 0),
-            (2, 0, 1),
-            (usize::MAX, 0, 1),
+        let mut long = KVec::from_elem(0_u8, 2 * PAGE_SIZE + 1, GFP_KERNEL)?;
+        for (at, len) in [
+            (2 * PAGE_SIZE, 1),
+            (2 * PAGE_SIZE - 1, 2),
+            (2 * PAGE_SIZE + 1, 0),
+            (0, 2 * PAGE_SIZE + 1),
+            (1, 2 * PAGE_SIZE),
+            (usize::MAX, 1),
+            (usize::MAX, 0),
         ] {
-            assert!(array.copy_in(index, offset, &long[..len]) == Err(EINVAL));
-            assert!(array.copy_out(index, offset, &mut long[..len]) == Err(EINVAL));
-            assert!(array.piece_page(Piece { index, offset, len }).is_none());
+            assert!(array.copy_in(at, &long[..len]) == Err(EINVAL));
+            assert!(array.copy_out(at, &mut long[..len]) == Err(EINVAL));
         }
-        assert!(array
-            .piece_page(Piece {
-                index: 0,
-                offset: 1,
-                len: usize::MAX
-            })
-            .is_none());
         // Nothing at the very end is inside.
-        assert!(array.copy_in(1, PAGE_SIZE, &[]).is_ok());
+        assert!(array.copy_in(2 * PAGE_SIZE, &[]).is_ok());
         for at in 0..2 * PAGE_SIZE {
-            let there = byte(&array, at / PAGE_SIZE, at % PAGE_SIZE);
-            assert_eq!(there, Some(pattern(at, 3)));
+            assert_eq!(byte(&array, at), Some(pattern(at, 3)));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn runs_have_all_octets_there_are() -> Result {
+        let array = pages(5 * PAGE_SIZE, 0)?;
+        let all = 5 * PAGE_SIZE;
+        let ends = [
+            0,
+            1,
+            PAGE_SIZE - 1,
+            PAGE_SIZE,
+            3 * PAGE_SIZE + 5,
+            all,
+            all + 1,
+            usize::MAX,
+        ];
+        for start in ends {
+            for end in ends {
+                let mut at = start;
+                for run in array.runs(start..end) {
+                    assert_eq!(run.offset(), at % PAGE_SIZE);
+                    for i in [0, run.len() - 1] {
+                        // SAFETY: A byte of the run.
+                        assert_eq!(unsafe { run.address().add(i).read() }, pattern(at + i, 0));
+                    }
+                    at += run.len();
+                }
+                assert_eq!(at - start, end.min(all).saturating_sub(start));
+            }
+        }
+        assert!(PageVec::new().runs(0..usize::MAX).next().is_none());
         Ok(())
     }
 }

@@ -3,19 +3,8 @@
 //! KUnit: memory that is mapped for a device.
 
 use super::*;
-use crate::kapi::{
-    fixture::{
-        page,
-        pd, //
-    },
-    rdma::MemSeg, //
-};
+use crate::kapi::fixture::pd;
 use kernel::page::PAGE_SIZE;
-
-fn put(page: NonNull<bindings::page>) {
-    // SAFETY: The reference is ours.
-    unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
-}
 
 #[kunit_tests(rpcrdma_dma)]
 mod tests {
@@ -64,44 +53,6 @@ mod tests {
             buf.sync_for_device(range.clone());
             buf.sync_for_cpu(range);
         }
-        Ok(())
-    }
-
-    #[test]
-    fn runs_stay_inside_their_page() -> Result {
-        let page = page()?;
-        // SAFETY: The page is ours.
-        let of = |offset, len| unsafe { MemSeg::from_page(page, offset, len) };
-        for (offset, len) in [(0, 1), (0, PAGE_SIZE), (PAGE_SIZE - 1, 1), (17, 18)] {
-            let run = of(offset, len).ok_or(EINVAL)?;
-            assert_eq!((run.offset(), run.len()), (offset, len));
-            assert_eq!(run.ends_page(), offset + len == PAGE_SIZE);
-        }
-        for (offset, len) in [
-            (0, 0),
-            (PAGE_SIZE, 0),
-            (PAGE_SIZE, 1),
-            (0, PAGE_SIZE + 1),
-            (PAGE_SIZE - 1, 2),
-            (1, usize::MAX),
-            (usize::MAX, 1),
-        ] {
-            assert!(of(offset, len).is_none());
-        }
-        put(page);
-        // What is in several pages is taken page by page.
-        let memory = KVec::from_elem(0_u8, 3 * PAGE_SIZE, GFP_KERNEL)?;
-        let mut rest = &memory[5..];
-        let mut lens = [0; 3];
-        for len in &mut lens {
-            // SAFETY: The memory outlives the run, and is of the heap.
-            let run = unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }.ok_or(EINVAL)?;
-            *len = run.len();
-            rest = &rest[run.len()..];
-        }
-        assert_eq!(lens, [PAGE_SIZE - 5, PAGE_SIZE, PAGE_SIZE]);
-        // SAFETY: As above.
-        assert!(unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }.is_none());
         Ok(())
     }
 }

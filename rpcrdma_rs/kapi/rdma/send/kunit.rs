@@ -7,8 +7,7 @@ use crate::kapi::fixture::{
     page,
     pages,
     pd,
-    references,
-    segs, //
+    references, //
 };
 use core::ptr::NonNull;
 use kernel::page::PAGE_SIZE;
@@ -55,7 +54,7 @@ mod tests {
         let pages = pages(2 * PAGE_SIZE, 0)?;
         for _ in 0..2 {
             message.add_part(0..100)?;
-            message.add_pages(segs(&pages))?;
+            message.add_pages(pages.runs(0..2 * PAGE_SIZE))?;
             message.add_part(100..109)?;
             let sent: usize = lengths(&message)?.iter().sum();
             assert_eq!(sent, 100 + 2 * PAGE_SIZE + 9);

@@ -9,7 +9,7 @@ fn chain<'a>() -> Result<KBox<Chain<'a>>> {
     let (qp, pd, ticket) = (null_mut(), null_mut(), Ticket { qp: 1, post: 7 });
     Ok(KBox::new(
         // SAFETY: Nothing that looks at the QP is called.
-        unsafe { Chain::new(qp, pd, 1, ticket) },
+        unsafe { Chain::new(qp, pd, ticket) },
         GFP_KERNEL,
     )?)
 }

@@ -3,9 +3,15 @@
 //! KUnit: `xdr_buf`s over real pages.
 
 use super::*;
-use crate::kapi::fixture::{
-    page,
-    pattern, //
+use crate::kapi::{
+    ext::memory::{
+        page_address,
+        MAX_RUN_PAGES, //
+    },
+    fixture::{
+        page,
+        pattern, //
+    }, //
 };
 
 /// What is around the bytes of a message.
@@ -73,8 +79,8 @@ impl Message {
     /// Byte `at` of the pages.
     fn address(&self, at: usize) -> *mut u8 {
         // SAFETY: The page is ours.
-        let base = unsafe { bindings::rpcrdma_shim_page_address(self.pages[at / PAGE_SIZE]) };
-        base.cast::<u8>().wrapping_add(at % PAGE_SIZE)
+        let base = unsafe { page_address(self.pages[at / PAGE_SIZE]) };
+        base.wrapping_add(at % PAGE_SIZE)
     }
 
     fn set(&mut self, at: usize, byte: u8) {
@@ -146,12 +152,21 @@ fn offsets([head, base, pages, _]: [usize; 4], total: usize) -> [usize; 16] {
 fn compare_runs<'a>(runs: impl Iterator<Item = MemSeg<'a>>, mut at: usize) -> (bool, usize) {
     let (start, mut same) = (at, true);
     for run in runs {
-        // SAFETY: The page is lent.
-        let page = unsafe { bindings::rpcrdma_shim_page_address(run.page().as_ptr()) };
-        same &= run.len() > 0 && run.offset() + run.len() <= PAGE_SIZE;
+        same &= run.len() > 0 && run.page_count() <= MAX_RUN_PAGES;
+        for (index, page) in run.pages().enumerate() {
+            // SAFETY: The page is lent. What is contiguous has contiguous addresses.
+            let base = unsafe { bindings::rpcrdma_shim_page_address(page.as_ptr()) };
+            let in_run = index * PAGE_SIZE;
+            same &= core::ptr::eq(
+                base.cast::<u8>(),
+                run.address()
+                    .wrapping_sub(run.offset())
+                    .wrapping_add(in_run),
+            );
+        }
         for i in 0..run.len() {
-            // SAFETY: Inside the page, as just seen or by the type's invariant.
-            same &= unsafe { page.cast::<u8>().add(run.offset() + i).read() } == pattern(at, 1);
+            // SAFETY: A byte of the run.
+            same &= unsafe { run.address().add(i).read() } == pattern(at, 1);
             at += 1;
         }
     }
@@ -199,22 +214,42 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_whole_and_stay_in_their_page() -> Result {
-        for shape in SHAPES {
-            let mut message = Message::new(shape)?;
-            let buf = message.buf();
-            let (mut in_pages, mut bytes) = (0, 0);
-            for piece in buf.pieces(0..usize::MAX) {
-                assert!(piece.len() > 0);
-                bytes += piece.len();
-                if let Piece::Page(part) = piece {
-                    in_pages += 1;
-                    assert!(part.offset + part.len <= PAGE_SIZE);
-                }
+    fn contiguous_pages_are_one_run() -> Result {
+        let (order, count) = (2, 4);
+        // SAFETY: Asks for new pages, which are next to each other.
+        let block = unsafe { bindings::alloc_pages(bindings::GFP_KERNEL, order) };
+        let block = NonNull::new(block).ok_or(ENOMEM)?;
+        // SAFETY: There are as many.
+        let page = |i: usize| unsafe { block.as_ptr().add(i) };
+        let whole = PAGE_SIZE;
+        // Which pages, the offset in the first, and the lengths of the runs.
+        let cases: [(&[usize], usize, &[usize]); 5] = [
+            (&[0, 1, 2, 3], 0, &[4 * whole]),
+            (&[0, 1, 2, 3], 100, &[4 * whole - 100]),
+            (&[0, 1, 3], 0, &[2 * whole, whole]),
+            (&[1, 0, 2, 3], 5, &[whole - 5, whole, 2 * whole]),
+            (&[0, 0], 0, &[whole, whole]),
+        ];
+        for (indices, base, lengths) in cases {
+            let mut pages = KVec::new();
+            for index in indices {
+                pages.push(page(*index), GFP_KERNEL)?;
             }
-            assert_eq!(bytes, buf.total());
-            assert_eq!(in_pages, buf.page_count());
+            let mut raw = KBox::new(bindings::xdr_buf::default(), GFP_KERNEL)?;
+            raw.pages = pages.as_mut_ptr();
+            raw.page_base = base as u32;
+            raw.page_len = (indices.len() * whole - base) as u32;
+            raw.len = raw.page_len;
+            // SAFETY: Set up just now.
+            let buf = unsafe { XdrBuf::from_raw(&raw mut *raw) };
+            let found = buf.segs(0..usize::MAX).map(|run| run.len());
+            assert!(found.eq(lengths.iter().copied()));
+            // Not beyond what is asked for.
+            assert!(buf.segs(0..1).map(|run| run.len()).eq([1]));
         }
+        // SAFETY: The pages are ours, and there are as many.
+        unsafe { bindings::__free_pages(block.as_ptr(), order) };
+        assert_eq!(count, 1 << order);
         Ok(())
     }
 
@@ -366,7 +401,7 @@ mod tests {
         // SAFETY: All lengths are zero.
         let buf = unsafe { XdrBuf::from_raw(&raw mut *raw) };
         assert!(buf.head().is_empty() && buf.tail().is_empty());
-        assert!(buf.pieces(0..usize::MAX).next().is_none());
+        assert!(buf.segs(0..usize::MAX).next().is_none());
         assert!(buf.segs(0..1).next().is_none());
         assert_eq!(buf.page_count(), 0);
         assert_eq!(buf.fill_pages(0, b"bytes"), 0);

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: requests that name the bytes they are to move, all of them and in order. None is
+//! posted.
+
+use super::*;
+use crate::{
+    kapi::{
+        fixture::{
+            pages,
+            pattern,
+            pd, //
+        },
+        rdma::pd::Pd, //
+    }, //
+};
+use core::iter::once;
+use kernel::{
+    page::PAGE_SIZE,
+    sync::Arc, //
+};
+
+/// Pages of a transfer.
+const PAGES: usize = 40;
+
+/// The key of local memory in these tests.
+const LKEY: u32 = 0x5151;
+
+fn target(pd: &Arc<Pd>, max_sge: usize, direction: TransferDir) -> Target<'_> {
+    Target {
+        device: pd.device(),
+        lkey: LKEY,
+        max_sge,
+        direction,
+    }
+}
+
+fn remote(addr: u64, length: usize) -> Remote {
+    Remote {
+        addr,
+        length: length as u32,
+        handle: 0xaaaa,
+    }
+}
+
+/// What a request says.
+struct Request {
+    opcode: bindings::ib_wr_opcode,
+    addr: u64,
+    rkey: u32,
+    elements: KVec<bindings::ib_sge>,
+}
+
+/// Follows the requests.
+fn requests(direct: &Direct) -> Result<KVec<Request>> {
+    let mut found = KVec::new();
+    let Some(list) = direct.link() else {
+        return Ok(found);
+    };
+    let (mut wr, mut before) = (list.first, null_mut());
+    loop {
+        // SAFETY: A request of the list; each is the first field of one that reads or writes, and
+        // has as many elements as it says.
+        let next = unsafe {
+            let rdma = wr.cast::<bindings::ib_rdma_wr>();
+            let mut elements = KVec::new();
+            for i in 0..(*wr).num_sge as usize {
+                elements.push((*wr).sg_list.add(i).read(), GFP_KERNEL)?;
+            }
+            found.push(
+                Request {
+                    opcode: (*wr).opcode,
+                    addr: (*rdma).remote_addr,
+                    rkey: (*rdma).rkey,
+                    elements,
+                },
+                GFP_KERNEL,
+            )?;
+            (*wr).next
+        };
+        if core::ptr::eq(wr, list.last) {
+            assert!(core::ptr::eq(before, list.before_last));
+            assert!(next.is_null());
+            break;
+        }
+        before = wr;
+        wr = next;
+    }
+    assert_eq!(found.len(), list.count as usize);
+    assert_eq!(list.count, direct.sqes());
+    Ok(found)
+}
+
+/// Whether the bytes that the requests name are those of the pattern at `octets`, in order, for
+/// devices that use addresses as they are.
+fn same(requests: &[Request], octets: impl Iterator<Item = usize>) -> bool {
+    let elements = requests.iter().flat_map(|request| request.elements.iter());
+    let addresses = elements.flat_map(|e| e.addr..e.addr + u64::from(e.length));
+    // SAFETY: Bytes of our pages.
+    let bytes =
+        addresses.map(|at| unsafe { *core::ptr::with_exposed_provenance::<u8>(at as usize) });
+    bytes.eq(octets.map(|at| pattern(at, 7)))
+}
+
+#[kunit_tests(rpcrdma_rw_direct)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_name_all_bytes_in_order() -> Result {
+        let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
+        let all = PAGES * PAGE_SIZE;
+        let mut direct = Direct::new();
+        for max_sge in [1, 3, 30, 1000] {
+            for octets in [
+                0..1,
+                0..all,
+                5..all - 5,
+                PAGE_SIZE - 1..PAGE_SIZE + 1,
+                all - 1..all,
+            ] {
+                let target = target(&pd, max_sge, TransferDir::Write);
+                let there = remote(1 << 40, octets.len());
+                direct.add(&target, &pages, once(octets.clone()), there)?;
+                let requests = requests(&direct)?;
+                assert!(same(&requests, octets.clone()));
+                let mut addr = 1 << 40;
+                for request in &requests {
+                    assert_eq!(request.opcode, bindings::ib_wr_opcode_IB_WR_RDMA_WRITE);
+                    assert_eq!((request.addr, request.rkey), (addr, 0xaaaa));
+                    assert!((1..=max_sge).contains(&request.elements.len()));
+                    assert!(request.elements.iter().all(|element| element.lkey == LKEY));
+                    addr += request
+                        .elements
+                        .iter()
+                        .map(|e| u64::from(e.length))
+                        .sum::<u64>();
+                }
+                assert_eq!(addr, (1 << 40) + octets.len() as u64);
+                direct.unmap(pd.device());
+                assert!(direct.link().is_none() && direct.sqes() == 0);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn segments_follow_each_other() -> Result {
+        let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
+        let mut direct = Direct::new();
+        let target = target(&pd, 2, TransferDir::Read);
+        let segments = [0..100, 100..PAGE_SIZE + 3, 3 * PAGE_SIZE..9 * PAGE_SIZE];
+        for octets in segments.clone() {
+            let there = remote(octets.start as u64, octets.len());
+            direct.add(&target, &pages, once(octets), there)?;
+        }
+        let requests = requests(&direct)?;
+        assert!(same(&requests, segments.clone().into_iter().flatten()));
+        for segment in segments {
+            let start = segment.start as u64;
+            assert!(requests.iter().any(|request| request.addr == start));
+        }
+        let read = bindings::ib_wr_opcode_IB_WR_RDMA_READ;
+        assert!(requests.iter().all(|request| request.opcode == read));
+        direct.unmap(pd.device());
+        Ok(())
+    }
+
+    #[test]
+    fn one_segment_may_be_of_several_ranges() -> Result {
+        let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
+        let mut direct = Direct::new();
+        let target = target(&pd, 4, TransferDir::Write);
+        let ranges = [
+            20..120,
+            2 * PAGE_SIZE..4 * PAGE_SIZE,
+            PAGE_SIZE + 7..PAGE_SIZE + 9,
+        ];
+        let length = ranges.iter().map(|range| range.len()).sum();
+        direct.add(
+            &target,
+            &pages,
+            ranges.clone().into_iter(),
+            remote(0, length),
+        )?;
+        let requests = requests(&direct)?;
+        assert!(same(&requests, ranges.into_iter().flatten()));
+        direct.unmap(pd.device());
+        Ok(())
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused_and_leaves_no_trace() -> Result {
+        let (pd, pages) = (pd()?, pages(2 * PAGE_SIZE, 7)?);
+        let mut direct = Direct::new();
+        let target = target(&pd, 4, TransferDir::Write);
+        direct.add(&target, &pages, once(0..9), remote(0, 9))?;
+        let all = 2 * PAGE_SIZE;
+        for (octets, length) in [
+            (0..0, 0),
+            (0..9, 8),
+            (0..9, 10),
+            (0..all + 1, all + 1),
+            (all..all + 1, 1),
+            (usize::MAX - 1..usize::MAX, 1),
+        ] {
+            let refused = direct.add(&target, &pages, once(octets), remote(0, length));
+            assert!(refused == Err(EINVAL));
+            assert_eq!((direct.runs.len(), direct.mapped.len()), (1, 1));
+        }
+        assert!(same(&requests(&direct)?, 0..9));
+        direct.unmap(pd.device());
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_allocated_for_the_next_use() -> Result {
+        let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
+        let mut direct = Direct::new();
+        let target = target(&pd, 4, TransferDir::Write);
+        let mut arrays = [core::ptr::null::<u8>(); 4];
+        for turn in 0..3 {
+            let octets = 0..PAGES * PAGE_SIZE;
+            direct.add(&target, &pages, once(octets), remote(0, PAGES * PAGE_SIZE))?;
+            let now = [
+                direct.runs.as_ptr().cast(),
+                direct.mapped.as_ptr().cast(),
+                direct.elements.as_ptr().cast(),
+                direct.requests.as_ptr().cast(),
+            ];
+            assert!(turn == 0 || now == arrays);
+            arrays = now;
+            direct.unmap(pd.device());
+        }
+        Ok(())
+    }
+}

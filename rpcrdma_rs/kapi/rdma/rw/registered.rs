@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! RDMA Reads into registered memory, for devices that need that (iWARP), over ib_core's
+//! `rdma_rw`.
+//!
+//! C header: [`include/rdma/rw.h`](srctree/include/rdma/rw.h)
+
+use core::{
+    cell::UnsafeCell,
+    ops::Range,
+    ptr::null_mut, //
+};
+
+use kernel::prelude::*;
+
+use super::{
+    KeepQp,
+    Qp,
+    QpHandler,
+    Remote,
+    Requests,
+    TransferDir, //
+};
+use crate::kapi::{
+    bindings,
+    ext::{
+        memory::{
+            MemSeg,
+            MemSegs, //
+        },
+        pages::PageVec, //
+    },
+    rdma::wr::Kind, //
+};
+
+/// The most pages that rdma_rw registers as one.
+const MOST_PAGES: u32 = 256;
+
+/// How many segments are kept for the next use: what ordinary peers offer.
+const KEPT_SEGMENTS: usize = 4;
+
+/// A part of the peer's memory, read in one piece.
+///
+/// # Invariants
+///
+/// When `mapped` is set, `context` is initialised for the QP of the transfer with all of `bvecs`.
+struct Segment {
+    context: UnsafeCell<bindings::rdma_rw_ctx>,
+    bvecs: KVec<bindings::bio_vec>,
+    mapped: bool,
+}
+
+/// # Invariants
+///
+/// The first `used` segments are mapped, the others not.
+pub(super) struct Registered {
+    segments: KVec<KBox<Segment>>,
+    used: usize,
+    sqes: u32,
+}
+
+impl Registered {
+    pub(super) const fn new() -> Self {
+        Registered {
+            segments: KVec::new(),
+            used: 0,
+            sqes: 0,
+        }
+    }
+
+    pub(super) fn sqes(&self) -> u32 {
+        self.sqes
+    }
+
+    /// See [`Transfer::add`](super::Transfer::add).
+    pub(super) fn add<H: QpHandler>(
+        &mut self,
+        qp: &Qp<H>,
+        pages: &PageVec,
+        octets: impl Iterator<Item = Range<usize>>,
+        remote: Remote,
+    ) -> Result {
+        // A region is registered. rdma_rw takes an element for a page, and counts regions after
+        // an IOMMU has joined elements: more than one region holds may then go to one.
+        let most = qp.device().attrs().max_fast_reg_pages.min(MOST_PAGES);
+        let mut runs = MemSegs::new(octets.flat_map(|range| pages.runs(range)));
+        let mut done = 0;
+        while runs.front().is_some() {
+            let addr = remote.addr.checked_add(u64::from(done)).ok_or(EINVAL)?;
+            let rest = Remote {
+                addr,
+                length: remote.length - done,
+                ..remote
+            };
+            done += self.add_part(qp, &mut runs, most as usize, rest)?;
+        }
+        match done == remote.length && done != 0 {
+            true => Ok(()),
+            false => Err(EINVAL),
+        }
+    }
+
+    /// Maps the first part of what is left; returns its length.
+    fn add_part<'p, H: QpHandler>(
+        &mut self,
+        qp: &Qp<H>,
+        runs: &mut MemSegs<'p, impl Iterator<Item = MemSeg<'p>>>,
+        most: usize,
+        remote: Remote,
+    ) -> Result<u32> {
+        if self.used == self.segments.len() {
+            let segment = KBox::new(Segment::new(), GFP_KERNEL)?;
+            self.segments.push(segment, GFP_KERNEL)?;
+        }
+        let segment = self.segments.get_mut(self.used).ok_or(EINVAL)?;
+        let length = segment.gather(runs, remote.length, most)?;
+        let nr_bvec = u32::try_from(segment.bvecs.len())?;
+        let iter = bindings::bvec_iter {
+            bi_size: length,
+            ..Default::default()
+        };
+        // SAFETY: The context is ours, the QP and the elements are valid; the elements' pages
+        // are those of the transfer, and stay until it is unmapped.
+        let ret = unsafe {
+            bindings::rdma_rw_ctx_init_bvec(
+                segment.context.get(),
+                qp.as_raw(),
+                qp.port().number(),
+                segment.bvecs.as_ptr(),
+                nr_bvec,
+                iter,
+                remote.addr,
+                remote.handle,
+                TransferDir::Read.as_raw(),
+            )
+        };
+        let Ok(sqes) = u32::try_from(ret) else {
+            return Err(Error::from_errno(ret));
+        };
+        // INVARIANT: Mapped just now.
+        segment.mapped = true;
+        self.used += 1;
+        self.sqes = self.sqes.saturating_add(sqes);
+        Ok(length)
+    }
+
+    /// Calls `f` with the requests of each segment.
+    ///
+    /// # Safety
+    ///
+    /// What is mapped must be mapped for `qp`, and be in no other chain.
+    pub(super) unsafe fn link(&self, qp: &dyn KeepQp, mut f: impl FnMut(Requests)) {
+        for segment in self.segments.iter().take(self.used) {
+            // SAFETY: The context is initialised for this QP, and used by nobody else.
+            f(unsafe { link(segment.context.get(), qp.raw_qp(), qp.raw_port()) });
+        }
+    }
+
+    /// Unmaps everything. Some memory stays for the next use.
+    pub(super) fn unmap(&mut self, qp: &dyn KeepQp) {
+        let used = core::mem::take(&mut self.used);
+        self.sqes = 0;
+        for segment in self.segments.iter_mut().take(used) {
+            segment.unmap(qp);
+        }
+        // INVARIANT: None is mapped.
+        self.segments.truncate(KEPT_SEGMENTS);
+    }
+}
+
+impl Segment {
+    fn new() -> Self {
+        Segment {
+            context: UnsafeCell::new(bindings::rdma_rw_ctx::default()),
+            bvecs: KVec::new(),
+            mapped: false,
+        }
+    }
+
+    /// Collects elements of at most a page, `most` of them. Stops before one that an IOMMU could
+    /// not put behind the others, as it joins whole pages. Returns how many bytes these are.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there are more than `longest`; `ENOMEM`.
+    fn gather<'p>(
+        &mut self,
+        runs: &mut MemSegs<'p, impl Iterator<Item = MemSeg<'p>>>,
+        longest: u32,
+        most: usize,
+    ) -> Result<u32> {
+        self.bvecs.clear();
+        let mut total = 0_u32;
+        let mut whole = true;
+        while let Some(front) = runs.front() {
+            let joins = whole && front.offset() == 0;
+            if !self.bvecs.is_empty() && (!joins || self.bvecs.len() >= most) {
+                break;
+            }
+            let Some(run) = runs.take(1) else { break };
+            // CAST: At most a page.
+            let (offset, len) = (run.offset() as u32, run.len() as u32);
+            self.bvecs.push(
+                bindings::bio_vec {
+                    bv_page: run.page().as_ptr(),
+                    bv_len: len,
+                    bv_offset: offset,
+                },
+                GFP_KERNEL,
+            )?;
+            whole = run.ends_page();
+            total = total
+                .checked_add(len)
+                .filter(|total| *total <= longest)
+                .ok_or(EINVAL)?;
+        }
+        Ok(total)
+    }
+
+    fn unmap(&mut self, qp: &dyn KeepQp) {
+        if !core::mem::take(&mut self.mapped) {
+            return;
+        }
+        // SAFETY: By the type's invariant this is how it was initialised. It is not posted, as
+        // what is posted owns it.
+        unsafe {
+            bindings::rdma_rw_ctx_destroy_bvec(
+                self.context.get(),
+                qp.raw_qp(),
+                qp.raw_port(),
+                self.bvecs.as_ptr(),
+                // CAST: `add_part` checked that it fits.
+                self.bvecs.len() as u32,
+                TransferDir::Read.as_raw(),
+            );
+        }
+    }
+}
+
+/// Returns the requests of an rdma_rw context, unsignaled.
+///
+/// # Safety
+///
+/// The context must be initialised for `qp` and used by nobody else.
+unsafe fn link(
+    context: *mut bindings::rdma_rw_ctx,
+    qp: *mut bindings::ib_qp,
+    port: u32,
+) -> Requests {
+    let mut end = bindings::ib_send_wr::default();
+    let end: *mut bindings::ib_send_wr = &mut end;
+    // SAFETY: The context is initialised for this QP by this function's contract. With a request
+    // to follow, C leaves the last one of the context unsignaled and links it to that one.
+    let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, null_mut(), end) };
+    let mut last = first;
+    let mut before_last = null_mut();
+    let mut count = 1;
+    // SAFETY: C links the requests of a context up to the one to follow.
+    unsafe {
+        while (*last).next != end {
+            before_last = last;
+            last = (*last).next;
+            count += 1;
+        }
+    }
+    // The last request of a context is an RDMA Read: registrations precede it.
+    Requests {
+        first,
+        before_last,
+        last,
+        kind: Kind::Rdma,
+        count,
+    }
+}
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: parts that are registered, each of elements of a page at most.
+
+use super::*;
+use crate::kapi::fixture::{
+    pages,
+    pattern, //
+};
+use kernel::page::PAGE_SIZE;
+
+/// Pages of a transfer.
+const PAGES: usize = 8;
+
+/// Offset in the page, and length.
+type Run = (u32, u32);
+
+/// The parts that octets are registered in, each with its elements.
+fn parts(pages: &PageVec, octets: &[Range<usize>], most: usize) -> Result<KVec<KVec<Run>>> {
+    let mut segment = Segment::new();
+    let runs = octets.iter().cloned().flat_map(|range| pages.runs(range));
+    let mut runs = MemSegs::new(runs);
+    let mut bytes = octets.iter().cloned().flatten();
+    let mut parts = KVec::new();
+    while runs.front().is_some() {
+        let length = segment.gather(&mut runs, u32::MAX, most)?;
+        let mut elements = KVec::new();
+        for bvec in &segment.bvecs {
+            elements.push((bvec.bv_offset, bvec.bv_len), GFP_KERNEL)?;
+            for i in bvec.bv_offset..bvec.bv_offset + bvec.bv_len {
+                let at = bytes.next().ok_or(EINVAL)?;
+                // SAFETY: The page is one of ours.
+                let byte = unsafe {
+                    let page = bindings::rpcrdma_shim_page_address(bvec.bv_page);
+                    page.cast::<u8>().add(i as usize).read()
+                };
+                assert_eq!(byte, pattern(at, 0));
+            }
+        }
+        assert_eq!(elements.iter().map(|(_, len)| len).sum::<u32>(), length);
+        parts.push(elements, GFP_KERNEL)?;
+    }
+    assert!(bytes.next().is_none());
+    Ok(parts)
+}
+
+#[kunit_tests(rpcrdma_rw_registered)]
+mod tests {
+    use super::*;
+
+    /// As `dma_iova_link` demands: of what is joined, only the first run starts inside of a page
+    /// and only the last one ends there.
+    #[test]
+    fn elements_of_a_part_join_at_the_ends_of_pages() -> Result {
+        let pages = pages(PAGES * PAGE_SIZE, 0)?;
+        let all = PAGE_SIZE;
+        let cases: [(&[Range<usize>], &[usize]); 6] = [
+            (&[0..3 * all], &[3]),
+            (&[100..2 * all + 9], &[3]),
+            // A head, pages, a tail: as a Call is.
+            (&[0..120, 2 * all..4 * all], &[1, 2]),
+            (&[0..2 * all, 4 * all + 8..4 * all + 12], &[2, 1]),
+            (
+                &[8..16, 2 * all + 8..2 * all + 16, 4 * all + 8..4 * all + 16],
+                &[1, 1, 1],
+            ),
+            (&[8..all, 2 * all..2 * all + 8, 4 * all..5 * all], &[2, 1]),
+        ];
+        for (octets, expected) in cases {
+            let parts = parts(&pages, octets, usize::MAX)?;
+            let lengths = parts.iter().map(|part| part.len());
+            assert!(lengths.eq(expected.iter().copied()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn there_are_no_more_elements_than_allowed() -> Result {
+        let pages = pages(5 * PAGE_SIZE, 0)?;
+        let cases: [(usize, &[usize]); 4] = [
+            (1, &[1, 1, 1, 1, 1]),
+            (2, &[2, 2, 1]),
+            (4, &[4, 1]),
+            (5, &[5]),
+        ];
+        for (most, lengths) in cases {
+            let parts = parts(&pages, &[0..5 * PAGE_SIZE], most)?;
+            assert!(parts
+                .iter()
+                .map(|part| part.len())
+                .eq(lengths.iter().copied()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_more_is_gathered_than_the_segment_has() -> Result {
+        let pages = pages(2 * PAGE_SIZE, 0)?;
+        let mut segment = Segment::new();
+        for (octets, longest) in [(0..10, 9), (PAGE_SIZE - 1..PAGE_SIZE + 1, 1)] {
+            let mut runs = MemSegs::new(pages.runs(octets));
+            assert!(segment.gather(&mut runs, longest, usize::MAX) == Err(EINVAL));
+        }
+        let mut runs = MemSegs::new(pages.runs(PAGE_SIZE - 1..PAGE_SIZE + 1));
+        assert!(segment.gather(&mut runs, 2, usize::MAX) == Ok(2));
+        Ok(())
+    }
+}
