@@ -46,7 +46,7 @@ use crate::{
             noio::NoIo,
             work::{
                 cancel_delayed_sync,
-                xprtiod, //
+                OwnQueue, //
             }, //
         },
         rdma::{
@@ -222,6 +222,11 @@ impl Conn {
         }
     }
 
+    /// The connection is being closed: from here on the loss of it is no news.
+    pub(super) fn retire(&self) {
+        self.reported.store(true, Relaxed);
+    }
+
     /// Notes that the connection is drained, and that the last regions can be dropped.
     pub(super) fn set_closed(self: &Arc<Self>) {
         cancel_delayed_sync(self);
@@ -297,7 +302,7 @@ impl Conn {
 
     fn refill_mrs_after(self: &Arc<Self>, pause: Jiffies) {
         // If it is queued already, that will do.
-        let _ = xprtiod().enqueue_delayed(self.clone(), pause);
+        let _ = OwnQueue::enqueue_delayed(self.clone(), pause);
     }
 
     /// A Receive is complete, or was flushed.

@@ -358,6 +358,7 @@ impl Connection {
     /// nothing of ours. Sleeps.
     pub(super) fn shutdown(&self) {
         self.id.handler().fsm.lock().retire();
+        self.conn.retire();
         self.disconnect();
         self.qp.close();
         self.conn.set_closed();

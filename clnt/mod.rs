@@ -9,7 +9,7 @@
 //!   xprt          what sunrpc calls
 //!   send, reply   a Call on its way out, a message that came in
 //!   backchannel   Calls of the reverse direction, and their Replies
-//!   connect       a connection is made and closed (state: pure)
+//!   connect       a connection is made and closed (state, pace: pure)
 //!   conn          what a connection works with; invalidate: its LOCAL_INVs
 //!   transport     what outlives connections, and the transport's part of a request
 //!   marshal       the header of a Call, its memory, its Send
@@ -24,6 +24,7 @@ mod connect;
 mod invalidate;
 mod marshal;
 mod mr_pool;
+mod pace;
 mod reply;
 mod send;
 mod sendctx;

@@ -3,7 +3,7 @@
 //! What a transport keeps, whether it is connected or not, and what it keeps for a request.
 
 use kernel::{
-    new_mutex,
+    new_mutex, new_spinlock,
     prelude::*,
     sync::{
         atomic::{
@@ -11,7 +11,12 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLock, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
     },
 };
 
@@ -20,32 +25,72 @@ use super::{
         Chunks,
         Fence, //
     },
+    pace::{
+        Outcome,
+        Pace,
+        Pauses, //
+    },
     stats::Stats,
 };
-use crate::kapi::sunrpc::link::XprtLink;
+use crate::kapi::{
+    ext::jiffies,
+    sunrpc::link::XprtLink, //
+};
 
 /// What a transport keeps.
+#[pin_data]
 pub(crate) struct ClntXprt {
     /// What it counts.
     pub(super) stats: Stats,
     link: XprtLink<Self>,
     /// Whether the last attempt to connect failed, and the log says so.
     failed: Atomic<bool>,
+    /// Whether a good Reply, or a good Call of the server, came since the last attempt.
+    useful: Atomic<bool>,
+    #[pin]
+    pace: SpinLock<Pace>,
 }
 
 impl ClntXprt {
     /// A transport that has never been connected.
-    pub(super) fn unconnected(link: XprtLink<Self>) -> Self {
-        Self {
+    pub(super) fn unconnected(link: XprtLink<Self>) -> impl PinInit<Self, Error> {
+        let pauses = Pauses {
+            least: msecs_to_jiffies(50),
+            failed: msecs_to_jiffies(500),
+            useless: msecs_to_jiffies(5_000),
+        };
+        try_pin_init!(Self {
             stats: Stats::new(),
             link,
             failed: Atomic::new(false),
-        }
+            useful: Atomic::new(false),
+            pace <- new_spinlock!(Pace::new(pauses)),
+        }? Error)
     }
 
     /// A link to the transport.
     pub(super) fn link(&self) -> XprtLink<Self> {
         self.link.clone()
+    }
+
+    /// The server has answered a Call, or made a good one: the connection is worth having again at
+    /// once.
+    pub(super) fn note_use(&self) {
+        if !self.useful.load(Relaxed) {
+            self.useful.store(true, Relaxed);
+        }
+    }
+
+    /// The pause before the next attempt to connect, in jiffies; `longest` is the limit.
+    pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
+        let last = if self.useful.xchg(false, Relaxed) {
+            Outcome::Useful
+        } else if self.failed.load(Relaxed) {
+            Outcome::Failed
+        } else {
+            Outcome::Useless
+        };
+        self.pace.lock().pause(jiffies(), last, longest)
     }
 
     /// Notes whether an attempt to connect has failed; returns whether the one before had.

@@ -94,7 +94,7 @@ impl XprtOps for ClntXprt {
         &CLASS
     }
 
-    fn new(link: XprtLink<Self>) -> Self {
+    fn new(link: XprtLink<Self>) -> impl PinInit<Self, Error> {
         Self::unconnected(link)
     }
 
@@ -110,8 +110,11 @@ impl XprtOps for ClntXprt {
         MAX_DATA_PAGES as usize * kernel::page::PAGE_SIZE
     }
 
-    fn connecting(xprt: &SendLocked<'_, Self>, pause: Jiffies) {
+    fn reconnect_pause(xprt: &SendLocked<'_, Self>) -> Jiffies {
+        let data: &ClntXprt = xprt;
+        let pause = data.reconnect_pause(xprt.max_reconnect_pause());
         trace_xprtrdma_op_connect(Peer::of(xprt), pause);
+        pause
     }
 
     fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Connection>> {

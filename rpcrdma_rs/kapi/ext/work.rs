@@ -17,9 +17,11 @@ use kernel::{
         },
         Arc, //
     },
+    time::Jiffies,
     workqueue::{
         HasDelayedWork,
         Queue,
+        RawDelayedWorkItem,
         RawWorkItem,
         Work,
         WorkItem, //
@@ -72,10 +74,22 @@ impl OwnQueue {
     where
         W: RawWorkItem<0> + Send + 'static,
     {
+        Self::queue().enqueue(work)
+    }
+
+    /// Has `work` run after `delay`, as [`Self::enqueue`] does.
+    pub(crate) fn enqueue_delayed<W, const ID: u64>(work: W, delay: Jiffies) -> W::EnqueueOutput
+    where
+        W: RawDelayedWorkItem<ID> + Send + 'static,
+    {
+        Self::queue().enqueue_delayed(work, delay)
+    }
+
+    fn queue() -> &'static Queue {
         let queue = OWN.load(Acquire);
         assert!(!queue.is_null());
         // SAFETY: The queue is there until `drop`, when nobody calls this any more.
-        unsafe { Queue::from_raw(queue) }.enqueue(work)
+        unsafe { Queue::from_raw(queue) }
     }
 }
 

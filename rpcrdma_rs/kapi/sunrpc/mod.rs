@@ -5,11 +5,11 @@
 pub(crate) mod addr;
 pub(crate) mod backchannel;
 pub(crate) mod class;
+mod clock;
 pub(crate) mod errno;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod ops;
-mod pace;
 pub(crate) mod rqst;
 pub(crate) mod send_lock;
 pub(crate) mod svc;

@@ -61,7 +61,7 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     fn class() -> &'static XprtClass<Self>;
 
     /// Makes a transport. The link works once it is set up.
-    fn new(link: XprtLink<Self>) -> Self;
+    fn new(link: XprtLink<Self>) -> impl PinInit<Self, Error>;
 
     /// Makes the transport's part of a slot.
     fn new_slot() -> impl PinInit<Self::Slot, Error>;
@@ -72,8 +72,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// The largest payload of a request in bytes. Read once per transport.
     fn max_payload() -> usize;
 
-    /// An attempt to connect will be made after `pause` jiffies. Must not sleep.
-    fn connecting(xprt: &SendLocked<'_, Self>, pause: Jiffies);
+    /// An attempt to connect will be made after as many jiffies as this returns. Must not sleep.
+    fn reconnect_pause(xprt: &SendLocked<'_, Self>) -> Jiffies;
 
     /// Makes a connection.
     ///

@@ -35,8 +35,8 @@ use kernel::{
 };
 
 use super::{
+    clock::time_before,
     ops::XprtOps,
-    pace::time_before,
     xdr_buf::XdrBuf, //
 };
 use crate::kapi::{

@@ -24,10 +24,7 @@ use kernel::{
         Arc,
         SpinLock, //
     },
-    time::{
-        msecs_to_jiffies,
-        Jiffies, //
-    },
+    time::Jiffies,
     workqueue::{
         DelayedWork,
         WorkItem, //
@@ -44,7 +41,7 @@ use crate::kapi::{
     ext::{
         jiffies,
         noio::NoIo,
-        work::xprtiod, //
+        work::OwnQueue, //
     },
 };
 
@@ -177,18 +174,10 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         }
     }
 
-    /// The pause before the next attempt to connect, in jiffies. Counts as the start of one.
-    fn reconnect_pause(&self) -> Jiffies {
-        let spacing = self.reestablish_timeout();
-        // SAFETY: The transport is live; the function writes what is written under the send lock,
-        // which we hold.
-        unsafe {
-            bindings::xprt_reconnect_backoff(
-                self.as_ptr(),
-                msecs_to_jiffies(super::xprt::FIRST_RECONNECT_MS),
-            );
-        }
-        self.pace().pause(jiffies(), spacing)
+    /// The longest pause between attempts to connect that the transport's users accept, in jiffies.
+    pub(crate) fn max_reconnect_pause(&self) -> Jiffies {
+        // SAFETY: The transport is live, and the field is read in one piece.
+        unsafe { (&raw const (*self.as_ptr()).max_reconnect_timeout).read_volatile() }
     }
 
     /// Ends an attempt to connect, and gives the send lock up.
@@ -204,7 +193,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
             (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
             match &result {
                 Ok(_) => {
-                    self.pace().heard(jiffies());
+                    self.last_heard().heard(jiffies());
                     (*xprt).stat.connect_count += 1;
                     (*xprt).stat.connect_time += jiffies().wrapping_sub((*xprt).stat.connect_start);
                     bindings::rpcrdma_shim_xprt_set_connected(xprt);
@@ -285,8 +274,7 @@ pub(super) unsafe fn connect<T: XprtOps>(
     };
     // SAFETY: The transport has the send lock now, and the connector is not queued yet.
     let locked = unsafe { SendLocked::new(xprt) };
-    let pause = locked.reconnect_pause();
-    T::connecting(&locked, pause);
+    let pause = T::reconnect_pause(&locked);
     // It cannot be queued already: there is one attempt at a time.
-    let _ = xprtiod().enqueue_delayed(xprt.connector().clone(), pause);
+    let _ = OwnQueue::enqueue_delayed(xprt.connector().clone(), pause);
 }

@@ -26,10 +26,7 @@ use kernel::{
         },
         Arc, //
     },
-    time::{
-        msecs_to_jiffies,
-        Jiffies, //
-    },
+    time::msecs_to_jiffies,
     types::Opaque, //
 };
 
@@ -37,6 +34,10 @@ use super::{
     addr::SockAddr,
     backchannel::BcPool,
     class::check_open,
+    clock::{
+        since,
+        LastHeard, //
+    },
     link::{
         Shared,
         XprtLink, //
@@ -45,10 +46,6 @@ use super::{
     ops::{
         OpsTable,
         XprtOps, //
-    },
-    pace::{
-        since,
-        Pace, //
     },
     rqst::{
         Pinned,
@@ -82,9 +79,10 @@ const BIND_TIMEOUT_MS: u32 = 60_000;
 const IDLE_TIMEOUT_MS: u32 = 300_000;
 /// How long a request may take before the connection is tried afresh.
 const RPC_TIMEOUT_MS: u32 = 60_000;
-/// The first pause between attempts to connect.
-pub(super) const FIRST_RECONNECT_MS: u32 = 5_000;
-/// The longest, and so the time that a server may be back before it is noticed.
+/// What the first timeout of a request is at least, if a mount sets a shorter one for connecting.
+const LEAST_TIMEOUT_MS: u32 = 10_000;
+/// The longest pause between attempts to connect, and so the time that a server may be back before
+/// it is noticed.
 const LONGEST_RECONNECT_MS: u32 = 15_000;
 
 /// A client transport.
@@ -100,7 +98,7 @@ pub(crate) struct Xprt<T: XprtOps> {
     shared: Arc<Shared<T>>,
     strings: UnsafeCell<Strings>,
     timeout: UnsafeCell<bindings::rpc_timeout>,
-    pace: Pace,
+    last_heard: LastHeard,
     slots: core::pin::Pin<KBox<SlotPool<T>>>,
     bc: core::pin::Pin<KBox<BcPool<T>>>,
     conn: core::pin::Pin<KBox<ConnCell<T::Conn>>>,
@@ -162,8 +160,8 @@ impl<T: XprtOps> Xprt<T> {
         &self.connector
     }
 
-    pub(super) fn pace(&self) -> &Pace {
-        &self.pace
+    pub(super) fn last_heard(&self) -> &LastHeard {
+        &self.last_heard
     }
 
     /// A reference to the connection, if there is one. Any context. Dropping the last reference
@@ -237,7 +235,7 @@ impl<T: XprtOps> Xprt<T> {
     pub(super) fn is_to_blame(&self, slot: &Slot<T>) -> bool {
         let enough = slot.first_timeout() / 2;
         slot.connect_cookie() == self.connect_cookie()
-            && (slot.under_way() >= enough || self.pace.silence(jiffies()) >= enough)
+            && (slot.under_way() >= enough || self.last_heard.silence(jiffies()) >= enough)
     }
 
     /// Has sunrpc close the connection soon. Does not sleep.
@@ -257,21 +255,9 @@ impl<T: XprtOps> Xprt<T> {
         read_once!(self, connect_cookie)
     }
 
-    pub(super) fn reestablish_timeout(&self) -> Jiffies {
-        read_once!(self, reestablish_timeout)
-    }
-
     /// A message came, of whatever kind: the peer is there.
     pub(crate) fn note_message(&self) {
-        self.pace.heard(jiffies());
-    }
-
-    /// The connection is of use: the next attempt to connect need not wait.
-    pub(crate) fn note_use(&self) {
-        if read_once!(self, reestablish_timeout) != 0 {
-            // SAFETY: An aligned word; a lost race with the back-off costs one pause.
-            unsafe { (&raw mut (*self.as_ptr()).reestablish_timeout).write_volatile(0) };
-        }
+        self.last_heard.heard(jiffies());
     }
 
     /// Sets the congestion window to `credits` requests.
@@ -355,7 +341,7 @@ impl<T: XprtOps> Xprt<T> {
             bindings::spin_lock(&raw mut (*xprt).transport_lock);
             if connect < (*xprt).connect_timeout {
                 let mut timeout = *(*xprt).timeout;
-                timeout.to_initval = connect.max(2 * msecs_to_jiffies(FIRST_RECONNECT_MS));
+                timeout.to_initval = connect.max(msecs_to_jiffies(LEAST_TIMEOUT_MS));
                 timeout.to_maxval = timeout.to_initval;
                 *self.timeout.get() = timeout;
                 (*xprt).connect_timeout = connect;
@@ -431,13 +417,14 @@ impl<T: XprtOps> Xprt<T> {
         // SAFETY: `xprt` is ours alone for now.
         unsafe { Self::init_base(xprt, &server)? };
         let data = T::new(XprtLink(shared.clone()));
-        // SAFETY: `this` has room for all of it, and what is there needs no drop.
+        // SAFETY: `this` has room for all of it, and what is there needs no drop. `data` stays
+        // where it is until it is dropped in place. The first thing that can fail comes first.
         unsafe {
-            (&raw mut (*this).data).write(data);
+            data.__pinned_init(&raw mut (*this).data)?;
             (&raw mut (*this).shared).write(shared);
             (&raw mut (*this).strings).write(UnsafeCell::new(Strings::new(&server)));
             (&raw mut (*this).timeout).write(UnsafeCell::new(default_timeout()));
-            (&raw mut (*this).pace).write(Pace::new(jiffies()));
+            (&raw mut (*this).last_heard).write(LastHeard::new(jiffies()));
             (&raw mut (*this).slots).write(slots);
             (&raw mut (*this).bc).write(bc);
             (&raw mut (*this).conn).write(conn);

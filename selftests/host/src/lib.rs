@@ -16,6 +16,7 @@ mod xdr;
 #[cfg(test)]
 #[path = "../../../clnt"]
 mod clnt {
+    mod pace;
     mod state;
 }
 

@@ -40,8 +40,8 @@ impl XprtOps for Nothing {
         &CLASS
     }
 
-    fn new(_link: XprtLink<Self>) -> Self {
-        Nothing {}
+    fn new(_link: XprtLink<Self>) -> impl PinInit<Self, Error> {
+        pin_init!(Nothing {}? Error)
     }
 
     fn new_slot() -> impl PinInit<Nothing, Error> {
@@ -56,7 +56,9 @@ impl XprtOps for Nothing {
         0
     }
 
-    fn connecting(_: &SendLocked<'_, Self>, _: Jiffies) {}
+    fn reconnect_pause(_: &SendLocked<'_, Self>) -> Jiffies {
+        0
+    }
 
     fn establish(_: &SendLocked<'_, Self>) -> Result<Arc<()>> {
         Err(EINVAL)

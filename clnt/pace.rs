@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! When a transport tries to connect again. Pure.
+//!
+//! ```text
+//!   the connection carried a good Reply     at once
+//!   the attempt failed                      500 ms after its start, then doubled
+//!   the connection carried no good Reply    5 s after its start, then doubled
+//! ```
+//!
+//! A server that restarts must not be waited for longer than needed, and one that accepts
+//! connections and drops them must not keep us busy. All times are in jiffies, which wrap around.
+
+/// Pauses, in jiffies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pauses {
+    /// Least time between the starts of two attempts, whatever the first one came to.
+    pub(super) least: usize,
+    /// After an attempt that failed, when the one before did not.
+    pub(super) failed: usize,
+    /// After a connection without a good Reply, when the one before had one.
+    pub(super) useless: usize,
+}
+
+/// What the last attempt came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// There was no connection.
+    Failed,
+    /// There was a connection, and no good Reply on it.
+    Useless,
+    /// There was a good Reply.
+    Useful,
+}
+
+/// When the last attempt began, and how far the next one is to be from it.
+#[derive(Debug)]
+pub(super) struct Pace {
+    pauses: Pauses,
+    attempted: Option<usize>,
+    spacing: usize,
+}
+
+impl Pace {
+    /// Before the first attempt.
+    pub(super) const fn new(pauses: Pauses) -> Self {
+        Self {
+            pauses,
+            attempted: None,
+            spacing: 0,
+        }
+    }
+
+    /// The pause before the next attempt, which counts as started when it is over. `last` is what
+    /// the attempt before came to; `longest` is the limit of the doubling.
+    pub(super) fn pause(&mut self, now: usize, last: Outcome, longest: usize) -> usize {
+        let Some(attempted) = self.attempted else {
+            self.attempted = Some(now);
+            return 0;
+        };
+        let doubled = self.spacing.saturating_mul(2);
+        self.spacing = match last {
+            Outcome::Useful => 0,
+            Outcome::Failed => doubled.max(self.pauses.failed).min(longest),
+            Outcome::Useless => doubled.max(self.pauses.useless).min(longest),
+        };
+        let due = self.spacing.max(self.pauses.least);
+        // An attempt that has yet to begin counts as one of now.
+        let passed = match now.wrapping_sub(attempted) {
+            passed if passed > usize::MAX / 2 => 0,
+            passed => passed,
+        };
+        let pause = due.saturating_sub(passed);
+        self.attempted = Some(now.wrapping_add(pause));
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSES: Pauses = Pauses {
+        least: 5,
+        failed: 50,
+        useless: 500,
+    };
+    const LONGEST: usize = 1500;
+
+    /// A pace whose first attempt was at `start`.
+    fn attempted(start: usize) -> Pace {
+        let mut pace = Pace::new(PAUSES);
+        assert_eq!(pace.pause(start, Outcome::Failed, LONGEST), 0);
+        pace
+    }
+
+    /// Pauses after attempts that end at once with `last`, until none is longer.
+    fn pauses(pace: &mut Pace, mut now: usize, last: Outcome) -> Vec<usize> {
+        let mut all = Vec::new();
+        for _ in 0..7 {
+            let pause = pace.pause(now, last, LONGEST);
+            all.push(pause);
+            now = now.wrapping_add(pause);
+        }
+        all
+    }
+
+    #[test]
+    fn pauses_grow_up_to_the_longest() {
+        for start in [0, 1000, usize::MAX - 100] {
+            let failed = pauses(&mut attempted(start), start, Outcome::Failed);
+            assert_eq!(failed, [50, 100, 200, 400, 800, 1500, 1500]);
+            let useless = pauses(&mut attempted(start), start, Outcome::Useless);
+            assert_eq!(useless, [500, 1000, 1500, 1500, 1500, 1500, 1500]);
+        }
+    }
+
+    #[test]
+    fn a_useful_connection_resets_them() {
+        let mut pace = attempted(0);
+        pauses(&mut pace, 0, Outcome::Useless);
+        let now = 100_000;
+        assert_eq!(pace.pause(now, Outcome::Useful, LONGEST), 0);
+        assert_eq!(pace.pause(now + 10, Outcome::Failed, LONGEST), 40);
+        assert_eq!(pace.pause(now + 60, Outcome::Useful, LONGEST), 0);
+        assert_eq!(pace.pause(now + 65, Outcome::Useless, LONGEST), 495);
+    }
+
+    #[test]
+    fn attempts_are_apart_even_when_each_is_useful() {
+        let mut pace = attempted(0);
+        for turn in 0..20 {
+            assert_eq!(pace.pause(turn * 5, Outcome::Useful, LONGEST), 5);
+        }
+    }
+
+    #[test]
+    fn the_length_of_an_attempt_counts() {
+        let mut pace = attempted(0);
+        assert_eq!(pace.pause(700, Outcome::Failed, LONGEST), 0);
+        assert_eq!(pace.pause(730, Outcome::Failed, LONGEST), 70);
+        // It was to begin at 800.
+        assert_eq!(pace.pause(799, Outcome::Useful, LONGEST), 5);
+    }
+
+    #[test]
+    fn a_short_limit_is_kept() {
+        let mut pace = attempted(0);
+        for now in 0..5 {
+            assert!(pace.pause(now * 100, Outcome::Useless, 30) <= 30);
+        }
+    }
+}

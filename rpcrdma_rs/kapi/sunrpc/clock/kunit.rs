@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: silence, across the wrap of the clock.
+
+use super::*;
+use kernel::prelude::*;
+
+/// The clock shortly before it wraps around.
+const LATE: Jiffies = Jiffies::MAX - 10;
+
+#[kunit_tests(rpcrdma_clock)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_since_the_last_message() -> Result {
+        let last = LastHeard::new(LATE);
+        assert_eq!(last.silence(LATE), 0);
+        assert_eq!(last.silence(LATE.wrapping_add(30)), 30);
+        last.heard(LATE.wrapping_add(20));
+        assert_eq!(last.silence(LATE.wrapping_add(30)), 10);
+        // The clock was read, and then a message came at the next tick.
+        assert_eq!(last.silence(LATE.wrapping_add(19)), 0);
+        assert!(time_before(LATE, LATE.wrapping_add(20)));
+        assert!(!time_before(LATE, LATE));
+        Ok(())
+    }
+}
