@@ -3,8 +3,16 @@
 //! What one connection works with: its limits, its pools, its Receives, its completed Sends.
 //!
 //! A [`Conn`] is the handler of the connection's QP. Everything in it belongs to that one
-//! connection and is dropped with it. Each pool has a lock of its own, which is never held over a
-//! call out of here; it is taken inside the lock of a request's chunks.
+//! connection and is dropped with it. The lock of its pools is held for a moment only, and taken
+//! inside the lock of a request's chunks.
+//!
+//! While a connection is used, a work item looks after it every [`LOOK_MS`]:
+//!
+//! ```text
+//!   unwatched ──a chain is posted──▶ watched ──look: quiet──▶ trimmed, unwatched
+//!                                     │    └─look: active──▶ watched
+//!                                     └──look: stalled──▶ the connection is lost
+//! ```
 
 use core::pin::Pin;
 
@@ -33,17 +41,24 @@ use kernel::{
 };
 
 use super::{
+    chunks::unmap_fenced,
     invalidate::InvCtx,
-    mr_pool::MrPool,
+    pools::{
+        Pools,
+        Shortage,
+        Taken,
+        REVERSE_KEPT, //
+    },
+    send_queue::Progress,
     sendctx::SendCtx,
-    transport::ClntXprt,
-    REVERSE_REQUESTS, //
+    transport::ClntXprt, //
 };
 use crate::{
     kapi::{
         ext::{
             completion::Done,
             noio::NoIo,
+            spare::SparePage,
             work::{
                 cancel_delayed_sync,
                 OwnQueue, //
@@ -55,19 +70,26 @@ use crate::{
                 Wc,
                 WcError, //
             },
+            mr::{
+                Mr,
+                MrList, //
+            },
             pd::Pd,
             qp::Qp,
             recv::{
                 RecvBox,
-                RecvPool, //
+                RecvList, //
             }, //
         },
         sunrpc::{
+            errno::enobufs,
             link::XprtLink,
+            send_lock::SendLocked,
             xprt::Xprt, //
         },
         trace::{
             trace_xprtrdma_createmrs,
+            trace_xprtrdma_frwr_alloc,
             trace_xprtrdma_post_recvs,
             trace_xprtrdma_post_recvs_err,
             trace_xprtrdma_wc_send,
@@ -83,17 +105,20 @@ use crate::{
     },
 };
 
-/// Regions that a new connection starts with.
-const FIRST_MRS: usize = 16;
-/// Idle regions that a refill aims at.
-const REFILL_MRS: usize = 32;
 /// The pause before a refill that failed is tried again.
 const REFILL_PAUSE_MS: u32 = 250;
+
+/// How often a connection that is used is looked after. What was posted before one look, and has
+/// not completed at the next, is stalled.
+const LOOK_MS: u32 = 5_000;
 
 /// Numbers connections.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-type Pool<T> = KVec<Pin<KBox<T>>>;
+/// The work item that makes regions.
+const REFILL: u64 = 0;
+/// The work item that looks after the connection.
+const LOOK: u64 = 1;
 
 /// See the module's documentation.
 #[pin_data]
@@ -109,29 +134,25 @@ pub(super) struct Conn {
     credits: Atomic<u32>,
     reported: Atomic<bool>,
     #[pin]
-    receives: SpinLock<RecvPool<()>>,
+    pools: SpinLock<Pools>,
     #[pin]
-    sends: SpinLock<Pool<SendCtx>>,
+    refill: DelayedWork<Conn, REFILL>,
     #[pin]
-    reverse_sends: SpinLock<Pool<SendCtx>>,
-    #[pin]
-    invs: SpinLock<Pool<InvCtx>>,
-    /// Its memory regions.
-    #[pin]
-    pub(super) mrs: MrPool,
-    #[pin]
-    refill: DelayedWork<Conn>,
+    look: DelayedWork<Conn, LOOK>,
     #[pin]
     closed: Done,
+    /// Where servers write what is behind all room of a Reply.
+    spare: SparePage,
     pd: Arc<Pd>,
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self> for Conn { self.refill }
+    impl HasDelayedWork<Self, 0> for Conn { self.refill }
+    impl HasDelayedWork<Self, 1> for Conn { self.look }
 }
 
 impl Conn {
-    /// Makes what a connection in `pd` works with, all its buffers included. May sleep.
+    /// Makes what a connection in `pd` works with. May sleep.
     ///
     /// # Errors
     ///
@@ -142,14 +163,9 @@ impl Conn {
         limits: ClientLimits,
         ours: Private,
     ) -> Result<Arc<Self>> {
-        let requests = limits.requests as usize;
-        let (len, sges) = (ours.send.0 as usize, limits.send_sges as usize);
-        let sends = pool(requests, || SendCtx::new(&pd, len, sges, false))?;
-        let reverse = pool(REVERSE_REQUESTS as usize, || {
-            SendCtx::new(&pd, len, sges, true)
-        })?;
-        let invs = pool(requests, InvCtx::new)?;
-        Arc::pin_init(
+        let pools = Pools::new(&limits)?;
+        let spare = SparePage::new()?;
+        let this = Arc::pin_init(
             pin_init!(Self {
                 link,
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
@@ -158,17 +174,20 @@ impl Conn {
                 agreed: SetOnce::new(),
                 credits: Atomic::new(1),
                 reported: Atomic::new(false),
-                receives <- new_spinlock!(RecvPool::new()),
-                sends <- new_spinlock!(sends),
-                reverse_sends <- new_spinlock!(reverse),
-                invs <- new_spinlock!(invs),
-                mrs <- MrPool::new(pd.clone(), limits),
+                pools <- new_spinlock!(pools),
                 refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
+                look <- new_delayed_work!("rpcrdma_rs: connection"),
                 closed <- Done::new(),
+                spare,
                 pd,
             }),
             GFP_KERNEL,
-        )
+        )?;
+        this.make_send(false)?;
+        for _ in 0..REVERSE_KEPT {
+            this.make_send(true)?;
+        }
+        Ok(this)
     }
 
     /// The number of the connection.
@@ -208,6 +227,11 @@ impl Conn {
         &self.limits
     }
 
+    /// The page for what nobody reads.
+    pub(super) fn spare(&self) -> &SparePage {
+        &self.spare
+    }
+
     /// The transport; `None` once it is being destroyed.
     pub(super) fn xprt(&self) -> Option<impl core::ops::Deref<Target = Xprt<ClntXprt>> + '_> {
         self.link.get()
@@ -225,11 +249,13 @@ impl Conn {
     /// The connection is being closed: from here on the loss of it is no news.
     pub(super) fn retire(&self) {
         self.reported.store(true, Relaxed);
+        self.pools.lock().retire();
     }
 
     /// Notes that the connection is drained, and that the last regions can be dropped.
     pub(super) fn set_closed(self: &Arc<Self>) {
-        cancel_delayed_sync(self);
+        cancel_delayed_sync::<_, REFILL>(self);
+        cancel_delayed_sync::<_, LOOK>(self);
         self.closed.complete_all();
     }
 
@@ -246,127 +272,252 @@ impl Conn {
         }
     }
 
-    /// Takes the buffers of a Send of the forward direction.
-    pub(super) fn take_send(&self) -> Option<Pin<KBox<SendCtx>>> {
-        self.sends.lock().pop()
-    }
-
-    /// Takes the buffers of a Send of the reverse direction.
-    pub(super) fn take_reverse_send(&self) -> Option<Pin<KBox<SendCtx>>> {
-        self.reverse_sends.lock().pop()
-    }
-
-    /// Whether there are buffers for a Send of the forward direction.
-    pub(super) fn has_send(&self) -> bool {
-        !self.sends.lock().is_empty()
-    }
-
-    /// Gives the buffers of a Send back.
-    pub(super) fn put_send(&self, ctx: Pin<KBox<SendCtx>>) {
-        let pool = if ctx.is_reverse() {
-            &self.reverse_sends
-        } else {
-            &self.sends
+    /// Changes the pools, and wakes the sender if it waits for something.
+    pub(super) fn give_back(&self, f: impl FnOnce(&mut Pools)) {
+        let starved = {
+            let mut pools = self.pools.lock();
+            f(&mut pools);
+            pools.take_starved()
         };
-        // There is room: it came from there.
-        let _ = pool.lock().push_within_capacity(ctx);
+        if starved {
+            self.wake_sender();
+        }
     }
 
-    /// Takes what a chain of LOCAL_INV needs.
-    pub(super) fn take_inv(&self) -> Option<Pin<KBox<InvCtx>>> {
-        self.invs.lock().pop()
+    #[cold]
+    fn wake_sender(&self) {
+        if let Some(xprt) = self.link.get() {
+            xprt.write_space();
+        }
     }
 
-    /// Gives that back.
-    pub(super) fn put_inv(&self, ctx: Pin<KBox<InvCtx>>) {
-        // There is room: it came from there.
-        let _ = self.invs.lock().push_within_capacity(ctx);
-    }
-
-    /// Makes the first regions. May sleep.
+    /// Takes what a Call with up to `regions` regions is sent with. May sleep.
     ///
     /// # Errors
     ///
-    /// What the device says, when there is not even one for each segment of a request.
-    pub(super) fn first_mrs(&self, xprt: &Xprt<ClntXprt>) -> Result {
-        let made = self.mrs.fill(FIRST_MRS.max(self.mrs.per_request()))?;
-        trace_xprtrdma_createmrs(Peer::of(xprt), made);
-        xprt.stats.mrs_allocated.add(made);
+    /// `EAGAIN` when the sender is woken as soon as there is more; `ENOBUFS` when it has to come
+    /// again after a delay; `ENOTCONN` when the connection is broken.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        xprt: &SendLocked<'_, ClntXprt>,
+        qp: &Qp<Conn>,
+        regions: usize,
+    ) -> Result<Taken> {
+        // Each turn makes what was short; the last one waits for it.
+        for _ in 0..4 {
+            let shortage = {
+                let mut pools = self.pools.lock();
+                match pools.take(regions) {
+                    Ok(taken) => {
+                        self.watch(&mut pools);
+                        return Ok(taken);
+                    }
+                    Err(shortage) => shortage,
+                }
+            };
+            match shortage {
+                Shortage::Receives => self.post_receives(qp)?,
+                Shortage::Send => match self.make_send(false) {
+                    Ok(()) => (),
+                    Err(_) if self.pools.lock().has_sends() => break,
+                    Err(_) => return Err(enobufs()),
+                },
+                Shortage::Regions => {
+                    self.refill_regions(0);
+                    break;
+                }
+                Shortage::Room => break,
+            }
+        }
+        xprt.stats.send_waits.add(1);
+        xprt.wait_for_buffer_space();
+        // What came back before the line above has woken nobody.
+        if !self.pools.lock().starve(regions) {
+            xprt.write_space();
+        }
+        Err(EAGAIN)
+    }
+
+    /// Takes the buffers of a Send of the reverse direction. May sleep.
+    pub(super) fn take_reverse_send(self: &Arc<Self>) -> Option<Pin<KBox<SendCtx>>> {
+        for _ in 0..2 {
+            let mut pools = self.pools.lock();
+            let taken = pools.take_reverse();
+            self.watch(&mut pools);
+            drop(pools);
+            match taken {
+                Ok(ctx) => return Some(ctx),
+                Err(true) => self.make_send(true).ok()?,
+                Err(false) => break,
+            }
+        }
+        None
+    }
+
+    /// Makes the buffers of one more Send. May sleep.
+    fn make_send(&self, reverse: bool) -> Result {
+        // Reclaim may be waiting for what is to be sent.
+        let _no_io = NoIo::begin();
+        let (len, sges) = (self.ours.send.0 as usize, self.limits.send_sges as usize);
+        let ctx = SendCtx::new(&self.pd, len, sges, reverse)?;
+        let surplus = self.pools.lock().add_send(ctx);
+        drop(surplus);
         Ok(())
     }
 
+    /// Takes what a chain of LOCAL_INV needs.
+    pub(super) fn take_inv(self: &Arc<Self>) -> Option<Pin<KBox<InvCtx>>> {
+        let mut pools = self.pools.lock();
+        self.watch(&mut pools);
+        pools.take_inv()
+    }
+
+    /// Unmaps the regions in `list` that are fenced, and gives them back. The others are left.
+    pub(super) fn recycle(&self, list: &mut MrList) {
+        let mut idle = unmap_fenced(list);
+        if !idle.is_empty() {
+            self.give_back(|pools| pools.recycled(&mut idle));
+        }
+    }
+
+    /// Makes the first regions, and posts the first Receives. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub(super) fn begin(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>) -> Result {
+        if xprt.is_reverse_allowed() {
+            self.allow_reverse();
+        }
+        self.make_regions(xprt)?;
+        self.post_receives(qp)
+    }
+
     /// Has more regions made.
-    pub(super) fn refill_mrs(self: &Arc<Self>) {
-        self.refill_mrs_after(0);
-    }
-
-    fn refill_mrs_after(self: &Arc<Self>, pause: Jiffies) {
+    fn refill_regions(self: &Arc<Self>, pause: Jiffies) {
         // If it is queued already, that will do.
-        let _ = OwnQueue::enqueue_delayed(self.clone(), pause);
+        let _ = OwnQueue::enqueue_delayed::<_, REFILL>(self.clone(), pause);
     }
 
-    /// A Receive is complete, or was flushed.
-    pub(super) fn received_one(&self) {
-        self.receives.lock().landed();
+    /// Makes regions, as many as are missing. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, or `ENOMEM`; those made before are in the pool.
+    fn make_regions(&self, xprt: &Xprt<ClntXprt>) -> Result {
+        let mut made = 0;
+        let result = loop {
+            if self.pools.lock().regions_missing() == 0 {
+                break Ok(());
+            }
+            let new = Mr::new(&self.pd, self.limits.pages_per_segment)
+                .and_then(|mr| Ok((mr, InvCtx::new()?)));
+            match new {
+                Ok((mr, inv)) => {
+                    trace_xprtrdma_frwr_alloc(&mr);
+                    self.pools.lock().add_region(mr, inv);
+                    made += 1;
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        trace_xprtrdma_createmrs(Peer::of(xprt), made);
+        xprt.stats.mrs_allocated.add(made);
+        result
     }
 
     /// Gives a receive buffer back.
     pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
-        self.receives.lock().put(buffer);
+        self.pools.lock().put_receive(buffer);
     }
 
-    /// Makes all receive buffers there will be, and posts the first Receives. May sleep.
-    ///
-    /// A buffer that is not posted is kept by the Reply to one of the `slots` until its memory is
-    /// fenced. There is one for each of these, so that as many Receives as the server may send messages
-    /// can be posted at any time: for want of memory the connection is not made, but never lost.
+    /// A message came, or a Receive was flushed; `owed` is whether the server owed us a message
+    /// less than before.
+    pub(super) fn received(&self, owed: bool) {
+        self.pools.lock().received(owed);
+    }
+
+    /// The server may call from here on.
+    pub(super) fn allow_reverse(&self) {
+        self.pools.lock().allow_reverse();
+    }
+
+    /// Posts Receives for the server's own Calls, if there are too few.
+    pub(super) fn restore_receives(&self, qp: &Qp<Conn>) {
+        if self.pools.lock().lacks_receives() {
+            // Fails when the connection is broken, which other completions report; or for want of
+            // memory, when there are still as many as the server has credits for.
+            let _ = self.post_receives(qp);
+        }
+    }
+
+    /// Posts a batch of Receives. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and what the device says.
-    pub(super) fn first_receives(&self, qp: &Qp<Conn>, slots: u32) -> Result {
-        for _ in 0..self.limits.recv_wr + slots {
-            let len = self.ours.receive.0 as usize;
-            let buffer = RecvBox::new(&self.pd, len, ())?;
-            self.receives.lock().put(buffer);
+    /// `ENOBUFS` when there is no memory for a single one, and what the device says; those posted
+    /// before are posted.
+    fn post_receives(&self, qp: &Qp<Conn>) -> Result {
+        let (mut list, missing) = self.pools.lock().receives_to_post();
+        let made = self.make_receives(missing, &mut list);
+        let (count, short) = (list.len(), missing - made);
+        let mut result = Ok(());
+        let mut rest = RecvList::new();
+        if count != 0 {
+            trace_xprtrdma_post_recvs(qp.cq_id(), count, self.pools.lock().posted());
+            result = qp.post_recvs(list).map_err(|(error, unposted)| {
+                trace_xprtrdma_post_recvs_err(qp.cq_id(), error.to_errno());
+                rest = unposted;
+                error
+            });
+        } else if short != 0 {
+            result = Err(enobufs());
         }
-        self.post_receives(qp)
+        if short != 0 || !rest.is_empty() {
+            self.pools.lock().receives_unposted(rest, short);
+        }
+        result
     }
 
-    /// Posts Receives if a batch of them is missing.
-    ///
-    /// Even just before a batch is posted there are as many as the server may send messages: one
-    /// for each credit that we ask for, and twice the Calls of its own that it has credits for.
-    ///
-    /// # Errors
-    ///
-    /// What the device says; those posted before are posted.
-    pub(super) fn post_receives(&self, qp: &Qp<Conn>) -> Result {
-        let mut receives = self.receives.lock();
-        let list = receives.missing(self.limits.recv_wr, self.limits.recv_batch);
-        let posted = receives.posted();
-        drop(receives);
-        if list.is_empty() {
-            return Ok(());
+    /// Makes up to `count` receive buffers; returns how many there was memory for.
+    fn make_receives(&self, count: u32, list: &mut RecvList<()>) -> u32 {
+        if count == 0 {
+            return 0;
         }
-        trace_xprtrdma_post_recvs(qp.cq_id(), list.len(), posted);
-        qp.post_recvs(list).map_err(|(error, rest)| {
-            trace_xprtrdma_post_recvs_err(qp.cq_id(), error.to_errno());
-            self.receives.lock().unposted(rest);
-            error
-        })
+        let _no_io = NoIo::begin();
+        for made in 0..count {
+            match RecvBox::new(&self.pd, self.ours.receive.0 as usize, ()) {
+                Ok(buffer) => list.push(buffer),
+                Err(_) => return made,
+            }
+        }
+        count
+    }
+
+    /// Has the connection looked after, unless it is already. Under the lock of the pools, so that
+    /// nothing is queued once the connection is retired.
+    fn watch(self: &Arc<Self>, pools: &mut Pools) {
+        if pools.watch() {
+            let pause = msecs_to_jiffies(LOOK_MS);
+            let _ = OwnQueue::enqueue_delayed::<_, LOOK>(self.clone(), pause);
+        }
+    }
+
+    /// Destroys what a quiet connection can do without. Sleeps.
+    fn trim(&self) {
+        loop {
+            let (send, inv) = {
+                let mut pools = self.pools.lock();
+                (pools.shrink_sends(), pools.shrink_invs())
+            };
+            if send.is_none() && inv.is_none() {
+                return;
+            }
+        }
     }
 }
 
-fn pool<T>(count: usize, mut make: impl FnMut() -> Result<Pin<KBox<T>>>) -> Result<Pool<T>> {
-    let mut pool = KVec::with_capacity(count, GFP_KERNEL)?;
-    for _ in 0..count {
-        pool.push_within_capacity(make()?).map_err(|_| ENOMEM)?;
-    }
-    Ok(pool)
-}
-
-impl WorkItem for Conn {
+impl WorkItem<REFILL> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -376,17 +527,38 @@ impl WorkItem for Conn {
             return;
         };
         let _scope = xprt.reclaim_scope();
-        match this.mrs.fill(REFILL_MRS) {
-            Ok(made) => {
-                trace_xprtrdma_createmrs(Peer::of(&xprt), made);
-                xprt.stats.mrs_allocated.add(made);
-            }
+        if this.make_regions(&xprt).is_err() {
             // There may be no request under way whose regions come back: try again.
-            Err(_) => this.refill_mrs_after(msecs_to_jiffies(REFILL_PAUSE_MS)),
+            this.refill_regions(msecs_to_jiffies(REFILL_PAUSE_MS));
         }
-        // If there are too few still, those in use come back and wake whoever waits.
-        if this.mrs.has_idle() {
-            xprt.write_space();
+        this.give_back(|_| ());
+    }
+}
+
+impl WorkItem<LOOK> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let (progress, surplus) = this.pools.lock().look();
+        match progress {
+            Progress::Quiet => {
+                drop(surplus);
+                this.trim();
+                if let Some(xprt) = this.link.get() {
+                    xprt.trim_slots();
+                }
+            }
+            Progress::Active => this.watch(&mut this.pools.lock()),
+            Progress::Stalled => {
+                if let Some(xprt) = this.link.get() {
+                    pr_warn!(
+                        "{}: nothing sent {} s ago has arrived: disconnecting\n",
+                        xprt.server(),
+                        LOOK_MS / 1000
+                    );
+                }
+                this.lost();
+            }
         }
     }
 }
@@ -399,14 +571,17 @@ impl Completion for SendCtx {
             Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),
             Err(e) => trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor()),
         }
-        this.as_mut().clear();
         let conn = qp.handler();
-        conn.put_send(this);
+        let registered = this.as_mut().clear();
+        conn.give_back(|pools| {
+            if this.is_reverse() {
+                pools.reverse_done(this);
+            } else {
+                pools.send_done(this, registered);
+            }
+        });
         if result.is_err() {
             conn.lost();
-        }
-        if let Some(xprt) = conn.xprt() {
-            xprt.write_space();
         }
     }
 }

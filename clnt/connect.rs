@@ -3,7 +3,7 @@
 //! A connection: made step by step, ended in one order (RFC 8166, section 3; RFC 8797).
 //!
 //! ```text
-//!   resolve address ─▶ resolve route ─▶ limits, PD, Conn, QP, Receives, regions
+//!   resolve address ─▶ resolve route ─▶ limits, PD, pools, QP, first Receives and regions
 //!        ─▶ connect, with private data ─▶ agreed sizes ─▶ in use
 //!        ─▶ shutdown: disconnect, drain ─▶ dropped, field by field
 //! ```
@@ -299,8 +299,7 @@ impl Connection {
             },
             GFP_KERNEL,
         )?;
-        this.conn.first_mrs(xprt)?;
-        this.conn.first_receives(&this.qp, xprt.max_reqs())?;
+        this.conn.begin(xprt, &this.qp)?;
         Ok(this)
     }
 
@@ -384,7 +383,7 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
         max_fast_reg_pages: attrs.max_fast_reg_pages,
         mem_mgt_extensions: attrs.mem_mgt_extensions,
     };
-    ClientLimits::new(&limits, requests, REVERSE_CALLS).map_err(|refusal| {
+    let mut limits = ClientLimits::new(&limits, requests, REVERSE_CALLS).map_err(|refusal| {
         let (why, error) = match refusal {
             Refusal::NoFastRegistration => ("has no fast registration of memory", EINVAL),
             Refusal::TooFewSges => ("takes too few elements in a Send", ENOMEM),
@@ -393,5 +392,15 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
         };
         pr_err!("{}: device {} {}\n", server, device.name(), why);
         error
-    })
+    })?;
+    limits.send_sges = limits.send_sges.min(inline_sges(our_sizes().send));
+    Ok(limits)
+}
+
+/// The most elements that `choose` counts for a message that is sent inline: header, head, tail, and
+/// pages that begin anywhere.
+fn inline_sges(send: InlineSize) -> u32 {
+    // CAST: A page is not larger than `u32::MAX`.
+    let page = kernel::page::PAGE_SIZE as u32;
+    send.0.div_ceil(page).saturating_add(4)
 }

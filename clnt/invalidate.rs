@@ -20,8 +20,8 @@ use kernel::{
 };
 
 use super::{
+    chunks::Fence,
     conn::Conn,
-    mr_pool::Fence,
     transport::ClntXprt, //
 };
 use crate::kapi::{
@@ -116,8 +116,8 @@ impl Conn {
     /// Ends the server's access to the regions in `list`, however long that takes. Sleeps.
     ///
     /// For a request that is given up without a Reply. `fence` is the request's.
-    pub(super) fn fence(&self, qp: &Qp<Conn>, mut list: MrList, fence: &Arc<Fence>) {
-        self.mrs.recycle(&mut list);
+    pub(super) fn fence(self: &Arc<Self>, qp: &Qp<Conn>, mut list: MrList, fence: &Arc<Fence>) {
+        self.recycle(&mut list);
         if list.is_empty() {
             return;
         }
@@ -129,7 +129,7 @@ impl Conn {
             Ok(()) => fence.wait(),
             Err((list, _)) => list,
         };
-        self.mrs.recycle(&mut list);
+        self.recycle(&mut list);
         if !list.is_empty() {
             // The connection is broken. When it is drained, nobody reaches the memory.
             self.lost();
@@ -143,7 +143,7 @@ impl Conn {
     ///
     /// The connection is broken: both are handed back.
     pub(super) fn invalidate(
-        &self,
+        self: &Arc<Self>,
         qp: &Qp<Conn>,
         list: MrList,
         after: After,
@@ -167,7 +167,7 @@ impl Conn {
         let mut ctx = failed.owner;
         let (mut list, after) = ctx.as_mut().take();
         list.retract(unposted);
-        self.put_inv(ctx);
+        self.give_back(|pools| pools.inv_done(ctx));
         Err((list, after))
     }
 }

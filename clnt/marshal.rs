@@ -10,18 +10,22 @@ use core::pin::Pin;
 use kernel::prelude::*;
 
 use super::{
-    mr_pool::{
+    chunks::{
         chunk_len,
+        map_chunk,
         segments,
-        Chunks,
-        MrPool, //
+        Chunks, //
     },
     sendctx::SendCtx,
     stats::Stats, //
 };
 use crate::{
     kapi::{
-        rdma::Access,
+        ext::spare::SparePage,
+        rdma::{
+            mr::MrList,
+            Access, //
+        },
         sunrpc::{
             ops::XprtOps,
             rqst::Slot,
@@ -64,55 +68,119 @@ use crate::{
     },
 };
 
+/// The room for a Reply that may be longer than the caller's memory for it: the largest extended
+/// attribute, 64 KiB, and what is around it.
+const LONGEST_OPEN_ENDED: usize = 68 << 10;
+
 /// A Call up to this length is copied together; the pages of a longer one are sent from where
 /// they are.
 const COPY_LIMIT: u32 = 2048;
 
 /// What a Call is marshalled with.
 pub(super) struct Marshal<'a> {
-    /// What a message may be.
-    pub(super) thresholds: Thresholds,
     /// The credits to ask for.
     pub(super) credits: u32,
-    /// Where regions come from.
-    pub(super) mrs: &'a MrPool,
+    /// Where what is behind all room of a Reply is written.
+    pub(super) spare: &'a SparePage,
     /// What is counted.
     pub(super) stats: &'a Stats,
 }
 
-/// Maps, encodes and copies: everything short of posting. `chunks` is empty.
+/// How a Call and its Reply are moved.
+pub(super) struct Plan {
+    call: CallMode,
+    reply: ReplyMode,
+    /// The most segments of a chunk.
+    segments: u32,
+    /// Pages that a Reply chunk offers in addition to the caller's memory.
+    spare_pages: usize,
+    /// The most regions that takes.
+    pub(super) regions: usize,
+}
+
+/// Chooses how the Call in `slot` and its Reply are moved. `pages_per_segment` is the length of a
+/// region in pages.
 ///
 /// # Errors
 ///
-/// `EAGAIN`, `ENOBUFS`, `ENOMEM`: out of regions, pages, or room in the IOMMU. Anything else: the
-/// Call cannot be sent at all. `chunks` may have regions to be recycled.
-pub(super) fn marshal<T: XprtOps>(
-    with: &Marshal<'_>,
+/// `ENOBUFS`: out of pages for the Reply. `EMSGSIZE`: the Call cannot be sent at all.
+pub(super) fn plan<T: XprtOps>(
+    mut thresholds: Thresholds,
+    pages_per_segment: u32,
     slot: &Slot<T>,
-    chunks: &mut Chunks,
-    mut ctx: Pin<&mut SendCtx>,
-) -> Result {
+) -> Result<Plan> {
     let (call, answer) = (slot.call(), slot.answer());
     if answer.is_sparse() {
         answer.fill_sparse()?;
     }
+    let open_ended = is_open_ended(answer);
+    // One for the spare room.
+    thresholds.segments += u32::from(open_ended);
     let (call_mode, reply_mode) = choose(
-        &with.thresholds,
+        &thresholds,
         &call_shape(call)?,
         &reply_shape(answer)?,
         slot.placement_allowed(),
     );
-    map(with.mrs, slot, call_mode, reply_mode, chunks)?;
-    count(with.stats, call_mode, chunks);
+    // Pages have no gaps between them; head and tail take a region each at most.
+    let pages = |buf: &XdrBuf| buf.page_count().div_ceil(pages_per_segment.max(1) as usize);
+    let whole = |buf: &XdrBuf| pages(buf) + edge(buf.head_len()) + edge(buf.tail_len());
+    let for_call = match call_mode {
+        CallMode::Copy | CallMode::Gather => 0,
+        CallMode::ReadChunk { .. } => pages(call),
+        CallMode::PositionZero => whole(call),
+    };
+    let for_reply = match reply_mode {
+        ReplyMode::Inline => 0,
+        ReplyMode::WriteChunk => pages(answer),
+        ReplyMode::ReplyChunk => whole(answer) + usize::from(open_ended),
+    };
+    let most = thresholds.segments as usize;
+    let spare_pages = if open_ended {
+        (LONGEST_OPEN_ENDED - answer.total()).div_ceil(kernel::page::PAGE_SIZE)
+    } else {
+        0
+    };
+    Ok(Plan {
+        call: call_mode,
+        reply: reply_mode,
+        segments: thresholds.segments,
+        spare_pages,
+        regions: for_call.min(most) + for_reply.min(most),
+    })
+}
+
+/// Regions for a head or a tail of `len` bytes.
+fn edge(len: usize) -> usize {
+    len.div_ceil(kernel::page::PAGE_SIZE).min(1)
+}
+
+/// Maps, encodes and copies: everything short of posting. `chunks` is empty, `regions` are as many
+/// as the plan asks for; those that are not needed are left there.
+///
+/// # Errors
+///
+/// `ENOMEM`: out of room in the IOMMU. Anything else: the Call cannot be sent at all. `chunks` may
+/// have regions to be recycled.
+pub(super) fn marshal<T: XprtOps>(
+    with: &Marshal<'_>,
+    plan: &Plan,
+    slot: &Slot<T>,
+    regions: &mut MrList,
+    chunks: &mut Chunks,
+    mut ctx: Pin<&mut SendCtx>,
+) -> Result {
+    map(with.spare, plan, slot, regions, chunks)?;
+    count(with.stats, plan.call, chunks);
     let header = encode(
         ctx.as_mut().body(),
         slot.xid(),
         with.credits,
-        call_mode,
+        plan.call,
         chunks,
     )?;
-    trace(slot, call_mode, reply_mode, chunks, header);
-    place(with.stats, call, call_mode, header, ctx)
+    trace(slot, plan.call, plan.reply, chunks, header);
+    place(with.stats, slot.call(), plan.call, header, ctx)
 }
 
 /// Tells trace events about a Call whose transport header has `header` octets.
@@ -174,7 +242,18 @@ fn reply_shape(answer: &XdrBuf) -> Result<ReplyShape> {
         pages: len32(answer.page_len())?,
         tail: len32(answer.tail_len())?,
         pages_eligible: answer.is_read(),
+        open_ended: is_open_ended(answer),
     })
+}
+
+/// Whether a Reply may be longer than the memory for it: its page part is no payload of a READ,
+/// whose length the Call limits, and shorter than the longest of the others is.
+///
+/// An extended attribute or an ACL comes whole, however short the caller's buffer is. Over TCP what
+/// is behind all room is cut off, and the caller is told. A server that finds too little room here
+/// answers ERR_CHUNK, which is EIO to the caller. So such a Reply is offered more room than it has.
+fn is_open_ended(answer: &XdrBuf) -> bool {
+    answer.page_len() != 0 && !answer.is_read() && answer.total() < LONGEST_OPEN_ENDED
 }
 
 fn len32(len: usize) -> Result<u32> {
@@ -183,36 +262,50 @@ fn len32(len: usize) -> Result<u32> {
 
 /// Makes chunks of what does not travel inline.
 fn map<T: XprtOps>(
-    mrs: &MrPool,
+    spare: &SparePage,
+    plan: &Plan,
     slot: &Slot<T>,
-    call_mode: CallMode,
-    reply_mode: ReplyMode,
+    regions: &mut MrList,
     chunks: &mut Chunks,
 ) -> Result {
     let (call, answer, tag) = (slot.call(), slot.answer(), slot.xid());
-    match call_mode {
+    let most = plan.segments;
+    match plan.call {
         CallMode::Copy | CallMode::Gather => (),
         CallMode::ReadChunk { .. } => {
             let segs = call.segs(call.page_range());
-            mrs.map_chunk(segs, Access::RemoteRead, tag, &mut chunks.read)?;
+            let chunk = &mut chunks.read;
+            map_chunk(segs, Access::RemoteRead, tag, most, regions, chunk)?;
         }
         CallMode::PositionZero => {
-            let access = match slot.owns_pages() {
-                true => Access::SharedRead,
-                false => Access::RemoteRead,
+            let access = if slot.owns_pages() {
+                Access::SharedRead
+            } else {
+                Access::RemoteRead
             };
-            mrs.map_chunk(call.segs(0..call.total()), access, tag, &mut chunks.read)?;
+            let segs = call.segs(0..call.total());
+            map_chunk(segs, access, tag, most, regions, &mut chunks.read)?;
         }
     }
-    match reply_mode {
+    let access = Access::RemoteWrite;
+    match plan.reply {
         ReplyMode::Inline => Ok(()),
         ReplyMode::WriteChunk => {
             let segs = answer.segs(answer.page_range());
-            mrs.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.write)
+            map_chunk(segs, access, tag, most, regions, &mut chunks.write)
         }
         ReplyMode::ReplyChunk => {
-            let segs = answer.segs(0..answer.total());
-            mrs.map_chunk(segs, Access::RemoteWrite, tag, &mut chunks.reply)
+            let chunk = &mut chunks.reply;
+            map_chunk(
+                answer.segs(0..answer.total()),
+                access,
+                tag,
+                most,
+                regions,
+                chunk,
+            )?;
+            let spare = spare.segs(plan.spare_pages);
+            map_chunk(spare, access, tag, most, regions, chunk)
         }
     }
 }

@@ -10,23 +10,27 @@
 //!   send, reply   a Call on its way out, a message that came in
 //!   backchannel   Calls of the reverse direction, and their Replies
 //!   connect       a connection is made and closed (state, pace: pure)
-//!   conn          what a connection works with; invalidate: its LOCAL_INVs
+//!   conn          what a connection works with, and who looks after it
+//!   invalidate    its LOCAL_INVs
 //!   transport     what outlives connections, and the transport's part of a request
 //!   marshal       the header of a Call, its memory, its Send
-//!   mr_pool, sendctx, stats, tunables
+//!   pools         what messages take and give back (send_queue: pure)
+//!   chunks, sendctx, stats, tunables
 //! ```
 
 #![deny(unsafe_code)]
 
 mod backchannel;
+mod chunks;
 mod conn;
 mod connect;
 mod invalidate;
 mod marshal;
-mod mr_pool;
 mod pace;
+mod pools;
 mod reply;
 mod send;
+mod send_queue;
 mod sendctx;
 mod state;
 mod stats;

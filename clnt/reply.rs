@@ -24,20 +24,24 @@
 
 use core::pin::Pin;
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
+    chunks::{
+        note_invalidated,
+        segments,
+        unmap_fenced,
+        Chunks, //
+    },
     conn::Conn,
     invalidate::{
         After,
         Answer,
         InvCtx,
         Verdict, //
-    },
-    mr_pool::{
-        note_invalidated,
-        segments,
-        Chunks, //
     },
     transport::ClntXprt, //
 };
@@ -117,22 +121,16 @@ impl QpHandler for Conn {
     type Recv = ();
 
     fn recv_done(&self, qp: &Qp<Self>, buffer: RecvBox<()>, result: Result<RecvWc, WcError>) {
-        self.received_one();
         match &result {
             Ok(wc) => trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len),
             Err(e) => trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0),
         }
-        let Some(xprt) = self.xprt() else {
-            return;
-        };
         if result.is_err() {
-            self.put_receive(buffer);
             self.lost();
-            return;
+        } else if let Some(xprt) = self.xprt() {
+            return qp.handler().message(&xprt, qp, buffer);
         }
-        self.received(&xprt, qp, buffer);
-        // Fails only when the connection is broken, and is reported by another completion then.
-        let _ = self.post_receives(qp);
+        self.drop_message(buffer);
     }
 
     fn event(&self, event: QpEvent) {
@@ -151,7 +149,7 @@ impl Completion for InvCtx {
     fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Conn>, result: Result<Wc, WcError>) {
         let conn = qp.handler();
         let (mut list, after) = this.as_mut().take();
-        conn.put_inv(this);
+        let mut idle = MrList::new();
         match result {
             Ok(wc) => {
                 trace_xprtrdma_wc_li_done(wc.cid(), 0, 0);
@@ -159,13 +157,17 @@ impl Completion for InvCtx {
                     mr.completed_by(&wc);
                     Ok(())
                 });
-                conn.mrs.recycle(&mut list);
+                idle = unmap_fenced(&mut list);
             }
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
                 conn.lost();
             }
         }
+        conn.give_back(|pools| {
+            pools.inv_done(this);
+            pools.recycled(&mut idle);
+        });
         match after {
             Some(After::Complete(answer)) => conn.fenced(answer, list),
             Some(After::Wake(fence)) => fence.finish(list),
@@ -176,7 +178,7 @@ impl Completion for InvCtx {
 
 impl Conn {
     /// Takes in a message.
-    fn received(&self, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
+    fn message(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
         xprt.note_message();
         let parsed = match decode(buffer.bytes(), &LIMITS, ACCEPTS) {
             Ok(parsed) if parsed.direction == Some(Direction::Call) => {
@@ -192,7 +194,7 @@ impl Conn {
             Ok(parsed) => parsed.header,
             Err(rejected) => match rejected.failed_rpc() {
                 Some(header) => header,
-                None => return self.put_receive(buffer),
+                None => return self.drop_message(buffer),
             },
         };
         match xprt.lookup(header.xid.0) {
@@ -203,14 +205,22 @@ impl Conn {
                 if parsed.is_err_and(|rejected| rejected.may_be_call()) {
                     self.refuse(qp, &header);
                 }
-                self.put_receive(buffer);
+                self.drop_message(buffer);
             }
         }
     }
 
+    /// Gives the buffer of a message back that is no Call, and that no RPC needs.
+    fn drop_message(&self, buffer: RecvBox<()>) {
+        self.give_back(|pools| {
+            pools.received(true);
+            pools.put_receive(buffer);
+        });
+    }
+
     /// Takes in the Reply to a request; `parsed` is `None` if it is malformed.
     fn answer(
-        &self,
+        self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
         qp: &Qp<Conn>,
         rqst: Pinned<ClntXprt>,
@@ -222,7 +232,7 @@ impl Conn {
             // A second one, or to a Call that has not been sent.
             drop(chunks);
             xprt.stats.bad_replies.add(1);
-            return self.put_receive(buffer);
+            return self.drop_message(buffer);
         }
         let verdict = parsed.map_or(Verdict::Failed, |parsed| {
             judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
@@ -243,19 +253,24 @@ impl Conn {
         if let Some(invalidated) = buffer.invalidated() {
             note_invalidated(&mut list, invalidated);
         }
-        let freed = list.len();
-        self.mrs.recycle(&mut list);
-        if freed != list.len() {
-            xprt.write_space();
-        }
+        let mut idle = unmap_fenced(&mut list);
         let answer = Answer {
             rqst,
             buffer,
             verdict,
         };
         if list.is_empty() {
-            return self.complete(xprt, answer);
+            let buffer = complete(xprt, answer);
+            return self.give_back(|pools| {
+                pools.received(true);
+                pools.put_receive(buffer);
+                pools.recycled(&mut idle);
+            });
         }
+        self.give_back(|pools| {
+            pools.received(true);
+            pools.recycled(&mut idle);
+        });
         xprt.stats.local_invs.add(list.len());
         if let Err((list, after)) = self.invalidate(qp, list, After::Complete(answer)) {
             if let Some(After::Complete(answer)) = after {
@@ -271,8 +286,7 @@ impl Conn {
             return;
         };
         if left.is_empty() {
-            xprt.write_space();
-            return self.complete(&xprt, answer);
+            return self.put_receive(complete(&xprt, answer));
         }
         // The connection is broken, and when it is drained the regions are fenced. Until then
         // they stay with the request, which will be sent again on the next connection.
@@ -280,41 +294,41 @@ impl Conn {
         self.lost();
         self.put_receive(answer.buffer);
     }
+}
 
-    /// Completes an RPC, nothing of which the server reaches any more.
-    fn complete(&self, xprt: &Xprt<ClntXprt>, answer: Answer) {
-        let Answer {
-            rqst,
-            buffer,
-            verdict,
-        } = answer;
-        let stats = &xprt.stats;
-        match verdict {
-            Verdict::Inline { message, placed } => {
-                let xid = rqst.xid();
-                let bytes = buffer.bytes().get(message).unwrap_or_default();
-                match rqst.complete_inline(bytes, placed as usize) {
-                    Ok(copied) => {
-                        if copied != 0 {
-                            trace_xprtrdma_fixup(xid, copied);
-                        }
-                        stats.placed_bytes.add(placed as usize);
-                        stats.fixup_bytes.add(copied);
+/// Completes an RPC, nothing of which the server reaches any longer; returns the receive buffer.
+fn complete(xprt: &ClntXprt, answer: Answer) -> RecvBox<()> {
+    let Answer {
+        rqst,
+        buffer,
+        verdict,
+    } = answer;
+    let stats = &xprt.stats;
+    match verdict {
+        Verdict::Inline { message, placed } => {
+            let xid = rqst.xid();
+            let bytes = buffer.bytes().get(message).unwrap_or_default();
+            match rqst.complete_inline(bytes, placed as usize) {
+                Ok(copied) => {
+                    if copied != 0 {
+                        trace_xprtrdma_fixup(xid, copied);
                     }
-                    Err(_) => stats.bad_replies.add(1),
+                    stats.placed_bytes.add(placed as usize);
+                    stats.fixup_bytes.add(copied);
                 }
-            }
-            Verdict::Placed { len } => {
-                stats.placed_bytes.add(len as usize);
-                rqst.complete(Ok(len as usize));
-            }
-            Verdict::Failed => {
-                stats.bad_replies.add(1);
-                rqst.complete(Err(EIO));
+                Err(_) => stats.bad_replies.add(1),
             }
         }
-        self.put_receive(buffer);
+        Verdict::Placed { len } => {
+            stats.placed_bytes.add(len as usize);
+            rqst.complete(Ok(len as usize));
+        }
+        Verdict::Failed => {
+            stats.bad_replies.add(1);
+            rqst.complete(Err(EIO));
+        }
     }
+    buffer
 }
 
 /// Tells trace events about a malformed message.

@@ -8,20 +8,25 @@ use core::pin::Pin;
 use kernel::prelude::*;
 
 use super::{
+    chunks::Chunks,
     connect::Connection,
     marshal::{
         marshal,
-        Marshal, //
+        plan,
+        Marshal,
+        Plan, //
     },
-    mr_pool::Chunks,
+    pools::Taken,
     sendctx::SendCtx,
     transport::ClntXprt, //
 };
 use crate::kapi::{
+    rdma::mr::MrList,
     sunrpc::{
         errno::enotconn,
         rqst::Slot,
-        send_lock::SendLocked, //
+        send_lock::SendLocked,
+        xprt::Xprt, //
     },
     trace::{
         trace_xprtrdma_marshal_failed,
@@ -46,37 +51,41 @@ pub(super) fn send_call(
     slot: &Slot<ClntXprt>,
 ) -> Result {
     let conn = connection.conn();
-    let Some(ctx) = conn.take_send() else {
-        xprt.stats.send_waits.add(1);
-        return wait_for(xprt, || conn.has_send());
-    };
+    let plan = plan(conn.thresholds(), conn.limits().pages_per_segment, slot)
+        .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
+    let Taken { ctx, mut regions } = conn.take(xprt, connection.qp(), plan.regions)?;
     let mut chunks = slot.chunks.lock();
-    let Err((error, ctx)) = send(xprt, connection, slot, &mut chunks, ctx) else {
+    let result = send(
+        xprt,
+        connection,
+        slot,
+        &plan,
+        &mut regions,
+        &mut chunks,
+        ctx,
+    );
+    let Err((error, ctx)) = result else {
         chunks.set_outstanding();
+        drop(chunks);
+        if !regions.is_empty() {
+            conn.give_back(|pools| pools.unused(&mut regions));
+        }
         return Ok(());
     };
-    conn.put_send(ctx);
+    let registered = chunks.count();
     let mut list = chunks.take();
     drop(chunks);
-    conn.mrs.recycle(&mut list);
-    if error == EAGAIN {
-        conn.refill_mrs();
-        return wait_for(xprt, || conn.mrs.has_idle());
-    }
+    conn.give_back(|pools| pools.untake(ctx, registered, &mut regions));
+    conn.recycle(&mut list);
     Err(error)
 }
 
-/// Has the sender come again when something is given back, or at once if it is there already.
-fn wait_for(xprt: &SendLocked<'_, ClntXprt>, there: impl Fn() -> bool) -> Result {
-    xprt.wait_for_buffer_space();
-    // What came back before the line above has woken nobody.
-    if there() {
-        xprt.write_space();
-    }
-    Err(EAGAIN)
+fn marshal_failed(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>, error: Error) {
+    xprt.stats.failed_marshal.add(1);
+    trace_xprtrdma_marshal_failed(Task::of(slot), slot.xid(), error.to_errno());
 }
 
-/// Sends the Call in `slot`, from `ctx`, with its chunks in `chunks`, which is empty.
+/// Sends the Call in `slot` as planned, from `ctx`, with its chunks in `chunks`, which is empty.
 ///
 /// # Errors
 ///
@@ -85,23 +94,24 @@ fn send(
     xprt: &SendLocked<'_, ClntXprt>,
     connection: &Connection,
     slot: &Slot<ClntXprt>,
+    plan: &Plan,
+    regions: &mut MrList,
     chunks: &mut Chunks,
     mut ctx: Pin<KBox<SendCtx>>,
 ) -> Result<(), (Error, Pin<KBox<SendCtx>>)> {
-    let (conn, stats) = (connection.conn(), &xprt.stats);
+    let conn = connection.conn();
     let with = Marshal {
-        thresholds: conn.thresholds(),
         credits: conn.limits().requests,
-        mrs: &conn.mrs,
-        stats,
+        spare: conn.spare(),
+        stats: &xprt.stats,
     };
-    if let Err(error) = marshal(&with, slot, chunks, ctx.as_mut()) {
+    if let Err(error) = marshal(&with, plan, slot, regions, chunks, ctx.as_mut()) {
         ctx.as_mut().clear();
-        stats.failed_marshal.add(1);
-        trace_xprtrdma_marshal_failed(Task::of(slot), slot.xid(), error.to_errno());
+        marshal_failed(xprt, slot, error);
         return Err((error, ctx));
     }
     slot.note_sent();
+    ctx.as_mut().set_registered(chunks.count());
     let posted = connection.qp().post::<SendCtx>(ctx, |ctx, chain| {
         chunks.try_for_each(|mr| {
             trace_xprtrdma_mr_fastreg(mr);

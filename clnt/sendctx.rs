@@ -35,6 +35,7 @@ pub(super) struct SendCtx {
     cqe: Cqe<Self>,
     message: SendBuf,
     reverse: bool,
+    registered: usize,
 }
 
 impl_has_cqe! {
@@ -56,6 +57,7 @@ impl SendCtx {
                 cqe <- Cqe::new(),
                 message,
                 reverse,
+                registered: 0,
             }),
             GFP_KERNEL,
         )
@@ -81,8 +83,16 @@ impl SendCtx {
         self.message_mut().body_mut()
     }
 
-    /// Makes the message empty, and lets go of its pages.
-    pub(super) fn clear(self: Pin<&mut Self>) {
-        self.message_mut().clear();
+    /// Says how many regions are registered ahead of the message, in the same chain.
+    pub(super) fn set_registered(self: Pin<&mut Self>, count: usize) {
+        *self.project().registered = count;
+    }
+
+    /// Makes the message empty, and lets go of its pages; returns how many regions were registered
+    /// ahead of it.
+    pub(super) fn clear(self: Pin<&mut Self>) -> usize {
+        let this = self.project();
+        this.message.clear();
+        core::mem::take(this.registered)
     }
 }

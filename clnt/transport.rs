@@ -21,7 +21,7 @@ use kernel::{
 };
 
 use super::{
-    mr_pool::{
+    chunks::{
         Chunks,
         Fence, //
     },
@@ -49,6 +49,8 @@ pub(crate) struct ClntXprt {
     useful: Atomic<bool>,
     #[pin]
     pace: SpinLock<Pace>,
+    /// Whether the server may call.
+    reverse: Atomic<bool>,
 }
 
 impl ClntXprt {
@@ -65,6 +67,7 @@ impl ClntXprt {
             failed: Atomic::new(false),
             useful: Atomic::new(false),
             pace <- new_spinlock!(Pace::new(pauses)),
+            reverse: Atomic::new(false),
         }? Error)
     }
 
@@ -91,6 +94,16 @@ impl ClntXprt {
             Outcome::Useless
         };
         self.pace.lock().pause(jiffies(), last, longest)
+    }
+
+    /// From here on the server may call.
+    pub(super) fn allow_reverse(&self) {
+        self.reverse.store(true, Relaxed);
+    }
+
+    /// Whether the server may call.
+    pub(super) fn is_reverse_allowed(&self) -> bool {
+        self.reverse.load(Relaxed)
     }
 
     /// Notes whether an attempt to connect has failed; returns whether the one before had.

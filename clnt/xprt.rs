@@ -205,8 +205,14 @@ impl XprtOps for ClntXprt {
     }
 
     fn bc_setup(xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
-        // Receives and Sends of the reverse direction are there from the start.
-        xprt.make_bc_requests(REVERSE_CALLS as usize)
+        xprt.make_bc_requests(REVERSE_CALLS as usize)?;
+        // On this connection Receives are posted before the next Call is sent, on later ones from
+        // the start.
+        xprt.allow_reverse();
+        if let Some(connection) = xprt.conn() {
+            connection.conn().allow_reverse();
+        }
+        Ok(())
     }
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {

@@ -118,7 +118,7 @@ impl ClientLimits {
             pages_per_segment: pages,
             segments,
             send_sges: device.max_send_sge.min(CLIENT_SEND_SGES),
-            send_wr: requests.saturating_mul(per_request).saturating_add(reverse),
+            send_wr: send_wr(requests, pages, segments).saturating_add(reverse),
             recv_wr: requests.saturating_add(recv_batch).saturating_add(reverse),
             recv_batch,
         })
@@ -128,6 +128,16 @@ impl ClientLimits {
     pub(crate) fn registrations(&self) -> u32 {
         self.segments.saturating_mul(CHUNKS_PER_RPC)
     }
+}
+
+/// Entries of a Send Queue for `requests` with the largest payload each, or for one with as many
+/// segments as there may be: those who send claim their entries, and wait when there are none.
+fn send_wr(requests: u32, pages: u32, segments: u32) -> u32 {
+    let entries = |segments: u32| segments.saturating_mul(2).saturating_add(1);
+    let payload = MAX_DATA_PAGES.div_ceil(pages.max(1)).min(segments);
+    requests
+        .saturating_mul(entries(payload))
+        .saturating_add(entries(segments.saturating_mul(CHUNKS_PER_RPC)))
 }
 
 /// Entries of a queue, without those of the drain and of the reverse direction.

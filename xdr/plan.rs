@@ -5,7 +5,7 @@
 //! A Requester chooses for its Call and, since it has to provide the memory, for the Reply:
 //!
 //! ```text
-//!   Reply:  longest fits inline -> Inline
+//!   Reply:  longest fits inline, and is known -> Inline
 //!           else one item may be placed directly, and the rest fits inline -> WriteChunk
 //!           else -> ReplyChunk
 //!   Call:   fits inline, and in the copy buffer -> Copy
@@ -74,6 +74,8 @@ pub(crate) struct ReplyShape {
     pub(crate) tail: u32,
     /// The page part is one item that may be placed directly (XDRBUF_READ).
     pub(crate) pages_eligible: bool,
+    /// The Reply may be longer than that: the Call does not limit it.
+    pub(crate) open_ended: bool,
 }
 
 /// How a Call is moved.
@@ -127,7 +129,7 @@ fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool)
     let rest = reply.head.saturating_add(reply.tail);
     let all = rest.saturating_add(reply.pages);
     let write_header = header_len(limits, CallMode::Copy, ReplyMode::WriteChunk);
-    if fits(limits.receive, limits.version.least_header(), all) {
+    if !reply.open_ended && fits(limits.receive, limits.version.least_header(), all) {
         ReplyMode::Inline
     } else if direct_placement
         && reply.pages_eligible

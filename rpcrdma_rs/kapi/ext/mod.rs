@@ -8,6 +8,7 @@ pub(crate) mod noio;
 pub(crate) mod pages;
 pub(crate) mod patience;
 pub(crate) mod ratelimit;
+pub(crate) mod spare;
 pub(crate) mod wait;
 pub(crate) mod work;
 

@@ -388,6 +388,7 @@ impl<T> RecvPool<T> {
     }
 
     /// How many are posted.
+    #[cfg(rpcrdma_kunit)]
     pub(crate) fn posted(&self) -> u32 {
         self.posted
     }

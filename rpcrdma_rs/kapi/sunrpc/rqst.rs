@@ -429,8 +429,9 @@ impl<T: XprtOps> Pinned<T> {
         // SAFETY: The request, its task and its transport stay while it is pinned.
         let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
         let copied = match result {
+            // What is behind all the room there is, is nobody's, as over TCP.
             // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
-            Ok(len) => len as i32,
+            Ok(len) => len.min(this.answer().total()) as i32,
             Err(error) => {
                 // Not its `tk_status`, which a task that does not wait yet writes itself.
                 // SAFETY: As above.
@@ -523,6 +524,21 @@ impl<T: XprtOps> SlotPool<T> {
         // SAFETY: As for `pop`.
         unsafe { *slot.next.get() = free.0 };
         free.0 = Some(NonNull::from(slot));
+    }
+
+    /// Frees the message buffers of free slots.
+    pub(super) fn trim(&self) {
+        let free = self.free.lock();
+        let mut next = free.0;
+        while let Some(slot) = next {
+            // SAFETY: A free slot is one of `all`, which stay; `next` and, as nobody uses a free slot,
+            // its buffers belong to the pool, whose lock we hold.
+            unsafe {
+                *slot.as_ref().call.get() = RpcBuf::EMPTY;
+                *slot.as_ref().answer.get() = RpcBuf::EMPTY;
+                next = *slot.as_ref().next.get();
+            }
+        }
     }
 
     /// All slots, free or not.

@@ -285,6 +285,11 @@ impl<T: XprtOps> Xprt<T> {
         )
     }
 
+    /// Frees the message buffers of slots that are not in use. Any context.
+    pub(crate) fn trim_slots(&self) {
+        self.slots.trim();
+    }
+
     /// The transport's part of every slot, in use or not.
     pub(crate) fn slot_data(&self) -> impl Iterator<Item = &T::Slot> {
         self.slots.iter().map(Deref::deref)

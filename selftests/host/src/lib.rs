@@ -17,6 +17,7 @@ mod xdr;
 #[path = "../../../clnt"]
 mod clnt {
     mod pace;
+    mod send_queue;
     mod state;
 }
 

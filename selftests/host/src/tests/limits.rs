@@ -48,7 +48,7 @@ fn client_on_known_devices() {
         assert_eq!(limits.segments, 3);
         assert_eq!(limits.registrations(), 6);
         assert_eq!(limits.send_sges, 19);
-        assert_eq!(limits.send_wr, 128 * (2 * 6 + 1) + 32);
+        assert_eq!(limits.send_wr, 128 * (2 + 1) + (2 * 6 + 1) + 32);
         assert_eq!(limits.recv_wr, 128 + 32 + 32);
         assert_eq!(limits.recv_batch, 32);
     }

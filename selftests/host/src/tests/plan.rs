@@ -56,6 +56,7 @@ const REPLY: ReplyShape = ReplyShape {
     pages: 0,
     tail: 0,
     pages_eligible: false,
+    open_ended: false,
 };
 
 fn call_mode(call: &CallShape, ddp: bool) -> CallMode {
@@ -247,6 +248,28 @@ fn results() {
 }
 
 #[test]
+fn a_reply_that_nobody_limits_has_a_chunk() {
+    for (pages, expected) in [(0, ReplyMode::ReplyChunk), (128, ReplyMode::ReplyChunk)] {
+        let reply = ReplyShape {
+            pages,
+            open_ended: true,
+            ..REPLY
+        };
+        assert_eq!(reply_mode(&reply, true), expected);
+        assert_eq!(
+            reply_mode(
+                &ReplyShape {
+                    open_ended: false,
+                    ..reply
+                },
+                true
+            ),
+            ReplyMode::Inline
+        );
+    }
+}
+
+#[test]
 fn chunks_of_the_reply_take_room_from_the_call() {
     let reply = ReplyShape {
         pages: 1 << 20,
@@ -335,6 +358,7 @@ fn no_choice_exceeds_a_threshold() {
             pages: number(&mut random),
             tail: number(&mut random),
             pages_eligible: random.below(2) == 0,
+            open_ended: random.below(2) == 0,
         };
         let ddp = random.below(2) == 0;
         let (call_mode, reply_mode) = choose(&limits, &call, &reply, ddp);

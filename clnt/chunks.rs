@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory that the server may reach: regions, and those of a request (RFC 8166, section 3.4).
+//! Memory that the server may reach: the regions of a request (RFC 8166, section 3.4).
 //!
 //! ```text
 //!   pool ──map──▶ Chunks of a request ──Send chain registers──▶ the server has the handles
 //!    ▲                                                              │
-//!    │  recycle    fenced:  Send With Invalidate names it, or ──────┤
+//!    │  unmap      fenced:  Send With Invalidate names it, or ──────┤
 //!    └──────────────────    a chain of LOCAL_INV completes, or ─────┤
 //!                           the connection is drained ──────────────┘
 //! ```
@@ -16,10 +16,7 @@
 use kernel::{
     new_spinlock,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLock, //
-    }, //
+    sync::SpinLock, //
 };
 
 use crate::{
@@ -36,20 +33,17 @@ use crate::{
                 Mr,
                 MrList, //
             },
-            pd::Pd,
             qp::Unposted,
             recv::Invalidated,
             Access, //
         },
         trace::{
-            trace_xprtrdma_frwr_alloc,
             trace_xprtrdma_mr_map,
             trace_xprtrdma_mr_reminv,
             trace_xprtrdma_mr_unmap, //
         },
     },
     xdr::{
-        limits::ClientLimits,
         segment::Segment,
         units::{
             Handle,
@@ -104,6 +98,11 @@ impl Chunks {
         all
     }
 
+    /// How many registrations there are in the chunks.
+    pub(super) fn count(&self) -> usize {
+        self.read.len() + self.write.len() + self.reply.len()
+    }
+
     /// Keeps regions until the connection is drained.
     pub(super) fn keep_unfenced(&mut self, mut list: MrList) {
         self.unfenced.append(&mut list);
@@ -149,125 +148,51 @@ pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) 
     });
 }
 
-/// The regions of a connection, and which of them are idle.
-#[pin_data]
-pub(super) struct MrPool {
-    #[pin]
-    regions: SpinLock<Regions>,
-    pages_per_segment: u32,
-    segments: usize,
-    /// The most regions of one request.
-    per_request: usize,
-    /// The most regions there may be.
-    most: usize,
-    pd: Arc<Pd>,
+/// Registers nothing yet, but makes `segs` into a chunk of at most `most` segments: maps `idle`
+/// regions, as many as it needs.
+///
+/// # Errors
+///
+/// `EMSGSIZE` when `most` or `idle` is too few. `ENOMEM` when there is no room in the IOMMU, `EIO`
+/// when the device cannot. What was mapped is in `chunk`.
+pub(super) fn map_chunk<'a>(
+    segs: impl Iterator<Item = MemSeg<'a>>,
+    access: Access,
+    tag: u32,
+    most: u32,
+    idle: &mut MrList,
+    chunk: &mut MrList,
+) -> Result {
+    let mut segs = MemSegs::new(segs);
+    while segs.front().is_some() {
+        if chunk.len() >= most as usize {
+            return Err(EMSGSIZE);
+        }
+        let mut mr = idle.pop().ok_or(EMSGSIZE)?;
+        let mapped = mr.map(&mut segs, access, tag);
+        trace_xprtrdma_mr_map(&mr);
+        chunk.push(mr);
+        mapped?;
+    }
+    Ok(())
 }
 
-struct Regions {
-    idle: MrList,
-    /// How many there are, idle or not.
-    total: usize,
-}
-
-impl MrPool {
-    /// An empty pool.
-    pub(super) fn new(pd: Arc<Pd>, limits: &ClientLimits) -> impl PinInit<Self> {
-        let per_request = limits.registrations() as usize;
-        let segments = limits.segments as usize;
-        let pages_per_segment = limits.pages_per_segment;
-        let most = limits.requests as usize * 2 + per_request;
-        pin_init!(Self {
-            regions <- new_spinlock!(Regions { idle: MrList::new(), total: 0 }),
-            pages_per_segment,
-            segments,
-            per_request,
-            most,
-            pd,
-        })
-    }
-
-    /// The most regions that one request takes.
-    pub(super) fn per_request(&self) -> usize {
-        self.per_request
-    }
-
-    /// Registers nothing yet, but makes `segs` into a chunk: takes idle regions, as many as it
-    /// needs, and maps.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN` when there are not enough idle regions. `EMSGSIZE` when a chunk would have more
-    /// segments than a header has room for. `ENOMEM` when there is no room in the IOMMU, `EIO` when
-    /// the device cannot. What was mapped is in `chunk`.
-    pub(super) fn map_chunk<'a>(
-        &self,
-        segs: impl Iterator<Item = MemSeg<'a>>,
-        access: Access,
-        tag: u32,
-        chunk: &mut MrList,
-    ) -> Result {
-        let mut segs = MemSegs::new(segs);
-        while segs.front().is_some() {
-            if chunk.len() >= self.segments {
-                return Err(EMSGSIZE);
+/// Unmaps the regions in `list` that are fenced, and returns them. The others are left.
+pub(super) fn unmap_fenced(list: &mut MrList) -> MrList {
+    let mut idle = MrList::new();
+    for _ in 0..list.len() {
+        let Some(mut mr) = list.pop() else {
+            break;
+        };
+        match mr.unmap() {
+            Ok(()) => {
+                trace_xprtrdma_mr_unmap(&mr);
+                idle.push(mr);
             }
-            let mut mr = self.regions.lock().idle.pop().ok_or(EAGAIN)?;
-            let mapped = mr.map(&mut segs, access, tag);
-            trace_xprtrdma_mr_map(&mr);
-            chunk.push(mr);
-            mapped?;
-        }
-        Ok(())
-    }
-
-    /// Unmaps the regions in `list` that are fenced, and puts them in the pool. The others are
-    /// left.
-    pub(super) fn recycle(&self, list: &mut MrList) {
-        let mut idle = MrList::new();
-        for _ in 0..list.len() {
-            let Some(mut mr) = list.pop() else {
-                break;
-            };
-            match mr.unmap() {
-                Ok(()) => {
-                    trace_xprtrdma_mr_unmap(&mr);
-                    idle.push(mr);
-                }
-                Err(_) => list.push(mr),
-            }
-        }
-        if !idle.is_empty() {
-            self.regions.lock().idle.append(&mut idle);
+            Err(_) => list.push(mr),
         }
     }
-
-    /// Whether there are idle regions for any request there can be.
-    pub(super) fn has_idle(&self) -> bool {
-        self.regions.lock().idle.len() >= self.per_request
-    }
-
-    /// Makes regions until there are `idle` idle ones; returns how many it made. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// What the device says, or `ENOMEM`; those made before are in the pool.
-    pub(super) fn fill(&self, idle: usize) -> Result<usize> {
-        let mut made = 0;
-        loop {
-            {
-                let regions = self.regions.lock();
-                if regions.idle.len() >= idle || regions.total >= self.most {
-                    return Ok(made);
-                }
-            }
-            let mr = Mr::new(&self.pd, self.pages_per_segment)?;
-            trace_xprtrdma_frwr_alloc(&mr);
-            let mut regions = self.regions.lock();
-            regions.idle.push(mr);
-            regions.total += 1;
-            made += 1;
-        }
-    }
+    idle
 }
 
 /// Where the task that gives an RPC up waits until its regions are fenced.

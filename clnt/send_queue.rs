@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What is claimed of a connection's Send Queue, and whether it makes progress. Pure.
+//!
+//! An entry is claimed for each Work Request before it is posted, and for each region in use one
+//! more, for the LOCAL_INV that it may need: a Reply can always be fenced, however many Sends wait.
+//! The device completes chains in order, so that counting them is enough to see a stall.
+
+/// What a look at the queue shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// What was posted before the last look has not completed.
+    Stalled,
+    /// Something was posted since, or is in flight.
+    Active,
+    /// Nothing was posted since the last look, and nothing is in flight.
+    Quiet,
+}
+
+/// The state of a Send Queue.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    room: u32,
+    posted: u64,
+    completed: u64,
+    /// `posted` at the last look.
+    seen: u64,
+}
+
+impl SendQueue {
+    /// An empty queue of so many entries.
+    pub(super) const fn new(entries: u32) -> Self {
+        Self {
+            room: entries,
+            posted: 0,
+            completed: 0,
+            seen: 0,
+        }
+    }
+
+    /// Claims entries; returns whether there was room.
+    pub(super) fn claim(&mut self, entries: u32) -> bool {
+        match self.room.checked_sub(entries) {
+            Some(left) => {
+                self.room = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether there is room for so many entries.
+    pub(super) fn has_room(&self, entries: u32) -> bool {
+        self.room >= entries
+    }
+
+    /// Gives claimed entries back.
+    pub(super) fn release(&mut self, entries: u32) {
+        self.room = self.room.saturating_add(entries);
+    }
+
+    /// A chain is about to be posted.
+    pub(super) fn post(&mut self) {
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// A chain has completed, or was not posted after all.
+    pub(super) fn complete(&mut self) {
+        self.completed = self.completed.wrapping_add(1);
+    }
+
+    /// Looks whether there is progress since the last look.
+    pub(super) fn look(&mut self) -> Progress {
+        let (in_flight, fresh) = (
+            self.posted.wrapping_sub(self.completed),
+            self.posted.wrapping_sub(self.seen),
+        );
+        self.seen = self.posted;
+        // Those posted since the last look are the last to complete.
+        if in_flight > fresh {
+            Progress::Stalled
+        } else if in_flight == 0 && fresh == 0 {
+            Progress::Quiet
+        } else {
+            Progress::Active
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_claimed_once() {
+        let mut queue = SendQueue::new(7);
+        assert!(queue.claim(3) && queue.claim(4));
+        assert!(!queue.claim(1) && !queue.has_room(1));
+        queue.release(2);
+        assert!(queue.has_room(2) && !queue.has_room(3));
+        assert!(!queue.claim(3) && queue.claim(2));
+        assert!(queue.claim(0));
+    }
+
+    #[test]
+    fn what_completes_between_looks_is_no_stall() {
+        let mut queue = SendQueue::new(9);
+        for _ in 0..100 {
+            queue.post();
+            assert_eq!(queue.look(), Progress::Active);
+            queue.complete();
+        }
+        assert_eq!(queue.look(), Progress::Quiet);
+        // Posted and complete between two looks.
+        queue.post();
+        queue.complete();
+        assert_eq!(queue.look(), Progress::Active);
+        assert_eq!(queue.look(), Progress::Quiet);
+    }
+
+    #[test]
+    fn one_that_stays_is_a_stall_whatever_is_posted_behind_it() {
+        let mut queue = SendQueue::new(9);
+        queue.post();
+        queue.post();
+        assert_eq!(queue.look(), Progress::Active);
+        queue.complete();
+        for _ in 0..5 {
+            queue.post();
+            assert_eq!(queue.look(), Progress::Stalled);
+        }
+    }
+
+    #[test]
+    fn a_trickle_that_falls_behind_is_a_stall() {
+        let mut queue = SendQueue::new(99);
+        for _ in 0..8 {
+            queue.post();
+        }
+        assert_eq!(queue.look(), Progress::Active);
+        for _ in 0..7 {
+            queue.complete();
+            assert_eq!(queue.look(), Progress::Stalled);
+        }
+        queue.complete();
+        assert_eq!(queue.look(), Progress::Quiet);
+    }
+}

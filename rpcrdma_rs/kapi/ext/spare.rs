@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Room for what nobody reads.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    page::{
+        Page,
+        PAGE_SIZE, //
+    },
+    prelude::*, //
+};
+
+use super::memory::MemSeg;
+use crate::kapi::bindings;
+
+/// A page that peers may write anything into, and that is never read.
+///
+/// It stands for as much room as is asked for: a region may name it many times, and so may many
+/// regions at the same time.
+pub(crate) struct SparePage(Page);
+
+impl SparePage {
+    /// Allocates one. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?))
+    }
+
+    /// Room of `pages` pages.
+    pub(crate) fn segs(&self, pages: usize) -> impl Iterator<Item = MemSeg<'_>> {
+        let page = NonNull::new(self.0.as_ptr().cast::<bindings::page>());
+        (0..pages).filter_map(move |_| {
+            // SAFETY: The page is ours, and valid as long as `self` is borrowed.
+            unsafe { MemSeg::from_page(page?, 0, PAGE_SIZE) }
+        })
+    }
+}
