@@ -14,7 +14,7 @@ sys.path.insert(0, "/t/guest")
 
 from events import sample  # noqa: E402
 from jobs import BY_NAME, FILE_MIB  # noqa: E402
-from nfstest import EXPORT, mount, umount  # noqa: E402
+from harness import EXPORT, mount, umount  # noqa: E402
 
 FOLDER = "/mnt/bench"
 # Operations before anything is measured; the programs have been loaded by then.
