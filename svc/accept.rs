@@ -79,7 +79,7 @@ use kernel::{
 pub(super) const CALLBACK_CREDITS: u32 = 2;
 
 /// Segments that one RDMA Read or Write gathers or scatters, if the device can.
-const RW_SGES: u32 = 30;
+const RW_SGES: u32 = 16;
 /// As many as will do for long queues: more Work Requests are posted for a large payload then.
 const LEAST_RW_SGES: u32 = 5;
 
@@ -262,7 +262,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     )
     .inspect_err(|e| trace_svcrdma_qp_err(&peer, e.to_errno()))?;
     let conn = Conn::new(qp, id, chan, removal);
-    conn.chan().post_first_receives(conn.qp(), &pd)?;
+    conn.chan().post_first_receives(conn.qp())?;
     Ok((
         conn,
         Ours {

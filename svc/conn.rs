@@ -40,6 +40,7 @@ use super::{
         Queue, //
     },
     read::ReadCtx,
+    recv::Receives,
     send::SendCtx,
     sq::{
         Sq,
@@ -80,7 +81,6 @@ use crate::{
             },
             recv::{
                 RecvBox,
-                RecvPool,
                 RecvWc, //
             },
             rw::Transfer, //
@@ -196,7 +196,11 @@ pub(super) struct Chan {
     #[pin]
     pub(super) retry: DelayedWork<Chan, 1>,
     #[pin]
-    pub(super) recvs: SpinLock<RecvPool<CallData<CallState>>>,
+    pub(super) recvs: SpinLock<Receives>,
+    /// Credits that every reply grants.
+    pub(super) granted: Atomic<u32>,
+    /// Whether Receives are to be added.
+    pub(super) few_receives: Atomic<bool>,
     #[pin]
     pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
     #[pin]
@@ -239,7 +243,9 @@ impl Chan {
                 events,
                 inbox <- new_spinlock!(received),
                 retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
-                recvs <- new_spinlock!(RecvPool::new()),
+                recvs <- new_spinlock!(Receives::new()),
+                granted: Atomic::new(1),
+                few_receives: Atomic::new(false),
                 sends <- new_spinlock!(sends),
                 reads <- new_spinlock!(reads),
                 pages <- new_spinlock!(PagePool::new()),
@@ -504,6 +510,10 @@ impl Connection for Conn {
         receiver: Receiver<'a, Self::Call>,
         incoming: Incoming,
     ) -> Option<Delivered<'a>> {
+        if this.chan.few_receives.load(Relaxed) {
+            this.chan.add_receives(&this.qp);
+            this.trim_later();
+        }
         match incoming {
             Incoming::Message(message) => this.receive_message(this, receiver, message),
             Incoming::Pulled(ctx) => this.deliver_pulled(receiver, ctx),

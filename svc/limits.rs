@@ -32,16 +32,20 @@ pub(super) struct Bounds {
     pub(super) callbacks: u32,
 }
 
+/// Entries of a Send Queue, unless one RPC needs more: a device holds memory for each, whether or
+/// not it is used. Chains for which there is no room wait in line.
+const MOST_SENDS: u32 = 480;
+
 /// The sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Credits granted to the client.
     pub(super) credits: u32,
-    /// Receives posted when all is quiet.
+    /// Receives posted when all is quiet and all credits are granted.
     pub(super) receives: u32,
     /// Receives posted at once; those posted are never fewer than `receives - batch`.
     pub(super) batch: u32,
-    /// Receive contexts: one posted and one in process for each credit.
+    /// Receive contexts at most: one posted and one in process for each credit.
     pub(super) contexts: u32,
     /// Entries of the Send Queue.
     pub(super) sends: u32,
@@ -67,7 +71,7 @@ impl Sizes {
             .checked_add(2)?;
         let sends = credits
             .saturating_mul(per_rpc)
-            .max(SEGMENTED)
+            .clamp(SEGMENTED, MOST_SENDS)
             .saturating_add(bounds.callbacks)
             .min(bounds.max_queue);
         (sends >= MIN_SEND).then_some(Sizes {
@@ -97,7 +101,7 @@ mod tests {
         assert_eq!(sizes.credits, 128);
         assert_eq!(sizes.receives, 138);
         assert_eq!(sizes.contexts, 266);
-        assert_eq!(sizes.sends, 128 * 11 + 2);
+        assert_eq!(sizes.sends, 480 + 2);
     }
 
     #[test]

@@ -27,9 +27,11 @@ use super::{
 use crate::{
     kapi::{
         rdma::{
-            pd::Pd,
             qp::Qp,
-            recv::RecvBox, //
+            recv::{
+                RecvBox,
+                RecvPool, //
+            }, //
         },
         sunrpc::{
             svc::SvcXprt,
@@ -78,39 +80,128 @@ use core::ops::Range;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::atomic::Relaxed, //
 };
 
+/// Credits that a connection grants at first. More are granted once the client uses these.
+const FIRST_CREDITS: u32 = 32;
+
+/// The Receives of a connection.
+///
+/// One is posted for each credit that was granted, and some more. A Call keeps its Receive until
+/// it is answered and released, and counts as long against the client's credits, so that there is
+/// always one posted for the next. Receives are added when the client uses more than half of those
+/// posted, and only then more credits are granted.
+pub(super) struct Receives {
+    pool: RecvPool<CallData<CallState>>,
+    /// Receives that are posted while no Call is in process.
+    target: u32,
+    /// Receives that exist.
+    total: u32,
+}
+
+impl Receives {
+    /// Without any.
+    pub(super) const fn new() -> Self {
+        Receives {
+            pool: RecvPool::new(),
+            target: 0,
+            total: 0,
+        }
+    }
+}
+
 impl Chan {
-    /// Makes all Receive buffers and posts the first ones.
+    /// Makes and posts the first Receives.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and those of posting.
-    pub(super) fn post_first_receives(&self, qp: &Qp<Chan>, pd: &Arc<Pd>) -> Result {
-        for _ in 0..self.params.sizes.contexts {
-            let buf = RecvBox::new(pd, self.params.receive_size, CallData::default())?;
-            self.recvs.lock().put(buf);
+    pub(super) fn post_first_receives(&self, qp: &Qp<Chan>) -> Result {
+        let sizes = &self.params.sizes;
+        let above = sizes.receives.saturating_sub(sizes.credits);
+        let wanted = sizes.credits.min(FIRST_CREDITS).saturating_add(above);
+        match self.make_receives(qp, wanted)? {
+            made if made == wanted => Ok(()),
+            _ => Err(ENOMEM),
         }
-        self.refill(qp)
     }
 
-    /// Posts Receives if a batch of them is missing.
-    fn refill(&self, qp: &Qp<Chan>) -> Result {
+    /// Makes `wanted` Receives, or as many as there is memory for, posts them, and grants credits
+    /// for them; returns how many. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of posting.
+    fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
+        let mut made = 0_u32;
+        while made < wanted {
+            let size = self.params.receive_size;
+            let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
+                break;
+            };
+            self.recvs.lock().pool.put(buf);
+            made += 1;
+        }
         let sizes = &self.params.sizes;
-        let list = self.recvs.lock().missing(sizes.receives, sizes.batch);
+        let mut recvs = self.recvs.lock();
+        recvs.total += made;
+        recvs.target = recvs.target.saturating_add(made).min(sizes.receives);
+        let target = recvs.target;
+        drop(recvs);
+        self.refill(qp)?;
+        let above = sizes.receives.saturating_sub(sizes.credits);
+        self.granted.store(target.saturating_sub(above), Relaxed);
+        Ok(made)
+    }
+
+    /// Makes more Receives if the client uses many. May sleep.
+    pub(super) fn add_receives(&self, qp: &Qp<Chan>) {
+        if !self.few_receives.xchg(false, Relaxed) {
+            return;
+        }
+        let recvs = self.recvs.lock();
+        let (target, total) = (recvs.target, recvs.total);
+        drop(recvs);
+        let sizes = &self.params.sizes;
+        // Twice as many, or some that take the place of those in process.
+        let wanted = match sizes.receives.saturating_sub(target) {
+            0 => sizes.batch.min(sizes.contexts.saturating_sub(total)),
+            missing => target.min(missing),
+        };
+        if self.make_receives(qp, wanted).is_err() {
+            self.fail();
+        }
+    }
+
+    /// Posts Receives if a batch of them is missing and at hand.
+    ///
+    /// Less than a batch is at hand and not posted, and that many are posted in addition to one
+    /// for each credit: so the client always finds one for the credits that it has left.
+    fn refill(&self, qp: &Qp<Chan>) -> Result {
+        let batch = self.params.sizes.batch;
+        let mut recvs = self.recvs.lock();
+        let target = recvs.target;
+        if recvs.pool.posted() < target / 2 && recvs.total < self.params.sizes.contexts {
+            self.few_receives.store(true, Relaxed);
+        }
+        if recvs.pool.at_hand() < batch {
+            return Ok(());
+        }
+        let list = recvs.pool.missing(target, batch);
+        drop(recvs);
         if list.is_empty() {
             return Ok(());
         }
         qp.post_recvs(list).map_err(|(error, rest)| {
-            self.recvs.lock().unposted(rest);
+            self.recvs.lock().pool.unposted(rest);
             error
         })
     }
 
     /// A posted Receive has got a message: the next ones are posted.
     pub(super) fn received(&self, qp: &Qp<Chan>) {
-        self.recvs.lock().landed();
+        self.recvs.lock().pool.landed();
         if self.refill(qp).is_err() {
             self.fail();
         }
@@ -119,16 +210,32 @@ impl Chan {
     /// A posted Receive has failed. Nothing is posted any more.
     pub(super) fn keep_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
-        recvs.landed();
-        recvs.put(buf);
+        recvs.pool.landed();
+        recvs.pool.put(buf);
     }
 
     /// A message is done with.
     pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: CallBox) {
-        self.recvs.lock().put(buf);
-        // This posts something only after a client has used more than its credits.
+        self.recvs.lock().pool.put(buf);
         if !self.is_closing() && self.refill(qp).is_err() {
             self.fail();
+        }
+    }
+
+    /// Frees Receives that are at hand while all that are to be posted are.
+    pub(super) fn trim_receives(&self) {
+        loop {
+            let mut recvs = self.recvs.lock();
+            let spare = match recvs.pool.posted() >= recvs.target {
+                true => recvs.pool.take(),
+                false => None,
+            };
+            recvs.total -= u32::from(spare.is_some());
+            drop(recvs);
+            match spare {
+                Some(spare) => drop(spare),
+                None => return,
+            }
         }
     }
 }

@@ -95,7 +95,10 @@ use crate::{
     },
 };
 use core::ops::Range;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
 
 /// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
 #[pin_data]
@@ -321,7 +324,7 @@ fn write(
 impl Conn {
     /// What every reply grants.
     fn credits(&self) -> Credits {
-        Credits(self.chan().params.sizes.credits)
+        Credits(self.chan().granted.load(Relaxed))
     }
 
     /// Sends the reply to a Call, or an error report in its place.

@@ -28,6 +28,7 @@ impl WorkItem for Chan {
     fn run(this: Arc<Self>) {
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
+        this.trim_receives();
         // Pages that are in flight now come back later.
         let had_none = this.without_pages.xchg(!left, Relaxed);
         match left || !had_none {

@@ -393,9 +393,25 @@ impl<T> RecvPool<T> {
         self.posted
     }
 
+    /// How many are posted.
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// How many are at hand.
+    pub(crate) fn at_hand(&self) -> u32 {
+        // CAST: There are fewer buffers than a queue can have entries.
+        self.free.len() as u32
+    }
+
     /// A buffer is at hand.
     pub(crate) fn put(&mut self, buffer: RecvBox<T>) {
         self.free.push(buffer);
+    }
+
+    /// Takes a buffer that is at hand.
+    pub(crate) fn take(&mut self) -> Option<RecvBox<T>> {
+        self.free.pop()
     }
 
     /// A buffer is posted no more.

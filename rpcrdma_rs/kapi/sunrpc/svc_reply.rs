@@ -470,3 +470,6 @@ fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<Range<usize>> {
     }
     Err(EINVAL)
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: the pages of a service thread, of replies that are sent and of files.
+//!
+//! The thread is memory of the test, in the state in which sunrpc has it when it calls a
+//! transport.
+
+use super::*;
+use crate::kapi::fixture::{
+    page,
+    references, //
+};
+
+/// Slots of the reply array of a thread of the tests.
+const SLOTS: usize = 8;
+
+/// A service thread, the pages that it had first, and pages of a file.
+struct Thread {
+    rqst: KBox<bindings::svc_rqst>,
+    slots: KVec<*mut bindings::page>,
+    own: [NonNull<bindings::page>; SLOTS],
+    file: [NonNull<bindings::page>; 3],
+}
+
+impl Thread {
+    fn new() -> Result<Self> {
+        let mut rqst = KBox::<bindings::svc_rqst>::new_uninit(GFP_KERNEL)?;
+        // SAFETY: All of its fields may be zero.
+        let mut rqst = unsafe {
+            rqst.as_mut_ptr().write_bytes(0, 1);
+            rqst.assume_init()
+        };
+        let mut own = [page()?; SLOTS];
+        for slot in own.iter_mut().skip(1) {
+            *slot = page()?;
+        }
+        let mut slots = KVec::new();
+        for page in own {
+            slots.push(page.as_ptr(), GFP_KERNEL)?;
+        }
+        // One more, as sunrpc has.
+        slots.push(null_mut(), GFP_KERNEL)?;
+        rqst.rq_maxpages = SLOTS as _;
+        rqst.rq_respages = slots.as_mut_ptr();
+        rqst.rq_next_page = rqst.rq_respages;
+        rqst.rq_page_end = rqst.rq_respages.wrapping_add(SLOTS);
+        let file = [page()?, page()?, page()?];
+        Ok(Thread {
+            rqst,
+            slots,
+            own,
+            file,
+        })
+    }
+
+    fn lend(&mut self, slots: Range<usize>) -> Lent {
+        // SAFETY: The thread is as in `xpo_recvfrom`.
+        unsafe { Lent::new(&raw mut *self.rqst, PageVec::new(), slots) }
+    }
+
+    /// The service makes a reply: 100 bytes of head, and `count` pages from slot 1 on, all but
+    /// 50 bytes of them.
+    fn make(&mut self, count: usize) {
+        let base = self.rqst.rq_respages;
+        self.rqst.rq_next_page = base.wrapping_add(1 + count);
+        // SAFETY: The page is the thread's.
+        let head = unsafe { bindings::rpcrdma_shim_page_address(self.own[0].as_ptr()) };
+        self.rqst.rq_res.head[0] = bindings::kvec {
+            iov_base: head,
+            iov_len: 100,
+        };
+        self.rqst.rq_res.tail[0] = bindings::kvec::default();
+        self.rqst.rq_res.pages = base.wrapping_add(1);
+        self.rqst.rq_res.page_base = 0;
+        self.rqst.rq_res.page_len = (count * PAGE_SIZE).saturating_sub(50) as _;
+    }
+
+    /// As `make`, with pages of the file in their place, as `svc_rqst_replace_page` puts them.
+    fn splice(&mut self, count: usize) {
+        for at in 0..count {
+            // SAFETY: The slot has a reference to its page, and gets one to another.
+            unsafe {
+                bindings::rpcrdma_shim_put_page(self.slots[1 + at]);
+                bindings::rpcrdma_shim_get_page(self.file[at].as_ptr());
+            }
+            self.slots[1 + at] = self.file[at].as_ptr();
+        }
+        self.make(count);
+    }
+
+    fn reply<'a>(&mut self, lent: &'a mut Lent) -> Reply<'a> {
+        // SAFETY: The thread is as in `xpo_sendto`, and lives longer than the reply.
+        unsafe { Reply::new(&raw mut *self.rqst, lent) }
+    }
+
+    /// What sunrpc finds missing.
+    fn missing(&self) -> usize {
+        (self.rqst.rq_next_page as usize - self.rqst.rq_respages as usize)
+            / size_of::<*mut bindings::page>()
+    }
+
+    /// Whether the thread has the pages that it had first, each with one reference.
+    fn is_whole(&self) -> bool {
+        let pages = self.slots.iter().take(SLOTS).zip(self.own);
+        self.missing() == 0
+            && pages.into_iter().all(|(slot, own)| *slot == own.as_ptr())
+            && self.own.iter().all(|page| references(*page) == 1)
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        for page in self.slots.iter().filter(|page| !page.is_null()) {
+            // SAFETY: The reference is that of the slot.
+            unsafe { bindings::rpcrdma_shim_put_page(*page) };
+        }
+        for page in self.file {
+            // SAFETY: The reference is the test's.
+            unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
+        }
+    }
+}
+
+/// Where the payload of a reply of `Thread::make` is.
+fn payload(count: usize) -> impl Iterator<Item = Range<usize>> {
+    core::iter::once(100..100 + count * PAGE_SIZE - 50)
+}
+
+/// The pages of an array.
+fn addresses(pages: &mut PageVec) -> KVec<*mut bindings::page> {
+    let mut all = KVec::new();
+    // SAFETY: None is replaced.
+    for page in unsafe { pages.as_mut_slice() } {
+        let _ = all.push(page.as_ptr(), GFP_KERNEL);
+    }
+    all
+}
+
+#[kunit_tests(rpcrdma_svc_reply)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_file_go_and_the_threads_return() -> Result {
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(1..5);
+        assert!(thread.own[1..5].iter().all(|page| references(*page) == 2));
+        thread.splice(3);
+        let mut pages = PageVec::new();
+        let mut reply = thread.reply(&mut lent);
+        let taken = reply.take_pages(&mut pages, payload(3))?;
+        assert!(!taken.own);
+        assert_eq!(
+            taken.map.pieces(100..200).next().map(|piece| piece.index),
+            Some(0)
+        );
+        reply.settle();
+        assert!(thread.is_whole());
+        let file = thread.file.map(NonNull::as_ptr);
+        assert!(addresses(&mut pages)[..] == file);
+        assert_eq!(thread.file.map(references), [2; 3]);
+        drop((pages, lent));
+        assert_eq!(thread.file.map(references), [1; 3]);
+        assert!(thread.is_whole());
+        Ok(())
+    }
+
+    #[test]
+    fn own_pages_are_in_no_slot_until_they_were_sent() -> Result {
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(1..6);
+        thread.make(3);
+        let mut spare = SparePages::new();
+        let mut one = PageVec::new();
+        one.reserve(1, GFP_KERNEL)?;
+        let added = page()?;
+        // SAFETY: The reference is ours to give.
+        unsafe { one.push(added)? };
+        spare.put(&mut one, 1);
+        assert_eq!(spare.len(), 1);
+
+        let mut pages = PageVec::new();
+        let mut reply = thread.reply(&mut lent);
+        assert!(reply.take_pages(&mut pages, payload(3))?.own);
+        reply.refill(&mut spare);
+        reply.settle();
+        // One slot got the spare page, and sunrpc is to fill the first two.
+        assert_eq!((thread.missing(), spare.len()), (2, 0));
+        assert!(thread.slots[..2].iter().all(|slot| slot.is_null()));
+        assert!(thread.slots[2..SLOTS].iter().all(|slot| !slot.is_null()));
+        assert!(thread.slots.contains(&added.as_ptr()));
+        let sent = addresses(&mut pages);
+        assert_eq!(sent.len(), 3);
+        assert!(sent
+            .iter()
+            .all(|page| !thread.slots[2..SLOTS].contains(page)));
+        assert!(thread.own.iter().all(|page| references(*page) == 1));
+        // Sent: they are spare pages now, but for one that somebody looks at.
+        // SAFETY: The array has a reference to it.
+        unsafe { bindings::rpcrdma_shim_get_page(sent[1]) };
+        spare.put(&mut pages, 3);
+        assert_eq!((spare.len(), pages.len()), (2, 1));
+        assert!(addresses(&mut pages)[..] == sent[1..2]);
+        // SAFETY: Taken above.
+        unsafe { bindings::rpcrdma_shim_put_page(sent[1]) };
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_not_sent_from_where_it_is_returns_as_well() -> Result {
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(1..5);
+        thread.splice(2);
+        // The service cuts the reply back: the pages of the file are still there.
+        thread.make(0);
+        thread.reply(&mut lent).settle();
+        assert!(thread.is_whole());
+        assert_eq!(thread.file.map(references), [1; 3]);
+        // A part of a reply is sent, and the rest returns.
+        lent = thread.lend(1..5);
+        thread.splice(3);
+        let mut pages = PageVec::new();
+        let mut reply = thread.reply(&mut lent);
+        let _ = reply.take_pages(&mut pages, payload(1))?;
+        reply.settle();
+        assert!(thread.is_whole());
+        assert_eq!(pages.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_reply_in_the_first_page_takes_it() -> Result {
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(0..3);
+        thread.make(1);
+        let mut pages = PageVec::new();
+        let mut reply = thread.reply(&mut lent);
+        let taken = reply.take_pages(&mut pages, core::iter::once(0..100 + PAGE_SIZE - 50))?;
+        assert!(taken.own);
+        let piece = |at: usize| taken.map.pieces(at..at + 1).next().map(|piece| piece.index);
+        assert_eq!((piece(0), piece(100)), (Some(0), Some(1)));
+        reply.settle();
+        assert_eq!((thread.missing(), pages.len()), (2, 2));
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_lent_and_sunrpc_replaces_what_was_used() -> Result {
+        let mut thread = Thread::new()?;
+        let mut lent = Lent::default();
+        thread.splice(3);
+        thread.reply(&mut lent).settle();
+        // The head's page stays; those of the file are to be released.
+        assert_eq!(thread.missing(), 3);
+        assert!(!thread.slots[..3].contains(&thread.own[0].as_ptr()));
+        assert!(thread.slots.contains(&thread.own[0].as_ptr()));
+        let file = thread.file.map(NonNull::as_ptr);
+        assert!(file.iter().all(|page| thread.slots[..3].contains(page)));
+        // More than was lent is used.
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(1..3);
+        thread.splice(3);
+        let mut pages = PageVec::new();
+        let mut reply = thread.reply(&mut lent);
+        assert!(!reply.take_pages(&mut pages, payload(3))?.own);
+        reply.settle();
+        assert_eq!((thread.missing(), pages.len()), (4, 4));
+        assert!(thread.slots[..4].iter().all(|slot| slot.is_null()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_deferred_call_has_nothing_lent() -> Result {
+        let mut thread = Thread::new()?;
+        let mut other = Thread::new()?;
+        // Lent to one thread, answered by another.
+        let mut lent = thread.lend(1..5);
+        other.splice(2);
+        other.reply(&mut lent).settle();
+        assert_eq!(other.missing(), 2);
+        assert!(thread.is_whole());
+        // Deferred, and answered by the same thread by chance.
+        let mut lent = thread.lend(1..5);
+        thread.splice(2);
+        thread.rqst.rq_deferred = NonNull::dangling().as_ptr();
+        thread.reply(&mut lent).settle();
+        assert_eq!(thread.missing(), 2);
+        assert!(lent.pages.len() == 0);
+        Ok(())
+    }
+}
