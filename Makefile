@@ -128,6 +128,7 @@ fuzz:
 
 lint:
 	@selftests/lint/layers.sh
+	@selftests/lint/stack.sh
 
 # The release the module was built for is in the module itself.
 INSTALL_RELEASE = $(shell grep -aoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)

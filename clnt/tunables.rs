@@ -5,7 +5,7 @@
 //! A connection reads the numbers when it is made, a mount that of slots; changing one does not
 //! touch connections and mounts that exist.
 
-use crate::kapi::sysctl::{
+use crate::kapi::ext::sysctl::{
     File,
     Registration,
     Uint, //

@@ -42,8 +42,8 @@ struct RpcRdma {
     _open: kapi::sunrpc::class::Open,
     _client: kapi::sunrpc::class::Registration,
     _server: svc::Registration,
-    _client_tunables: kapi::sysctl::Registration,
-    _server_tunables: kapi::sysctl::Registration,
+    _client_tunables: kapi::ext::sysctl::Registration,
+    _server_tunables: kapi::ext::sysctl::Registration,
     _devices: kapi::rdma::client::Registration,
     _queue: kapi::ext::work::OwnQueue,
 }
@@ -52,7 +52,7 @@ impl RpcRdma {
     /// Registers everything, or nothing.
     fn register(module: &'static ThisModule) -> Result<Self> {
         let queue = kapi::ext::work::OwnQueue::new()?;
-        let devices = kapi::rdma::client::Registration::new()?;
+        let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
         // Before the tunables, whose names may be taken as well: the class tells by whom.
         let client = clnt::register()?;
         let client_tunables = clnt::tunables::register()?;

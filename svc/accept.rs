@@ -210,6 +210,8 @@ fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
 }
 
 /// Makes the queues of a connection and posts its Receives.
+// Not inlined: its stack is not needed while the request is accepted.
+#[inline(never)]
 fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<(Conn, Ours)> {
     let id = pending.id;
     let port = id.port().ok_or(ENODEV)?;

@@ -221,6 +221,8 @@ impl_has_delayed_work! {
 
 impl Chan {
     /// Makes it, with room for all it will ever hold.
+    // Not inlined, as its stack is not needed when the queues are made.
+    #[inline(never)]
     pub(super) fn new(
         params: Params,
         handle: Handle<Conn>,

@@ -367,6 +367,8 @@ impl Chan {
 impl Conn {
     /// Posts the RDMA Reads of a Call. The Call comes back as pulled, or is refused, or the
     /// connection is closed.
+    // Not inlined: most Calls have no Read chunks, and need not its stack.
+    #[inline(never)]
     pub(super) fn start_pull(
         &self,
         mut receiver: Receiver<'_, CallBox>,
@@ -412,6 +414,8 @@ impl Conn {
     ///
     /// `E2BIG` if there are more RDMA Reads than the Send Queue has entries, or than there are
     /// memory regions for; `EAGAIN` if these are in use.
+    // Not inlined, as its stack is not needed when the Reads are posted.
+    #[inline(never)]
     fn prepare_pull(
         &self,
         receiver: &mut Receiver<'_, CallBox>,
@@ -447,6 +451,8 @@ impl Conn {
     }
 
     /// Delivers a Call whose Read chunks have been pulled.
+    // Not inlined: most Calls have no Read chunks, and need not its stack.
+    #[inline(never)]
     pub(super) fn deliver_pulled<'a>(
         &self,
         receiver: Receiver<'a, CallBox>,

@@ -6,7 +6,7 @@
 //! connections that exist. The counters are sums over all connections since the module was
 //! loaded or the counter was last written to.
 
-use crate::kapi::sysctl::{
+use crate::kapi::ext::sysctl::{
     Counter,
     File,
     Registration,

@@ -2,7 +2,15 @@
 
 //! Safe abstractions of the kernel interfaces a transport needs and `kernel` lacks.
 //!
-//! Written as if it were `rust/kernel/{rdma,sunrpc}`. Rules of the room:
+//! Written as if it were `rust/kernel/{rdma,sunrpc}`.
+//!
+//! ```text
+//!   trace   recv_context       of this module alone
+//!   rdma    sunrpc             do not import each other
+//!        ext
+//! ```
+//!
+//! A layer imports what is below it only; `selftests/lint` holds that. Rules of the room:
 //!
 //! * `unsafe`, C types and the bindings stay in here; what is public is safe to use.
 //! * Nothing in here knows the RPC-over-RDMA protocol, the client or the server.
@@ -13,8 +21,8 @@ pub(crate) mod compat;
 
 pub(crate) mod ext;
 pub(crate) mod rdma;
+mod recv_context;
 pub(crate) mod sunrpc;
-pub(crate) mod sysctl;
 pub(crate) mod trace;
 
 #[cfg(any(rpcrdma_kapi_test, rpcrdma_kunit))]

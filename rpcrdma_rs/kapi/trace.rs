@@ -12,11 +12,15 @@
 //! `kernel::declare_trace!` does the same for events that the kernel's own bindings know;
 //! ours are known to the bindings of this crate only.
 
+pub(crate) use super::rdma::Cid;
 use super::{
     bindings,
-    rdma::mr::Mr,
+    ext::addr::SockAddr,
+    rdma::{
+        client::DeviceEvents,
+        mr::Mr, //
+    },
     sunrpc::{
-        addr::SockAddr,
         ops::XprtOps,
         rqst::Slot,
         xprt::Xprt, //
@@ -64,15 +68,6 @@ impl<'a> Peer<'a> {
         let addr = unsafe { &raw const (*xprt.as_ptr()).addr };
         Self(addr.cast(), PhantomData)
     }
-}
-
-/// What a completion is about; pairs a post with its completion.
-#[derive(Clone, Copy)]
-pub(crate) struct Cid {
-    /// The restrack number of the Completion Queue.
-    pub(crate) queue: u32,
-    /// A number that is unique in that queue.
-    pub(crate) completion: u32,
 }
 
 /// How an argument or a result travels, as `xprtrdma_marshal` shows it.
@@ -368,4 +363,25 @@ events! {
     svcrdma_sq_retry(needed: u32, avail: u32, depth: u32);
     /// Posting to the Send Queue failed.
     svcrdma_sq_post_err(peer: &SockAddr, status: c_int);
+}
+
+/// Tells trace events about devices.
+pub(crate) struct TraceDevices;
+
+impl DeviceEvents for TraceDevices {
+    fn added(&self, device: &CStr) {
+        trace_rpcrdma_client_add_one(device);
+    }
+
+    fn removing(&self, device: &CStr) {
+        trace_rpcrdma_client_remove_one(device);
+    }
+
+    fn waiting(&self, device: &CStr) {
+        trace_rpcrdma_client_wait_on(device);
+    }
+
+    fn removed(&self, device: &CStr) {
+        trace_rpcrdma_client_remove_one_done(device);
+    }
 }

@@ -73,6 +73,12 @@ forbid "$logic" '\*(mut|const) ' 'no raw pointers outside kapi'
 forbid '^clnt/.*\.rs$' '\bcrate::svc\b' 'clnt does not use svc'
 forbid '^svc/.*\.rs$' '\bcrate::clnt\b' 'svc does not use clnt'
 forbid '^rpcrdma_rs/kapi/.*\.rs$' '\bcrate::(clnt|svc|xdr)\b' 'kapi uses no protocol room'
+forbid '^rpcrdma_rs/kapi/ext/[a-z]*\.rs$' '\b(rdma|sunrpc|trace|recv_context)::' \
+	'kapi/ext imports nothing above it' '\bbindings::'
+forbid '^rpcrdma_rs/kapi/rdma/.*\.rs$' '\b(sunrpc|trace|recv_context)::' \
+	'kapi/rdma imports ext only'
+forbid '^rpcrdma_rs/kapi/sunrpc/.*\.rs$' '\b(rdma|trace|recv_context)::' \
+	'kapi/sunrpc imports ext only'
 forbid '^xdr/.*\.rs$' '\b(use|extern crate) (kernel|alloc|std)\b|\b(kernel|alloc|std)::' \
 	'xdr is core only' 'cfg\(test\)'
 

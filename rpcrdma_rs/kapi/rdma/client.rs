@@ -24,6 +24,7 @@ use kernel::{
     error::to_result,
     new_mutex,
     prelude::*,
+    str::CStr,
     sync::{
         atomic::{
             Atomic,
@@ -32,7 +33,8 @@ use kernel::{
         Arc,
         ArcBorrow,
         Completion,
-        Mutex, //
+        Mutex,
+        SetOnce, //
     },
     types::Opaque, //
 };
@@ -43,14 +45,33 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::patience::patiently,
-    trace::{
-        trace_rpcrdma_client_add_one,
-        trace_rpcrdma_client_remove_one,
-        trace_rpcrdma_client_remove_one_done,
-        trace_rpcrdma_client_wait_on, //
-    },
+    ext::patience::patiently, //
 };
+
+/// Who is told about devices, by their names. Process context.
+pub(crate) trait DeviceEvents: Sync {
+    /// A device is there.
+    fn added(&self, device: &CStr);
+
+    /// A device is being removed.
+    fn removing(&self, device: &CStr);
+
+    /// The removal waits for guards to be dropped.
+    fn waiting(&self, device: &CStr);
+
+    /// Nothing keeps the device any more.
+    fn removed(&self, device: &CStr);
+}
+
+/// The one that the registration was made with.
+static EVENTS: SetOnce<&'static dyn DeviceEvents> = SetOnce::new();
+
+/// Tells about a device.
+fn tell(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
+    if let Some(events) = EVENTS.as_ref() {
+        what(*events, &device.name());
+    }
+}
 
 /// Who is to give its resources up when their device goes away.
 pub(crate) trait Removal: Send + Sync + 'static {
@@ -121,15 +142,16 @@ static MADE: Atomic<bool> = Atomic::new(false);
 pub(crate) struct Registration(());
 
 impl Registration {
-    /// Starts to be told. Sleeps.
+    /// Starts to be told, and to tell `events`. Sleeps.
     ///
     /// # Errors
     ///
     /// `EBUSY` the second time; `ENOMEM`.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(events: &'static dyn DeviceEvents) -> Result<Self> {
         if MADE.xchg(true, Full) {
             return Err(EBUSY);
         }
+        EVENTS.populate(events);
         // SAFETY: Nobody was here before.
         unsafe { DEVICES.init() };
         // SAFETY: The client is static, and this is the only registration.
@@ -213,8 +235,10 @@ unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
     let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
     // SAFETY: The device is valid and ours is the client being added.
     unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), data) };
-    // SAFETY: As above.
-    trace_rpcrdma_client_add_one(unsafe { Device::from_raw(device) }.name());
+    // SAFETY: The device is valid by this function's contract.
+    tell(unsafe { Device::from_raw(device) }, |events, name| {
+        events.added(name)
+    });
     0
 }
 
@@ -234,9 +258,9 @@ unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut 
     // SAFETY: By this function's contract; nobody finds the pointer any more.
     let data = unsafe { Arc::<DeviceData>::from_raw(data.cast_const().cast()) };
     data.guards.lock().removing = true;
-    // SAFETY: As above.
-    let name = unsafe { Device::from_raw(device) }.name();
-    trace_rpcrdma_client_remove_one(name);
+    // SAFETY: The device is valid until we return.
+    let device = unsafe { Device::from_raw(device) };
+    tell(device, |events, name| events.removing(name));
     // Told one by one without the lock, which the drop of a guard takes. No guard comes any
     // more, and keys only grow.
     let mut told = None;
@@ -254,11 +278,11 @@ unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut 
                 told = Some(key);
                 removal.removed();
             }
-            None if empty => return trace_rpcrdma_client_remove_one_done(name),
+            None if empty => return tell(device, |events, name| events.removed(name)),
             None => break,
         }
     }
-    trace_rpcrdma_client_wait_on(name);
+    tell(device, |events, name| events.waiting(name));
     data.empty.wait_for_completion();
-    trace_rpcrdma_client_remove_one_done(name);
+    tell(device, |events, name| events.removed(name));
 }

@@ -48,7 +48,7 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    sunrpc::{
+    ext::{
         addr::SockAddr,
         net::Net, //
     },

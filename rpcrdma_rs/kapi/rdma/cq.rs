@@ -30,12 +30,10 @@ use super::{
         Qp,
         QpHandler, //
     },
-    wr::Ticket, //
+    wr::Ticket,
+    Cid, //
 };
-use crate::kapi::{
-    bindings,
-    trace::Cid, //
-};
+use crate::kapi::bindings;
 
 /// A completion queue entry, as a field of `T`.
 #[pin_data]

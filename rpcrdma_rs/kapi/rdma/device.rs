@@ -2,8 +2,10 @@
 
 //! RDMA devices and their limits.
 
+use core::ops::Deref;
+
 use kernel::{
-    prelude::*,
+    fmt,
     str::CStr,
     types::Opaque, //
 };
@@ -48,6 +50,33 @@ pub(crate) struct DeviceAttrs {
     pub(crate) sg_gaps: bool,
 }
 
+/// The room for a device's name, with the zero byte at its end.
+const NAME_MAX: usize = bindings::IB_DEVICE_NAME_MAX as usize;
+
+/// The name of a device, as it was.
+///
+/// # Invariants
+///
+/// The last byte is zero.
+pub(crate) struct DeviceName {
+    bytes: [u8; NAME_MAX],
+}
+
+impl Deref for DeviceName {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        // There is a zero byte by the type's invariant.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&**self, f)
+    }
+}
+
 impl Device {
     /// Borrows the device at `ptr`.
     ///
@@ -86,11 +115,19 @@ impl Device {
         }
     }
 
-    /// The device's name, such as `rxe0`.
-    pub(crate) fn name(&self) -> &CStr {
-        // SAFETY: The name is a string that ends with a zero byte. A renaming replaces it byte
-        // by byte and keeps the last one zero.
-        unsafe { CStr::from_char_ptr((&raw const (*self.as_raw()).name).cast()) }
+    /// The device's name, such as `rxe0`. If it is renamed at this moment, the name may be a
+    /// mixture of both.
+    pub(crate) fn name(&self) -> DeviceName {
+        let mut bytes = [0; NAME_MAX];
+        // SAFETY: The device is valid. A renaming writes to the name, so no reference is made
+        // to it.
+        let name = unsafe { (&raw const (*self.as_raw()).name).cast::<u8>() };
+        // The last byte stays zero.
+        for (i, byte) in bytes.iter_mut().enumerate().take(NAME_MAX - 1) {
+            // SAFETY: The name has that many bytes.
+            *byte = unsafe { name.add(i).read_volatile() };
+        }
+        DeviceName { bytes }
     }
 
     /// The NUMA node near the device, negative if there is none.

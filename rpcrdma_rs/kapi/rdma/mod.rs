@@ -36,6 +36,7 @@ pub(crate) mod qp;
 pub(crate) mod recv;
 pub(crate) mod rw;
 pub(crate) mod send;
+mod verbs;
 pub(crate) mod wr;
 
 use kernel::ffi::c_char;
@@ -45,9 +46,19 @@ use super::{
     compat, //
 };
 
-/// The name under which our objects appear in `rdma resource show`, for C.
+/// The name under which our objects appear in `rdma resource show`, for C: the module's, as
+/// `KBUILD_MODNAME` in C.
 const fn owner_name() -> *const c_char {
-    c"rpcrdma_rs".to_bytes_with_nul().as_ptr()
+    crate::__LOG_PREFIX.as_ptr()
+}
+
+/// What a completion is about; pairs a post with its completion.
+#[derive(Clone, Copy)]
+pub(crate) struct Cid {
+    /// The restrack number of the Completion Queue.
+    pub(crate) queue: u32,
+    /// A number that is unique in that queue.
+    pub(crate) completion: u32,
 }
 
 /// Who writes a piece of memory.

@@ -11,10 +11,7 @@
 //! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
 
 use core::{
-    ffi::{
-        c_int,
-        c_void, //
-    },
+    ffi::c_void,
     ops::Deref,
     ptr::NonNull, //
 };
@@ -66,12 +63,16 @@ use super::{
         RecvList,
         RecvWc, //
     },
+    verbs::post_send,
     wr::{
         Chain,
         Ticket, //
     }, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::errno::enotconn, //
+};
 
 /// What happens on a QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
@@ -238,7 +239,7 @@ impl<H: QpHandler> Qp<H> {
             taken: 0,
         };
         if before & GATE_CLOSED != 0 {
-            return Err(crate::kapi::sunrpc::errno::enotconn());
+            return Err(enotconn());
         }
         Ok(posting)
     }
@@ -376,47 +377,6 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
     }
 }
 
-/// `ib_post_send`.
-///
-/// # Safety
-///
-/// As for that: the QP and the requests, linked from `first`, must be valid, and what they name
-/// until they complete.
-#[inline]
-unsafe fn post_send(
-    qp: *mut bindings::ib_qp,
-    first: *const bindings::ib_send_wr,
-    bad: &mut *const bindings::ib_send_wr,
-) -> c_int {
-    // SAFETY: The QP is valid by this function's contract, and so is its device.
-    match unsafe { (*(*qp).device).ops.post_send } {
-        // SAFETY: The driver's function, for its QP; the requests are valid by this function's
-        // contract.
-        Some(post) => unsafe { post(qp, first, bad) },
-        None => EINVAL.to_errno(),
-    }
-}
-
-/// `ib_post_recv`.
-///
-/// # Safety
-///
-/// As for [`post_send`].
-#[inline]
-pub(super) unsafe fn post_recv(
-    qp: *mut bindings::ib_qp,
-    first: *const bindings::ib_recv_wr,
-    bad: &mut *const bindings::ib_recv_wr,
-) -> c_int {
-    // SAFETY: The QP is valid by this function's contract, and so is its device.
-    match unsafe { (*(*qp).device).ops.post_recv } {
-        // SAFETY: The driver's function, for its QP; the requests are valid by this function's
-        // contract.
-        Some(post) => unsafe { post(qp, first, bad) },
-        None => EINVAL.to_errno(),
-    }
-}
-
 /// A post under way, and how many chains or Receives the device has taken.
 struct Posting<'a> {
     gate: &'a Atomic<u64>,
@@ -533,6 +493,8 @@ impl<H: QpHandler> Drop for QpOwner<H> {
 
 impl<H: QpHandler> Qp<H> {
     /// Makes the CQ and the QP.
+    // Not inlined, as its stack is not needed later.
+    #[inline(never)]
     fn populate(&self, config: &QpConfig) -> Result {
         let device = self.device();
         let attrs = device.attrs();

@@ -42,16 +42,14 @@ use super::{
     pd::Pd,
     qp::{
         of_cq,
-        post_recv,
         QpHandler, //
     },
+    verbs::post_recv,
     wr::Ticket,
+    Cid,
     Direction, //
 };
-use crate::kapi::{
-    bindings,
-    trace::Cid, //
-};
+use crate::kapi::bindings;
 
 /// Numbers buffers, across all QPs.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);

@@ -26,12 +26,10 @@ use super::{
     entry::Entry,
     mr::Mr,
     rw::Transfer,
-    send::SendBuf, //
+    send::SendBuf,
+    Cid, //
 };
-use crate::kapi::{
-    bindings,
-    trace::Cid, //
-};
+use crate::kapi::bindings;
 
 /// Names a post: a QP, and the number of the post on that QP. No two posts have the same ticket.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! sunrpc: addresses, messages, transports.
+//! sunrpc: messages, transports, service threads.
 
-pub(crate) mod addr;
 pub(crate) mod backchannel;
 pub(crate) mod class;
 mod clock;
-pub(crate) mod errno;
 pub(crate) mod link;
-pub(crate) mod net;
 pub(crate) mod ops;
 pub(crate) mod rqst;
 pub(crate) mod send_lock;
@@ -20,3 +17,9 @@ pub(crate) mod svc_rqst;
 mod text;
 pub(crate) mod xdr_buf;
 pub(crate) mod xprt;
+
+pub(crate) use super::ext::{
+    addr,
+    errno,
+    net, //
+};

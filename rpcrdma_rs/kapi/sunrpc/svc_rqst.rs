@@ -15,10 +15,6 @@ use super::{
             memory::page_address,
             pages::PageVec, //
         },
-        rdma::recv::{
-            RecvBox,
-            RecvBuf, //
-        }, //
     },
     svc_reply::Lent, //
 };
@@ -69,7 +65,7 @@ pub(crate) unsafe trait CallContext: Sized + Send + 'static {
 /// What a Call's context holds in addition to the message.
 #[derive(Default)]
 pub(crate) struct CallData<S> {
-    lent: Lent,
+    pub(in crate::kapi) lent: Lent,
     /// What the transport remembers.
     pub(crate) state: S,
 }
@@ -78,31 +74,6 @@ impl<S> CallData<S> {
     /// Ends the lending, if the Call was not answered, and returns the empty array.
     pub(crate) fn recall(&mut self) -> PageVec {
         self.lent.recall()
-    }
-}
-
-// SAFETY: The buffer is an allocation of its own, apart from the box and its data, and is written
-// by Receives, and by the service that has the Call; a Receive is posted no earlier than the box
-// is taken back.
-unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
-    type State = S;
-
-    fn into_ptr(self) -> *mut ffi::c_void {
-        self.into_raw().cast()
-    }
-
-    unsafe fn from_ptr(ptr: *mut ffi::c_void) -> Self {
-        // SAFETY: From `into_ptr`, which gives no null, and taken back once by the requirement.
-        unsafe { RecvBox::from_raw(NonNull::new_unchecked(ptr.cast::<RecvBuf<CallData<S>>>())) }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        RecvBuf::bytes(self)
-    }
-
-    fn parts_mut(&mut self) -> (&mut Lent, &mut S) {
-        let data = self.data_mut();
-        (&mut data.lent, &mut data.state)
     }
 }
 
@@ -135,7 +106,7 @@ impl<'a, S> CallRef<'a, S> {
 pub(crate) struct Receiver<'a, C> {
     rqstp: NonNull<bindings::svc_rqst>,
     /// Of this thread, for the Call that is delivered.
-    lent: Lent,
+    pub(in crate::kapi) lent: Lent,
     _thread: PhantomData<(&'a mut bindings::svc_rqst, C)>,
 }
 

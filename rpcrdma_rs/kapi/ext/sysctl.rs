@@ -8,7 +8,7 @@
 //!
 //! C header: [`include/linux/sysctl.h`](srctree/include/linux/sysctl.h).
 
-use super::bindings;
+use crate::kapi::bindings;
 use core::{
     mem::size_of,
     ptr::{
