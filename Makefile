@@ -32,6 +32,7 @@ help:
 	@echo '  install        the module, its modprobe.d lines, its udev rule, depmod'
 	@echo '                 (INSTALL_MOD_PATH=<root>)'
 	@echo '  clean          remove what was built'
+	@echo '  deb            Debian packages, for DKMS, in .build/packages'
 	@echo
 	@echo 'For a developer (in the prepared root folder unless KDIR is given; lint and fuzz'
 	@echo 'on this machine):'
@@ -123,6 +124,9 @@ check-debug: debug-module
 vmtest: all
 	@$(VM)/check $(VMTEST_ARGS)
 
+deb:
+	@$(VM)/deb
+
 fuzz:
 	@selftests/fuzz/run $(or $(FUZZ_SECONDS),60)
 
@@ -155,4 +159,4 @@ clean-objects:
 clean: clean-objects
 	rm -rf .build .debug doc rust-project.json selftests/host/target selftests/fuzz/target
 
-.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest fuzz lint install clean clean-objects
+.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest deb fuzz lint install clean clean-objects

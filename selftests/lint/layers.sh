@@ -102,6 +102,9 @@ done < <(ours)
 while read -r file; do
 	grep -q '^//!' "$file" || offence "$file:1: no //! saying what the module is for"
 done < <(among '^(rpcrdma_rs|xdr|clnt|svc|selftests)/.*\.rs$')
+version=$(sed -n 's/^RPCRDMA_RS_VERSION := //p' rpcrdma_rs/Kbuild)
+grep -E '^[0-9]' CHANGELOG | head -n 1 | grep -qF "$version (" ||
+	offence "CHANGELOG: its first version is not $version, as in rpcrdma_rs/Kbuild"
 if [ -e .git ] && names=$(git ls-files | LC_ALL=C grep -P '[^\x20-\x7e]'); then
 	offence "$names: names of files are ASCII"
 fi
