@@ -41,10 +41,23 @@ use crate::{
     },
     xdr::{
         encode::encode_error,
-        error::ErrorBody,
+        error::{
+            Answer,
+            EncodeError,
+            ErrorBody, //
+        },
         header::Header,
         message::Parsed,
-        units::Credits, //
+        props::{
+            encode_connprop,
+            encode_resprop,
+            Message,
+            Properties, //
+        },
+        units::{
+            Credits,
+            Xid, //
+        }, //
     },
 };
 
@@ -64,7 +77,7 @@ impl Conn {
         trace_xprtrdma_cb_call(Peer::of(xprt), header.xid.0);
         self.received(false);
         if !parsed.has_no_chunks() {
-            self.refuse(qp, header);
+            self.refuse(qp, header, ErrorBody::Chunk);
         } else {
             self.deliver(xprt, parsed, &buffer);
         }
@@ -85,19 +98,90 @@ impl Conn {
         }
     }
 
-    /// Answers a Call that has chunks, which the reverse direction does not (RFC 8167, section
-    /// 5.3), unless too many answers are under way.
-    pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Conn>, header: &Header) {
-        let Some(mut ctx) = self.take_reverse_send() else {
-            return;
-        };
+    /// Answers a message of the server that cannot be served with an error report, unless too many
+    /// answers are under way. That is also the answer to a Call with chunks, which the reverse
+    /// direction does not have (RFC 8167, section 5.3).
+    pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Conn>, header: &Header, report: ErrorBody) {
         let credits = Credits(REVERSE_REQUESTS);
-        let body = ctx.as_mut().body();
-        match encode_error(body, header, credits, ErrorBody::Chunk) {
-            Ok(len) if ctx.as_mut().message_mut().add_part(0..len).is_ok() => (),
-            _ => return self.put_reverse_send(ctx),
+        self.answer_with(qp, |body| encode_error(body, header, credits, report));
+    }
+
+    /// Sends the message that `write` writes, which is no RPC's.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS` when too many are under way; `EINVAL` when it cannot be written; `ENOTCONN` when
+    /// the connection is broken.
+    fn send_message(
+        self: &Arc<Self>,
+        qp: &Qp<Conn>,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+    ) -> Result {
+        let mut ctx = self.take_reverse_send().ok_or_else(enobufs)?;
+        let written = write(ctx.as_mut().body()).map_err(|_| EINVAL);
+        match written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len)) {
+            Ok(()) => self.post_reverse(qp, ctx),
+            Err(error) => {
+                self.put_reverse_send(ctx);
+                Err(error)
+            }
         }
-        self.post_reverse(qp, ctx).unwrap_or_else(|_| self.lost());
+    }
+
+    /// Answers a message of the server with what `write` writes, unless too many answers are under
+    /// way.
+    fn answer_with(
+        self: &Arc<Self>,
+        qp: &Qp<Conn>,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+    ) {
+        if self.send_message(qp, write) == Err(enotconn()) {
+            self.lost();
+        }
+    }
+
+    /// Asks the server for version 2, with the message `xid`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::send_message`].
+    pub(super) fn ask(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid) -> Result {
+        let ours = Properties {
+            receive: self.spoken.ours().receive,
+            ..Properties::DEFAULT
+        };
+        let credits = Credits(self.limits().requests);
+        self.spoken.note_asked();
+        self.send_message(qp, |body| encode_connprop(body, xid, credits, &ours))
+    }
+
+    /// Takes in a message about properties, or an optional operation.
+    pub(super) fn reverse_property(
+        self: &Arc<Self>,
+        qp: &Qp<Conn>,
+        parsed: &Parsed,
+        buffer: RecvBox<()>,
+    ) {
+        self.received(false);
+        let header = &parsed.header;
+        if let Some(Answer::Report(report)) = parsed.option_answer() {
+            self.refuse(qp, header, report);
+        }
+        match parsed.properties(buffer.bytes()) {
+            Some(Message::Update { now }) => self.spoken.update(&now),
+            Some(Message::Request { want }) => {
+                // The Receives stay as they are.
+                let size = self.spoken.ours().receive.0;
+                let credits = Credits(REVERSE_REQUESTS);
+                self.answer_with(qp, |body| {
+                    encode_resprop(body, header.xid, credits, &want, &(size..=size))
+                });
+            }
+            // The server has told all of itself before, and was asked for nothing.
+            Some(Message::Connect { .. } | Message::Response) | None => (),
+        }
+        self.put_receive(buffer);
+        self.restore_receives(qp);
     }
 
     /// Sends the Reply to a Call of the reverse direction.
@@ -112,10 +196,10 @@ impl Conn {
         rqst: &BcRqst<ClntXprt>,
     ) -> Result {
         let mut ctx = self.take_reverse_send().ok_or_else(enobufs)?;
-        let threshold = self.agreed().send.0 as usize;
+        let limits = self.thresholds();
         let reply = rqst.reply();
         let marshalled =
-            marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, threshold, reply);
+            marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, &limits, reply);
         if let Err(error) = marshalled {
             self.put_reverse_send(ctx);
             return Err(error);

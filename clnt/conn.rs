@@ -27,7 +27,6 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        SetOnce,
         SpinLock, //
     },
     time::{
@@ -42,6 +41,7 @@ use kernel::{
 
 use super::{
     chunks::unmap_fenced,
+    events::Events,
     invalidate::InvCtx,
     pools::{
         Pools,
@@ -51,7 +51,12 @@ use super::{
     },
     send_queue::Progress,
     sendctx::SendCtx,
-    transport::ClntXprt, //
+    state::{
+        Event,
+        Failure, //
+    },
+    transport::ClntXprt,
+    version::Spoken, //
 };
 use crate::{
     kapi::{
@@ -100,7 +105,10 @@ use crate::{
         limits::ClientLimits,
         plan::Thresholds,
         private::Private,
-        units::Credits,
+        units::{
+            Credits,
+            Xid, //
+        },
         version::Version, //
     },
 };
@@ -127,9 +135,10 @@ pub(super) struct Conn {
     /// No other connection has the same.
     number: u64,
     limits: ClientLimits,
-    ours: Private,
-    /// What holds on this connection; set before the first Send.
-    agreed: SetOnce<Private>,
+    /// What makes the connection, and is told of its loss until it is made.
+    pub(super) events: Arc<Events>,
+    /// The version of the connection, and what holds on it.
+    pub(super) spoken: Spoken,
     /// The grant of the last Reply.
     credits: Atomic<u32>,
     reported: Atomic<bool>,
@@ -159,19 +168,24 @@ impl Conn {
     /// `ENOMEM`, and what the device says.
     pub(super) fn new(
         link: XprtLink<ClntXprt>,
+        events: Arc<Events>,
         pd: Arc<Pd>,
         limits: ClientLimits,
         ours: Private,
+        asks: bool,
     ) -> Result<Arc<Self>> {
         let pools = Pools::new(&limits)?;
         let spare = SparePage::new()?;
+        let number = NEXT_NUMBER.fetch_add(1, Relaxed);
+        // No RPC of this connection waits while it is asked for.
+        let xid = asks.then_some(Xid(number as u32));
         let this = Arc::pin_init(
             pin_init!(Self {
                 link,
-                number: NEXT_NUMBER.fetch_add(1, Relaxed),
+                number,
                 limits,
-                ours,
-                agreed: SetOnce::new(),
+                events,
+                spoken: Spoken::new(ours, xid),
                 credits: Atomic::new(1),
                 reported: Atomic::new(false),
                 pools <- new_spinlock!(pools),
@@ -195,28 +209,20 @@ impl Conn {
         self.number
     }
 
-    /// What the server is offered; the Receives have its size.
-    pub(super) fn offered(&self) -> &Private {
-        &self.ours
-    }
-
-    /// Sets what holds on this connection, before its first Send.
-    pub(super) fn agree(&self, peer: &Private) {
-        self.agreed.populate(self.ours.negotiate(peer));
-    }
-
-    /// What holds on this connection.
-    pub(super) fn agreed(&self) -> &Private {
-        self.agreed.as_ref().unwrap_or(&Private::DEFAULT)
-    }
-
     /// What a message may be.
     pub(super) fn thresholds(&self) -> Thresholds {
-        let agreed = self.agreed();
+        let (version, send, receive) = match self.spoken.agreed() {
+            Some(agreed) => (agreed.version, agreed.send(), agreed.receive()),
+            // Before the first Send.
+            None => {
+                let version = Version::One;
+                (version, version.default_inline(), version.default_inline())
+            }
+        };
         Thresholds {
-            version: Version::One,
-            send: agreed.send,
-            receive: agreed.receive,
+            version,
+            send,
+            receive,
             segments: self.limits.segments,
             send_sges: self.limits.send_sges,
         }
@@ -239,6 +245,9 @@ impl Conn {
 
     /// The connection is broken: has the transport disconnected, once.
     pub(super) fn lost(&self) {
+        if self.spoken.is_awaited() {
+            return self.events.feed(Event::Down(Failure::Lost));
+        }
         if !self.reported.xchg(true, Relaxed) {
             if let Some(xprt) = self.link.get() {
                 xprt.force_disconnect();
@@ -358,7 +367,10 @@ impl Conn {
     fn make_send(&self, reverse: bool) -> Result {
         // Reclaim may be waiting for what is to be sent.
         let _no_io = NoIo::begin();
-        let (len, sges) = (self.ours.send.0 as usize, self.limits.send_sges as usize);
+        let (len, sges) = (
+            self.spoken.ours().send.0 as usize,
+            self.limits.send_sges as usize,
+        );
         let ctx = SendCtx::new(&self.pd, len, sges, reverse)?;
         let surplus = self.pools.lock().add_send(ctx);
         drop(surplus);
@@ -486,7 +498,7 @@ impl Conn {
         }
         let _no_io = NoIo::begin();
         for made in 0..count {
-            match RecvBox::new(&self.pd, self.ours.receive.0 as usize, ()) {
+            match RecvBox::new(&self.pd, self.spoken.ours().receive.0 as usize, ()) {
                 Ok(buffer) => list.push(buffer),
                 Err(_) => return made,
             }

@@ -4,30 +4,26 @@
 //!
 //! ```text
 //!   resolve address ─▶ resolve route ─▶ limits, PD, pools, QP, first Receives and regions
-//!        ─▶ connect, with private data ─▶ agreed sizes ─▶ in use
+//!        ─▶ connect, with private data ─▶ agreed version and sizes ─▶ in use
 //!        ─▶ shutdown: disconnect, drain ─▶ dropped, field by field
 //! ```
 //!
-//! The connection manager's events only feed [`Fsm`] and wake whoever takes the steps, or have
-//! sunrpc close the transport.
+//! The connection manager's events only feed the state in [`Events`] and wake whoever takes the
+//! steps, or have sunrpc close the transport.
 
 use kernel::{
-    new_spinlock,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLock, //
-    },
-    time::msecs_to_jiffies, //
+    sync::Arc, //
 };
 
 use super::{
     conn::Conn,
+    events::{
+        Events,
+        Failed, //
+    },
     state::{
-        Action,
-        Event,
         Failure,
-        Fsm,
         Step, //
     },
     transport::ClntXprt,
@@ -36,15 +32,8 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::wait::{
-            new_waitqueue,
-            WaitQueue, //
-        },
         rdma::{
-            client::{
-                Removal,
-                RemovalGuard, //
-            },
+            client::RemovalGuard,
             cm,
             device::Device,
             pd::Pd,
@@ -56,16 +45,7 @@ use crate::{
         },
         sunrpc::{
             addr::SockAddr,
-            errno::{
-                eaddrinuse,
-                econnaborted,
-                econnrefused,
-                ehostunreach,
-                enetunreach,
-                enotconn,
-                eproto, //
-            },
-            link::XprtLink,
+            errno::econnrefused,
             send_lock::SendLocked,
             xprt::Xprt, //
         },
@@ -80,8 +60,10 @@ use crate::{
             DeviceLimits,
             Refusal, //
         },
+        negotiate::Settled,
         private::Private,
-        units::InlineSize, //
+        units::InlineSize,
+        version::Version, //
     },
 };
 
@@ -89,137 +71,8 @@ use crate::{
 const RESOLVE_MS: u32 = 5_000;
 /// How long connecting may take. The connection manager gives up before.
 const CONNECT_MS: u32 = 120_000;
-
-/// Who hears of a connection's events.
-#[pin_data]
-struct Events {
-    #[pin]
-    fsm: SpinLock<Fsm>,
-    #[pin]
-    peer: SpinLock<Private>,
-    #[pin]
-    wait: WaitQueue,
-    link: XprtLink<ClntXprt>,
-}
-
-impl Events {
-    fn feed(&self, event: Event) {
-        let mut fsm = self.fsm.lock();
-        match fsm.event(event) {
-            Action::None => (),
-            Action::Wake => self.wait.wake_all(),
-            Action::Disconnect => self.force_disconnect(&fsm),
-        }
-    }
-
-    /// Has sunrpc close this connection, and no later one: that comes after it has been retired,
-    /// under the lock that the caller holds.
-    fn force_disconnect(&self, fsm: &Fsm) {
-        if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
-            xprt.force_disconnect();
-        }
-    }
-
-    /// Takes a step and waits for it.
-    fn step(&self, step: Step, ms: u32, start: impl FnOnce() -> Result) -> Result<(), Failed> {
-        self.fsm.lock().begin(step)?;
-        start().map_err(Failed::passing)?;
-        let limit = msecs_to_jiffies(ms);
-        let done = || self.fsm.lock().outcome();
-        if !self.wait.wait_timeout(limit, || done().is_some()) {
-            return Err(Failure::TimedOut.into());
-        }
-        Ok(done().unwrap_or(Err(Failure::TimedOut))?)
-    }
-}
-
-impl cm::Handler for Events {
-    fn event(&self, event: cm::Event<'_>) {
-        let event = match event {
-            cm::Event::AddrResolved => Event::Done(Step::Address),
-            cm::Event::RouteResolved => Event::Done(Step::Route),
-            cm::Event::Established(info) => {
-                *self.peer.lock() = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
-                Event::Done(Step::Connect)
-            }
-            cm::Event::AddrError => Event::Down(Failure::Address),
-            cm::Event::RouteError => Event::Down(Failure::Route),
-            cm::Event::ConnectError => Event::Down(Failure::Connect),
-            cm::Event::Unreachable => Event::Down(Failure::Unreachable),
-            cm::Event::Rejected { reason, .. } => Event::Down(match reason {
-                REJECT_STALE => Failure::Stale,
-                _ => Failure::Refused,
-            }),
-            cm::Event::Disconnected => Event::Down(Failure::Lost),
-            cm::Event::DeviceRemoval | cm::Event::AddrChange => Event::Down(Failure::DeviceGone),
-            cm::Event::TimewaitExit | cm::Event::Other => return,
-        };
-        self.feed(event);
-    }
-}
-
-/// The connection manager's number for "stale connection".
-const REJECT_STALE: i32 = 10;
-
-impl Removal for Events {
-    fn removed(&self) {
-        self.feed(Event::Down(Failure::DeviceGone));
-        // Whatever state it is in, the device waits for us.
-        self.force_disconnect(&self.fsm.lock());
-    }
-}
-
-/// Why an attempt to connect has failed.
-#[derive(Clone, Copy)]
-pub(super) struct Failed {
-    /// What has happened, for people to read.
-    pub(super) error: Error,
-    /// What the RPC layer is told: one of the errors that it knows for connecting.
-    pub(super) told: Error,
-}
-
-impl Failed {
-    /// The RPC layer knows it, or nothing is gained by trying again.
-    fn known(error: Error) -> Self {
-        Self { error, told: error }
-    }
-
-    /// A device may be leaving, or be short of something, and say so by any number. A hard mount
-    /// must not fail for that, so it has to be one after which the RPC layer tries again.
-    fn passing(error: Error) -> Self {
-        let retried = [
-            eproto(),
-            econnrefused(),
-            econnaborted(),
-            enetunreach(),
-            ehostunreach(),
-            eaddrinuse(),
-            ETIMEDOUT,
-        ];
-        let told = match error {
-            ENODEV => eproto(),
-            error if retried.contains(&error) => error,
-            _ => enotconn(),
-        };
-        Self { error, told }
-    }
-}
-
-impl From<Failure> for Failed {
-    fn from(failure: Failure) -> Self {
-        Self::known(match failure {
-            Failure::Address => eproto(),
-            // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount
-            // of a container takes that for the loss of its network, and fails.
-            Failure::Route | Failure::Unreachable => ehostunreach(),
-            Failure::Refused => econnrefused(),
-            Failure::Stale | Failure::Connect => enotconn(),
-            // The RPC layer tries again after a while, maybe on another device.
-            Failure::DeviceGone | Failure::Lost => econnaborted(),
-            Failure::TimedOut => ETIMEDOUT,
-        })
-    }
-}
+/// How long a server may take to answer the question for version 2. A service thread has to be free.
+const VERSION_MS: u32 = 10_000;
 
 /// A connection, from its first step on.
 ///
@@ -242,22 +95,31 @@ impl Connection {
     /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
     /// the device or the transport goes meanwhile.
     pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, Failed> {
-        let events = Arc::pin_init(
-            pin_init!(Events {
-                fsm <- new_spinlock!(Fsm::new()),
-                peer <- new_spinlock!(Private::DEFAULT),
-                wait <- new_waitqueue!("rpcrdma_rs: connect"),
-                link: xprt.link(),
-            }),
-            GFP_KERNEL,
-        )
-        .map_err(Failed::passing)?;
-        let conn = Self::steps(xprt, &events);
+        if tunables::MAX_VERSION.get() < Version::Two.word() || xprt.avoids_version_2() {
+            return Self::attempt(xprt, false);
+        }
+        match Self::attempt(xprt, true) {
+            Err(failed) if failed.unanswered => {
+                xprt.avoid_version_2("does not answer version 2 of RPC-over-RDMA");
+                Self::attempt(xprt, false)
+            }
+            other => other,
+        }
+    }
+
+    /// Connects `xprt` and, if told so, asks for version 2.
+    fn attempt(xprt: &SendLocked<'_, ClntXprt>, asks: bool) -> Result<Arc<Self>, Failed> {
+        let events = Events::new(xprt.link()).map_err(Failed::passing)?;
+        let conn = Self::steps(xprt, &events, asks);
         conn.inspect_err(|_| events.fsm.lock().retire())
     }
 
     /// Takes the steps.
-    fn steps(xprt: &SendLocked<'_, ClntXprt>, events: &Arc<Events>) -> Result<Arc<Self>, Failed> {
+    fn steps(
+        xprt: &SendLocked<'_, ClntXprt>,
+        events: &Arc<Events>,
+        asks: bool,
+    ) -> Result<Arc<Self>, Failed> {
         let server = xprt.server();
         let id = cm::Id::create(xprt.net(), events.clone()).map_err(Failed::passing)?;
         events.step(Step::Address, RESOLVE_MS, || {
@@ -266,8 +128,10 @@ impl Connection {
         events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
         let device = id.device().ok_or(Failed::passing(ENODEV))?;
         let limits = limits(device, xprt.max_reqs(), &server).map_err(Failed::known)?;
-        let conn = Self::prepare(xprt, id, events.clone(), limits).map_err(Failed::passing)?;
+        let conn =
+            Self::prepare(xprt, id, events.clone(), limits, asks).map_err(Failed::passing)?;
         conn.connect(xprt, events)?;
+        conn.settle(xprt, events)?;
         Ok(conn)
     }
 
@@ -277,10 +141,18 @@ impl Connection {
         id: cm::Id<Events>,
         events: Arc<Events>,
         limits: ClientLimits,
+        asks: bool,
     ) -> Result<Arc<Self>> {
-        let removal = RemovalGuard::new(id.device().ok_or(ENODEV)?, events)?;
+        let removal = RemovalGuard::new(id.device().ok_or(ENODEV)?, events.clone())?;
         let pd = Pd::new(&id)?;
-        let conn = Conn::new(xprt.link(), pd.clone(), limits, our_sizes())?;
+        let conn = Conn::new(
+            xprt.link(),
+            events,
+            pd.clone(),
+            limits,
+            our_sizes(asks),
+            asks,
+        )?;
         let config = QpConfig {
             max_send_wr: limits.send_wr,
             max_recv_wr: limits.recv_wr,
@@ -304,7 +176,7 @@ impl Connection {
     }
 
     fn connect(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
-        let ours = self.conn.offered();
+        let ours = self.conn.spoken.ours();
         let private = ours.encode();
         let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
         let param = cm::ConnParam {
@@ -319,16 +191,50 @@ impl Connection {
         };
         xprt.restart_window();
         events.step(Step::Connect, CONNECT_MS, || self.id.connect(&param))?;
-        self.conn.agree(&events.peer.lock());
-        let agreed = self.conn.agreed();
-        trace_xprtrdma_inline_thresh(
-            &self.id.local_addr(),
-            Peer::of(xprt),
-            agreed.send.0,
-            agreed.receive.0,
-            ours.send.0,
-            ours.receive.0,
-        );
+        Ok(())
+    }
+
+    /// Settles which version is spoken, and what a message may be.
+    fn settle(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
+        let spoken = &self.conn.spoken;
+        if let Some(xid) = spoken.asks() {
+            let ask = || self.conn.ask(&self.qp, xid);
+            events
+                .step(Step::Version, VERSION_MS, ask)
+                .map_err(|failed| {
+                    let lost = !matches!(
+                        events.fsm.lock().outcome(),
+                        Some(Err(Failure::DeviceGone)) | Some(Ok(()))
+                    );
+                    Failed {
+                        unanswered: lost,
+                        ..failed
+                    }
+                })?;
+        }
+        if let Some(Settled::Failed { low, high }) = spoken.settled() {
+            pr_warn!(
+                "server {} speaks versions {} to {} of RPC-over-RDMA only; neither 1 nor 2 is \
+                 among them\n",
+                xprt.server(),
+                low,
+                high
+            );
+            // A hard mount tries again: the server may be replaced.
+            return Err(Failed::known(econnrefused()));
+        }
+        spoken.agree(&events.peer.lock());
+        let ours = spoken.ours();
+        if let Some(agreed) = spoken.agreed() {
+            trace_xprtrdma_inline_thresh(
+                &self.id.local_addr(),
+                Peer::of(xprt),
+                agreed.send().0,
+                agreed.receive().0,
+                ours.send.0,
+                ours.receive.0,
+            );
+        }
         Ok(())
     }
 
@@ -364,12 +270,17 @@ impl Connection {
     }
 }
 
-/// What we offer: the sizes an administrator set, and remote invalidation.
-pub(super) fn our_sizes() -> Private {
+/// What we offer: the sizes an administrator set, and remote invalidation. A server that is asked
+/// for version 2 may send what every peer of that version can receive.
+pub(super) fn our_sizes(asks: bool) -> Private {
+    let receive = InlineSize::tellable(tunables::MAX_INLINE_READ.get());
     Private {
         remote_invalidation: true,
         send: InlineSize::tellable(tunables::MAX_INLINE_WRITE.get()),
-        receive: InlineSize::tellable(tunables::MAX_INLINE_READ.get()),
+        receive: match asks {
+            true => receive.max(Version::Two.default_inline()),
+            false => receive,
+        },
     }
 }
 
@@ -393,7 +304,7 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
         pr_err!("{}: device {} {}\n", server, device.name(), why);
         error
     })?;
-    limits.send_sges = limits.send_sges.min(inline_sges(our_sizes().send));
+    limits.send_sges = limits.send_sges.min(inline_sges(our_sizes(false).send));
     Ok(limits)
 }
 

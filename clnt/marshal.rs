@@ -61,6 +61,7 @@ use crate::{
         units::{
             wire_len,
             Credits,
+            Handle,
             Position,
             Xid, //
         },
@@ -88,6 +89,7 @@ pub(super) struct Marshal<'a> {
 
 /// How a Call and its Reply are moved.
 pub(super) struct Plan {
+    version: Version,
     call: CallMode,
     reply: ReplyMode,
     /// The most segments of a chunk.
@@ -142,6 +144,7 @@ pub(super) fn plan<T: XprtOps>(
         0
     };
     Ok(Plan {
+        version: thresholds.version,
         call: call_mode,
         reply: reply_mode,
         segments: thresholds.segments,
@@ -175,6 +178,7 @@ pub(super) fn marshal<T: XprtOps>(
     let header = encode(
         ctx.as_mut().body(),
         slot.xid(),
+        plan.version,
         with.credits,
         plan.call,
         chunks,
@@ -326,6 +330,7 @@ fn count(stats: &Stats, call_mode: CallMode, chunks: &Chunks) {
 fn encode(
     body: &mut [u8],
     xid: u32,
+    version: Version,
     credits: u32,
     call_mode: CallMode,
     chunks: &Chunks,
@@ -336,14 +341,25 @@ fn encode(
         CallMode::PositionZero => (Proc::NoMsg, Position::ZERO),
     };
     let opening = Opening {
-        version: Version::One,
+        version,
         xid: Xid(xid),
         credits: Credits(credits),
         proc,
         direction: Direction::Call,
-        invalidate: None,
+        invalidate: match version {
+            Version::One => None,
+            Version::Two => first_handle(chunks),
+        },
     };
     encode_lists(body, &opening, position, chunks).map_err(|_| EMSGSIZE)
+}
+
+/// The handle that the Reply shall invalidate: that of the first region. With only one, the usual
+/// case, none is left for us to invalidate. Zero is no handle that can be named.
+fn first_handle(chunks: &Chunks) -> Option<Handle> {
+    let lists = [&chunks.read, &chunks.write, &chunks.reply];
+    let first = lists.into_iter().find_map(|list| segments(list).next())?;
+    Some(first.handle).filter(|handle| handle.0 != 0)
 }
 
 fn encode_lists(
@@ -427,12 +443,12 @@ pub(super) fn marshal_reverse(
     mut ctx: Pin<&mut SendCtx>,
     xid: u32,
     credits: u32,
-    threshold: usize,
+    limits: &Thresholds,
     reply: &XdrBuf,
 ) -> Result {
     let body = ctx.as_mut().body();
     let opening = Opening {
-        version: Version::One,
+        version: limits.version,
         xid: Xid(xid),
         credits: Credits(credits),
         proc: Proc::Msg,
@@ -443,7 +459,7 @@ pub(super) fn marshal_reverse(
     let len = reply.len().min(reply.total());
     let end = header.checked_add(len).ok_or(EMSGSIZE)?;
     let room = body.get_mut(header..end).ok_or(EMSGSIZE)?;
-    if end > threshold || reply.copy_to(0..len, room) != len {
+    if end > limits.send.0 as usize || reply.copy_to(0..len, room) != len {
         return Err(EMSGSIZE);
     }
     ctx.message_mut().add_part(0..end)

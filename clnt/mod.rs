@@ -11,6 +11,7 @@
 //!   backchannel   Calls of the reverse direction, and their Replies
 //!   connect       a connection is made and closed (state, pace: pure)
 //!   conn          what a connection works with, and who looks after it
+//!   events        what is heard of a connection; version: what it speaks
 //!   invalidate    its LOCAL_INVs
 //!   transport     what outlives connections, and the transport's part of a request
 //!   marshal       the header of a Call, its memory, its Send
@@ -24,6 +25,7 @@ mod backchannel;
 mod chunks;
 mod conn;
 mod connect;
+mod events;
 mod invalidate;
 mod marshal;
 mod pace;
@@ -36,6 +38,7 @@ mod state;
 mod stats;
 mod transport;
 pub(crate) mod tunables;
+mod version;
 pub(crate) mod xprt;
 
 use kernel::error::Result;

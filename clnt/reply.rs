@@ -43,6 +43,10 @@ use super::{
         InvCtx,
         Verdict, //
     },
+    state::{
+        Event,
+        Step, //
+    },
     transport::ClntXprt, //
 };
 use crate::{
@@ -92,6 +96,7 @@ use crate::{
         },
         message::{
             decode,
+            Body,
             Direction,
             Parsed,
             Rejected, //
@@ -100,16 +105,9 @@ use crate::{
             check,
             Outcome, //
         },
-        units::Credits,
-        version::{
-            Version,
-            Versions, //
-        }, //
+        units::Credits, //
     },
 };
-
-/// The version that the server has to answer in.
-const ACCEPTS: Versions = Versions::only(Version::One);
 
 /// What the lists of a message may hold: more than a Reply to us ever has.
 const LIMITS: ListLimits = ListLimits {
@@ -180,7 +178,13 @@ impl Conn {
     /// Takes in a message.
     fn message(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
         xprt.note_message();
-        let parsed = match decode(buffer.bytes(), &LIMITS, ACCEPTS) {
+        let parsed = match decode(buffer.bytes(), &LIMITS, self.spoken.accepts()) {
+            Ok(parsed) if self.spoken.is_awaited() => {
+                return self.hear(xprt, &parsed, buffer);
+            }
+            Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
+                return self.reverse_property(qp, &parsed, buffer);
+            }
             Ok(parsed) if parsed.direction == Some(Direction::Call) => {
                 return self.reverse_call(xprt, qp, &parsed, buffer);
             }
@@ -194,7 +198,10 @@ impl Conn {
             Ok(parsed) => parsed.header,
             Err(rejected) => match rejected.failed_rpc() {
                 Some(header) => header,
-                None => return self.drop_message(buffer),
+                None => {
+                    self.refuse_call(qp, rejected);
+                    return self.drop_message(buffer);
+                }
             },
         };
         match xprt.lookup(header.xid.0) {
@@ -202,8 +209,8 @@ impl Conn {
             None => {
                 let (xid, version) = (header.xid.0, header.version);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
-                if parsed.is_err_and(|rejected| rejected.may_be_call()) {
-                    self.refuse(qp, &header);
+                if let Err(rejected) = parsed {
+                    self.refuse_call(qp, &rejected);
                 }
                 self.drop_message(buffer);
             }
@@ -216,6 +223,23 @@ impl Conn {
             pools.received(true);
             pools.put_receive(buffer);
         });
+    }
+
+    /// Takes in a message while the answer to the question for version 2 is awaited.
+    fn hear(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: RecvBox<()>) {
+        let requested = Credits(self.limits().requests);
+        if let Some(window) = self.spoken.hear(parsed, buffer.bytes(), requested) {
+            self.set_credits(xprt, window);
+            self.events.feed(Event::Done(Step::Version));
+        }
+        self.drop_message(buffer);
+    }
+
+    /// Answers a malformed message that may have been a Call, or another request.
+    fn refuse_call(self: &Arc<Self>, qp: &Qp<Conn>, rejected: &Rejected) {
+        if let (Some(header), Some(report)) = (rejected.header, rejected.refusal()) {
+            self.refuse(qp, &header, report);
+        }
     }
 
     /// Takes in the Reply to a request; `parsed` is `None` if it is malformed.
@@ -237,6 +261,9 @@ impl Conn {
         let verdict = parsed.map_or(Verdict::Failed, |parsed| {
             judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
+        if chunks.reply.is_empty() && parsed.is_some_and(Parsed::lacks_room) {
+            self.spoken.server_sends_less();
+        }
         let mut list = chunks.take();
         drop(chunks);
         if let Some(grant) = parsed.and_then(Parsed::grant) {
@@ -249,6 +276,7 @@ impl Conn {
         // connected to again without a pause.
         if !matches!(verdict, Verdict::Failed) {
             xprt.note_use();
+            self.spoken.note_reply();
         }
         if let Some(invalidated) = buffer.invalidated() {
             note_invalidated(&mut list, invalidated);
@@ -348,7 +376,7 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
     match body {
         ErrorBody::Version { low, high } => trace_xprtrdma_err_vers(task, xid, low, high),
         ErrorBody::Chunk => trace_xprtrdma_err_chunk(task, xid),
-        ErrorBody::Unknown(code) => trace_xprtrdma_err_unrecognized(task, xid, code),
+        other => trace_xprtrdma_err_unrecognized(task, xid, other.code()),
     }
 }
 

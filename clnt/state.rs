@@ -10,6 +10,7 @@
 //!                              ▼                                            ▼
 //!                            Down ◀─────────────────────────────────────── Down
 //!
+//!   Established ─begin(Version)─▶ Waiting ─done─▶ Established, if a version is asked for
 //!   Ready ─failed─▶ Down           any ─shut down, or connecting failed─▶ Retired
 //! ```
 //!
@@ -50,6 +51,8 @@ pub(super) enum Step {
     Route,
     /// Makes the connection.
     Connect,
+    /// Asks the server for a version.
+    Version,
 }
 
 /// What the connection manager reports.
@@ -112,8 +115,8 @@ impl Fsm {
         match (self.0, event) {
             (State::Waiting(step), Event::Done(done)) if step == done => {
                 self.0 = match step {
-                    Step::Connect => State::Established,
-                    _ => State::Ready,
+                    Step::Connect | Step::Version => State::Established,
+                    Step::Address | Step::Route => State::Ready,
                 };
                 Action::Wake
             }

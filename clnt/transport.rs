@@ -37,6 +37,9 @@ use crate::kapi::{
     sunrpc::link::XprtLink, //
 };
 
+/// How long a server that does not take the question for version 2 is not asked again.
+const AVOID_MS: u32 = 15 * 60_000;
+
 /// What a transport keeps.
 #[pin_data]
 pub(crate) struct ClntXprt {
@@ -51,6 +54,9 @@ pub(crate) struct ClntXprt {
     pace: SpinLock<Pace>,
     /// Whether the server may call.
     reverse: Atomic<bool>,
+    /// When the server last failed to take the question for version 2, in jiffies; zero if it
+    /// has not.
+    no_version_2: Atomic<usize>,
 }
 
 impl ClntXprt {
@@ -68,6 +74,7 @@ impl ClntXprt {
             useful: Atomic::new(false),
             pace <- new_spinlock!(Pace::new(pauses)),
             reverse: Atomic::new(false),
+            no_version_2: Atomic::new(0),
         }? Error)
     }
 
@@ -104,6 +111,26 @@ impl ClntXprt {
     /// Whether the server may call.
     pub(super) fn is_reverse_allowed(&self) -> bool {
         self.reverse.load(Relaxed)
+    }
+
+    /// Whether the server is not to be asked for version 2 for now.
+    pub(super) fn avoids_version_2(&self) -> bool {
+        let since = self.no_version_2.load(Relaxed);
+        since != 0 && jiffies().wrapping_sub(since) < msecs_to_jiffies(AVOID_MS)
+    }
+
+    /// Remembers for a while that the server does not take the question for version 2, and says
+    /// so in the log: it `does` something that leaves no connection.
+    pub(super) fn avoid_version_2(&self, does: &str) {
+        let before = self.no_version_2.xchg(jiffies().max(1), Relaxed);
+        if let (0, Some(xprt)) = (before, self.link.get()) {
+            pr_info!(
+                "server {} {}; it is called in version 1 for {} minutes\n",
+                xprt.server(),
+                does,
+                AVOID_MS / 60_000
+            );
+        }
     }
 
     /// Notes whether an attempt to connect has failed; returns whether the one before had.

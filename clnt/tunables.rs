@@ -21,6 +21,9 @@ pub(super) static MAX_INLINE_READ: Uint = Uint::new(4096, 1024, 65536);
 /// Bytes of the largest Call to be sent inline, transport header included.
 pub(super) static MAX_INLINE_WRITE: Uint = Uint::new(4096, 1024, 65536);
 
+/// The highest version of RPC-over-RDMA that a server is asked for.
+pub(super) static MAX_VERSION: Uint = Uint::new(1, 1, 2);
+
 // Without effect, as they are in the C module. They exist so that a sysctl.conf or a script
 // that sets them, as old guides advise, does not fail.
 static INLINE_WRITE_PADDING: Uint = Uint::new(0, 0, 4096);
@@ -39,6 +42,7 @@ pub(crate) fn register() -> Result<Registration> {
             File::Uint(c"rdma_slot_table_entries", &SLOT_TABLE_ENTRIES),
             File::Uint(c"rdma_max_inline_read", &MAX_INLINE_READ),
             File::Uint(c"rdma_max_inline_write", &MAX_INLINE_WRITE),
+            File::Uint(c"rdma_max_version", &MAX_VERSION),
             File::Uint(c"rdma_inline_write_padding", &INLINE_WRITE_PADDING),
             File::Uint(c"rdma_memreg_strategy", &MEMREG_STRATEGY),
             File::Uint(c"rdma_pad_optimize", &PAD_OPTIMIZE),

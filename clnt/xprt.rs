@@ -19,9 +19,9 @@ use kernel::{
 use super::{
     connect::{
         our_sizes,
-        Connection,
-        Failed, //
+        Connection, //
     },
+    events::Failed,
     send::send_call,
     stats,
     transport::{
@@ -131,6 +131,9 @@ impl XprtOps for ClntXprt {
             return;
         };
         connection.shutdown();
+        if connection.conn().spoken.useless_refusal() {
+            xprt.avoid_version_2("hangs up after it has refused version 2 of RPC-over-RDMA");
+        }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
         for slot in xprt.slot_data() {
             // Fenced by now, and useless to the next connection.
@@ -217,13 +220,19 @@ impl XprtOps for ClntXprt {
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {
         // Under RCU, where the last reference to a connection must not be dropped.
-        let agreed = xprt.with_conn(|connection| {
-            connection.map_or_else(our_sizes, |connection| *connection.conn().agreed())
-        });
-        let longest = agreed.send.0.min(agreed.receive.0) as usize;
+        let limits = xprt
+            .with_conn(|connection| connection.map(|connection| connection.conn().thresholds()));
+        let (version, send, receive) = match limits {
+            Some(limits) => (limits.version, limits.send, limits.receive),
+            None => {
+                let ours = our_sizes(false);
+                (Version::One, ours.send, ours.receive)
+            }
+        };
+        let longest = send.min(receive).0 as usize;
         longest
             .min(kernel::page::PAGE_SIZE)
-            .saturating_sub(Version::One.least_header())
+            .saturating_sub(version.least_header())
     }
 
     fn bc_slots(_xprt: &Xprt<Self>) -> u32 {

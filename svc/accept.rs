@@ -20,8 +20,10 @@ use super::{
     tunables::{
         MAX_OUTBOUND_READ_REQUESTS,
         MAX_REQUESTS,
-        MAX_REQ_SIZE, //
-    }, //
+        MAX_REQ_SIZE,
+        MAX_VERSION, //
+    },
+    version::Spoken, //
 };
 use crate::{
     kapi::{
@@ -63,7 +65,8 @@ use crate::{
     },
     xdr::{
         private::Private,
-        units::InlineSize, //
+        units::InlineSize,
+        version::Version, //
     },
 };
 use kernel::{
@@ -241,12 +244,14 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
         peer,
         sizes,
         receive_size: private.receive.0 as usize,
-        send: agreed.send,
         remote_invalidation: agreed.remote_invalidation,
+        can_invalidate: attrs.mem_mgt_extensions,
         max_pages: origin.max_pages(),
         read_mrs: rdma_ctxs(port, origin, sizes.credits)?,
     };
-    let chan = Chan::new(params, handle.clone(), id.handler().clone())?;
+    let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);
+    let spoken = Spoken::new(max, agreed.send);
+    let chan = Chan::new(params, spoken, handle.clone(), id.handler().clone())?;
     // Events that came before this were kept.
     id.handler().attach(handle);
     let qp = QpOwner::new(

@@ -8,7 +8,10 @@
 
 use super::{
     accept::CALLBACK_CREDITS,
-    conn::Conn,
+    conn::{
+        Chan,
+        Conn, //
+    },
     post::Work, //
 };
 use crate::{
@@ -43,8 +46,7 @@ use crate::{
             host_len,
             Credits,
             Xid, //
-        },
-        version::Version, //
+        }, //
     },
 };
 use kernel::prelude::*;
@@ -62,7 +64,7 @@ impl Callbacks for Conn {
     }
 
     fn max_call(this: &SvcXprt<Self>) -> usize {
-        host_len(this.chan().params.send.0).saturating_sub(Version::One.least_header())
+        this.chan().max_call()
     }
 
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result {
@@ -80,18 +82,30 @@ impl Callbacks for Conn {
     }
 }
 
+impl Chan {
+    /// Octets of the longest callback. None fits if the client says that it receives none: the
+    /// service finds that its callbacks do not go through, and does without.
+    fn max_call(&self) -> usize {
+        if !self.spoken.has_calls() {
+            return 0;
+        }
+        let send = self.spoken.send(self.params.receive_size);
+        host_len(send.0).saturating_sub(self.spoken.version().least_header())
+    }
+}
+
 impl Conn {
     fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
         // Reclaim may be waiting for the worker that we are on.
         let _no_io = NoIo::begin();
         let chan = self.chan();
         let len = call.len();
-        if len > host_len(chan.params.send.0).saturating_sub(Version::One.least_header()) {
+        if len > chan.max_call() {
             return Err(EMSGSIZE);
         }
         let mut ctx = chan.send_ctx(self.qp())?;
         let opening = Opening {
-            version: Version::One,
+            version: chan.spoken.version(),
             xid: Xid(xid),
             credits: Credits(Self::CREDITS),
             proc: Proc::Msg,

@@ -15,9 +15,11 @@
 //! ```
 
 use crate::xdr::{
+    error::ErrorBody,
     message::Parsed,
     units::{
         padded_len,
+        wire_len,
         Handle, //
     }, //
 };
@@ -59,7 +61,8 @@ pub(super) struct CallState {
     pub(super) invalidate: Option<Handle>,
     payloads: [Payload; MAX_PAYLOADS],
     count: usize,
-    unfit: bool,
+    /// The first payload that cannot go to its chunk, and the number of that, from 0 on.
+    unfit: Option<(usize, u32)>,
 }
 
 impl CallState {
@@ -86,14 +89,20 @@ impl CallState {
                 *slot = payload;
                 self.count += 1;
             }
-            _ => self.unfit = true,
+            _ => {
+                self.unfit.get_or_insert((self.count, payload.length));
+            }
         }
     }
 
-    /// Whether some payload has a Write chunk and cannot go there: it is too long, or there are
-    /// too many. The Call cannot be answered then.
-    pub(super) fn is_unfit(&self) -> bool {
-        self.unfit
+    /// The report of the first payload that has a Write chunk and cannot go there: it is too long,
+    /// or there are too many. The Call cannot be answered then.
+    pub(super) fn unfit(&self) -> Option<ErrorBody> {
+        let (chunk, needed) = self.unfit?;
+        Some(ErrorBody::WriteResource {
+            chunk: wire_len(chunk).map_or(u32::MAX, |chunk| chunk.saturating_add(1)),
+            needed,
+        })
     }
 
     /// Drops payloads that are not in a reply of `total` octets after all: the service may
@@ -234,7 +243,9 @@ mod tests {
             },
             49,
         );
-        assert!(state.is_unfit());
+        let (chunk, needed) = (1, 50);
+        let report = ErrorBody::WriteResource { chunk, needed };
+        assert_eq!(state.unfit(), Some(report));
     }
 
     #[test]
@@ -243,10 +254,12 @@ mod tests {
         for i in 0..MAX_PAYLOADS {
             let offset = 8 * i as u32;
             state.note(Payload { offset, length: 8 }, 8);
-            assert!(!state.is_unfit());
+            assert_eq!(state.unfit(), None);
         }
         let offset = 8 * MAX_PAYLOADS as u32;
         state.note(Payload { offset, length: 8 }, 8);
-        assert!(state.is_unfit());
+        let (chunk, needed) = (9, 8);
+        let report = ErrorBody::WriteResource { chunk, needed };
+        assert_eq!(state.unfit(), Some(report));
     }
 }

@@ -45,7 +45,8 @@ use super::{
     sq::{
         Sq,
         LOOK_MS, //
-    }, //
+    },
+    version::Spoken, //
 };
 use crate::{
     kapi::{
@@ -107,10 +108,7 @@ use crate::{
             trace_svcrdma_wc_recv_flush, //
         }, //
     },
-    xdr::{
-        chunk::ListLimits,
-        units::InlineSize, //
-    },
+    xdr::chunk::ListLimits, //
 };
 use kernel::{
     impl_has_delayed_work,
@@ -150,10 +148,11 @@ pub(super) struct Params {
     pub(super) sizes: Sizes,
     /// Octets of a Receive buffer, and of the buffer that a reply is sent from.
     pub(super) receive_size: usize,
-    /// Longest message that may be sent to the client.
-    pub(super) send: InlineSize,
-    /// Whether a reply may invalidate a handle of the client.
+    /// Whether a reply may invalidate a handle of a client that speaks version 1.
     pub(super) remote_invalidation: bool,
+    /// Whether the device can invalidate remotely. A client that speaks version 2 names the handle
+    /// in the Call.
+    pub(super) can_invalidate: bool,
     /// Pages that a Call or a reply can have.
     pub(super) max_pages: usize,
     /// Memory regions that RDMA Reads go through; none if the device needs none.
@@ -188,6 +187,7 @@ pub(super) struct Conn {
 #[pin_data]
 pub(super) struct Chan {
     pub(super) params: Params,
+    pub(super) spoken: Spoken,
     pub(super) sq: Arc<Queue>,
     pub(super) handle: Handle<Conn>,
     pub(super) events: Arc<ConnEvents>,
@@ -225,6 +225,7 @@ impl Chan {
     #[inline(never)]
     pub(super) fn new(
         params: Params,
+        spoken: Spoken,
         handle: Handle<Conn>,
         events: Arc<ConnEvents>,
     ) -> Result<Arc<Self>> {
@@ -240,6 +241,7 @@ impl Chan {
         Arc::pin_init(
             pin_init!(Chan {
                 params,
+                spoken,
                 sq,
                 handle,
                 events,

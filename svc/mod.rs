@@ -10,6 +10,7 @@
 //!   recv     a received message becomes a Call, or is answered with an error
 //!   read     Read chunks are pulled before the Call is delivered
 //!   send     replies: inline, Write list, Reply chunk; error reports
+//!   version  what the connection speaks, and what the client tells of itself
 //!   post     chains go to the device, or wait in line for room
 //!   sq       room in the Send Queue, the line, and progress
 //!   pool     pages that are kept between two RPCs, and
@@ -43,6 +44,7 @@ mod send;
 mod sq;
 mod trim;
 pub(crate) mod tunables;
+mod version;
 
 use crate::kapi::sunrpc::{
     addr::SockAddr,

@@ -73,6 +73,7 @@ use crate::{
     },
     xdr::{
         chunk::Lists,
+        error::ErrorBody,
         message::{
             self,
             Direction,
@@ -398,7 +399,7 @@ impl Conn {
                 self.shared_chan().hold(buf);
             }
             Err(E2BIG) => {
-                self.refuse(buf, &call.header);
+                self.refuse(buf, &call.header, ErrorBody::System);
                 self.chan().pull_ended(leave);
             }
             Err(_) => {
@@ -486,7 +487,7 @@ impl Conn {
         } = job;
         self.chan().pull_ended(leave);
         if !layout.is_call(call.header.xid, pages) {
-            self.refuse(buf, &call.header);
+            self.refuse(buf, &call.header, ErrorBody::Chunk);
             return None;
         }
         let len = buf.byte_len();

@@ -70,10 +70,7 @@ use crate::{
         },
         pcl::ReadChunks,
         units::wire_len,
-        version::{
-            Version,
-            Versions, //
-        }, //
+        version::Version, //
     },
 };
 use core::ops::Range;
@@ -240,9 +237,6 @@ impl Chan {
     }
 }
 
-/// The version that a client may call in.
-pub(super) const ACCEPTS: Versions = Versions::only(Version::One);
-
 /// What is to be done with a message.
 enum Verdict {
     /// Deliver it: it is a Call without Read chunks.
@@ -251,6 +245,10 @@ enum Verdict {
     Pull(ReadChunks),
     /// It answers a callback, perhaps.
     Answered,
+    /// The client says what it is like.
+    Properties,
+    /// It is an optional operation; that is the answer.
+    Optional(Answer),
 }
 
 /// Decides about a message that was received; `bytes` is the message.
@@ -259,14 +257,21 @@ enum Verdict {
 ///
 /// The message cannot be used.
 fn judge(message: &Parsed, bytes: &[u8], max_stream: u32) -> Result<Verdict, DecodeError> {
-    match message.direction {
-        Some(Direction::Call) => {}
-        // The answer to a callback, none of which offers a chunk to put it in.
-        Some(Direction::Reply) if message.body == Body::NoMsg => {
+    if let Some(answer) = message.option_answer() {
+        return Ok(Verdict::Optional(answer));
+    }
+    if let Body::Property(_) = message.body {
+        return Ok(Verdict::Properties);
+    }
+    match (message.direction, message.version) {
+        (Some(Direction::Call), _) => {}
+        // In version 1 a Call that is wrong looks like that. No callback offers a chunk to put
+        // its answer in.
+        (Some(Direction::Reply), Version::One) if message.body == Body::NoMsg => {
             return Err(DecodeError::PayloadPlace)
         }
-        Some(Direction::Reply) => return Ok(Verdict::Answered),
-        None => return Err(DecodeError::RpcHeader),
+        (Some(Direction::Reply), _) => return Ok(Verdict::Answered),
+        (None, _) => return Err(DecodeError::RpcHeader),
     }
     let payload = message.payload(bytes);
     let inline_len = payload.and_then(|payload| wire_len(payload.len()));
@@ -302,7 +307,8 @@ fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) 
         return trace_svcrdma_decode_short_err(cid, len);
     };
     let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
-    match (answer, Proc::from_wire(h.proc)) {
+    let version = Version::from_word(vers).unwrap_or(Version::One);
+    match (answer, Proc::from_wire(version, h.proc)) {
         (Answer::Drop, _) => trace_svcrdma_decode_drop_err(cid, xid, vers, credits, h.proc),
         (Answer::Report(ErrorBody::Version { .. }), _) => {
             trace_svcrdma_decode_badvers_err(cid, xid, vers, credits, h.proc)
@@ -322,8 +328,9 @@ impl Conn {
         mut buf: CallBox,
     ) -> Option<Delivered<'a>> {
         super::tunables::STAT_RECV.inc();
-        let params = &self.chan().params;
-        let message = match message::decode(buf.bytes(), &params.list_limits(), ACCEPTS) {
+        let (params, spoken) = (&self.chan().params, &self.chan().spoken);
+        let accepts = spoken.accepts();
+        let message = match message::decode(buf.bytes(), &params.list_limits(), accepts) {
             Ok(message) => message,
             Err(rejected) => {
                 self.reject(buf, rejected.header, rejected.answer());
@@ -331,20 +338,32 @@ impl Conn {
             }
         };
         trace_call(buf.cid(), &message);
-        match judge(&message, buf.bytes(), params.max_stream()) {
+        let verdict = spoken
+            .hear(&message)
+            .and_then(|()| judge(&message, buf.bytes(), params.max_stream()));
+        let invalidates = match message.version {
+            Version::One => params.remote_invalidation,
+            Version::Two => params.can_invalidate,
+        };
+        match verdict {
             Ok(Verdict::Deliver) => {
-                buf.data_mut().state = CallState::new(&message, params.remote_invalidation);
+                buf.data_mut().state = CallState::new(&message, invalidates);
                 return self.deliver_inline(receiver, buf, &message);
             }
             Ok(Verdict::Pull(chunks)) => {
-                buf.data_mut().state = CallState::new(&message, params.remote_invalidation);
+                buf.data_mut().state = CallState::new(&message, invalidates);
                 self.start_pull(receiver, buf, chunks, &message);
             }
             Ok(Verdict::Answered) => {
                 backchannel::receive_reply(xprt, &message, buf.bytes());
                 self.forget(buf);
             }
-            Err(error) => self.reject(buf, Some(message.header), error.answer()),
+            Ok(Verdict::Properties) => self.receive_properties(buf, &message),
+            Ok(Verdict::Optional(answer)) => self.reject(buf, Some(message.header), answer),
+            Err(error) => {
+                let answer = error.answer(message.version);
+                self.reject(buf, Some(message.header), answer);
+            }
         }
         None
     }
@@ -385,10 +404,10 @@ impl Conn {
         }
     }
 
-    /// Answers a Call whose chunks cannot be served, and forgets it.
-    pub(super) fn refuse(&self, buf: CallBox, header: &Header) {
+    /// Answers a Call that cannot be served with `report`, and forgets it.
+    pub(super) fn refuse(&self, buf: CallBox, header: &Header, report: ErrorBody) {
         self.forget(buf);
-        self.send_refusal(header, Answer::Report(ErrorBody::Chunk));
+        self.send_refusal(header, Answer::Report(report));
     }
 
     /// Gives a buffer back whose message is of no use any more.

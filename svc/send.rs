@@ -78,6 +78,7 @@ use crate::{
         },
         error::{
             Answer,
+            EncodeError,
             ErrorBody, //
         },
         header::Header,
@@ -323,7 +324,7 @@ fn write(
 
 impl Conn {
     /// What every reply grants.
-    fn credits(&self) -> Credits {
+    pub(super) fn credits(&self) -> Credits {
         Credits(self.chan().granted.load(Relaxed))
     }
 
@@ -348,18 +349,24 @@ impl Conn {
             message: call.state.message_len(total),
         };
         let header_len = lists.reply_header_len(received.version);
-        let send = self.chan().params.send;
+        let send = self.chan().spoken.send(self.chan().params.receive_size);
         let response = choose_response(send, header_len, out.message, lists.reply.as_ref());
+        if let Some(report) = out.state.unfit() {
+            return self.send_error(&received.header, report);
+        }
         let sent = match response {
-            _ if out.state.is_unfit() => Err(E2BIG),
-            Response::TooLarge => Err(E2BIG),
+            Response::TooLarge => {
+                let needed = out.message;
+                let report = ErrorBody::ReplyResource { needed };
+                return self.send_error(&received.header, report);
+            }
             Response::Inline => self.send_out(reply, &out, None),
             Response::ReplyChunk => self.send_out(reply, &out, lists.reply),
         };
         match sent {
             // `EINVAL`: the service made the reply in a way that is not known here. To hang up
             // would have the client ask again, for ever.
-            Err(E2BIG | EINVAL) => self.send_error(&received.header, ErrorBody::Chunk),
+            Err(E2BIG | EINVAL) => self.send_error(&received.header, ErrorBody::System),
             other => other,
         }
     }
@@ -468,14 +475,25 @@ impl Conn {
 
     /// Sends an error report about the message that had `header`. Invalidates nothing.
     fn send_error(&self, header: &Header, body: ErrorBody) -> Result {
-        let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
-        let credits = self.credits();
         match body {
             ErrorBody::Version { .. } => trace_svcrdma_err_vers(header.xid.0),
             _ => trace_svcrdma_err_chunk(header.xid.0),
         }
-        let buffer = ctx.as_mut().buffer();
-        match encode_error(buffer, header, credits, body) {
+        let credits = self.credits();
+        self.send_message(|buffer| encode_error(buffer, header, credits, body))
+    }
+
+    /// Sends the message that `write` writes, which is no reply. Invalidates nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it cannot be written; else the connection cannot go on.
+    pub(super) fn send_message(
+        &self,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+    ) -> Result {
+        let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
+        match write(ctx.as_mut().buffer()) {
             Ok(len) => self.post_send(ctx, len, None),
             Err(_) => {
                 self.chan().keep_send_ctx(ctx);

@@ -24,6 +24,13 @@ pub(super) static MAX_REQ_SIZE: Uint = Uint::new(4096, 4096, 65536);
 /// device allow as many.
 pub(super) static MAX_OUTBOUND_READ_REQUESTS: Uint = Uint::new(16, 1, 255);
 
+/// The highest version of RPC-over-RDMA that is spoken. A client is answered in the version that
+/// it calls in.
+pub(super) static MAX_VERSION: Uint = Uint::new(2, 1, 2);
+
+/// Connections that speak version 2.
+pub(super) static STAT_VERSION_2: Counter = Counter::new();
+
 /// Segments of Read chunks for which RDMA Reads were prepared.
 pub(super) static STAT_READ: Counter = Counter::new();
 
@@ -52,6 +59,8 @@ pub(crate) fn register() -> Result<Registration> {
             File::Uint(c"max_requests", &MAX_REQUESTS),
             File::Uint(c"max_req_size", &MAX_REQ_SIZE),
             File::Uint(c"max_outbound_read_requests", &MAX_OUTBOUND_READ_REQUESTS),
+            File::Uint(c"max_version", &MAX_VERSION),
+            File::Counter(c"rdma_stat_version_2", &STAT_VERSION_2),
             File::Counter(c"rdma_stat_read", &STAT_READ),
             File::Counter(c"rdma_stat_recv", &STAT_RECV),
             File::Counter(c"rdma_stat_write", &STAT_WRITE),

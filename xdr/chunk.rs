@@ -2,18 +2,16 @@
 
 //! The Read list, the Write list and the Reply chunk (RFC 8166, section 4.3).
 //!
-//! [`Survey::decode`] checks all three in one pass and remembers where they are, in
+//! [`Survey::decode`] checks all three in one pass and remembers how long they are, in
 //! [`Places`]. The views in [`Lists`] borrow the received octets; their iterators read again
 //! what has been checked, and cannot fail.
 
-use super::cursor::{
-    Reader,
-    Span, //
-};
+use super::cursor::Reader;
 use super::error::{
     DecodeError,
     Item, //
 };
+use super::message::Direction;
 use super::segment::{
     ReadSegment,
     Segment, //
@@ -26,6 +24,10 @@ use super::units::{
 };
 use super::version::Version;
 
+/// Write chunks of one Call at most: as many results are placed directly. Version 1 has no error
+/// for it and takes more chunks, as long as they are not used.
+pub(crate) const MAX_WRITE_CHUNKS: u32 = 8;
+
 /// What a receiver is ready to take in one header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListLimits {
@@ -35,43 +37,58 @@ pub(crate) struct ListLimits {
     pub(crate) read_octets: u32,
 }
 
-/// Where the lists of a message are.
+/// Where the lists of a header are, told by the number of segments in the first and in the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// Items of the Read list, each with its discriminator.
-    reads: Span,
-    /// Chunks of the Write list, each with its discriminator.
-    writes: Span,
-    /// Segments of the Reply chunk. Empty if there is no such chunk.
-    reply: Span,
+    /// Segments of the Read list.
+    reads: u32,
+    /// Chunks of the Write list.
+    writes: u32,
+    /// Segments of the Reply chunk, if there is one.
+    reply: Option<u32>,
 }
 
 impl Places {
-    /// The lists in `message`. Lists that lie beyond its end are empty, so that any octets have
-    /// a result; only those that the places were made from have a meaningful one.
-    pub(crate) fn lists<'a>(&self, message: &'a [u8]) -> Lists<'a> {
-        Lists {
-            read: ReadList {
-                items: self.reads.of(message),
-            },
-            write: WriteList {
-                items: self.writes.of(message),
-            },
-            reply: match self.reply.of(message) {
-                [] => None,
-                segments => Some(WriteChunk { segments }),
-            },
+    /// The views of `lists`, the part of a header from its Read list to its end. Any octets
+    /// have a result, if need be an empty one; only those that the places were made from have
+    /// a meaningful one.
+    pub(crate) fn lists<'a>(&self, lists: &'a [u8]) -> Lists<'a> {
+        if self.is_empty() {
+            return Lists::default();
         }
+        self.split(lists).unwrap_or_default()
+    }
+
+    fn split<'a>(&self, lists: &'a [u8]) -> Option<Lists<'a>> {
+        let reads = host_len(self.reads).checked_mul(ReadSegment::ITEM_LEN)?;
+        let (reads, rest) = lists.split_at_checked(reads)?;
+        let (_, rest) = rest.split_at_checked(WORD)?;
+        let (rest, reply) = match self.reply {
+            None => (rest, None),
+            Some(count) => {
+                let segments = host_len(count).checked_mul(Segment::WIRE_LEN)?;
+                let (rest, segments) = rest.split_at_checked(rest.len().checked_sub(segments)?)?;
+                let rest = rest.get(..rest.len().checked_sub(WORD)?)?;
+                (rest, Some(WriteChunk { segments }))
+            }
+        };
+        // The end of the Write list, and whether there is a Reply chunk.
+        let writes = rest.get(..rest.len().checked_sub(2 * WORD)?)?;
+        Some(Lists {
+            read: ReadList { items: reads },
+            write: WriteList { items: writes },
+            reply,
+        })
     }
 
     /// Whether the header has no chunk of any kind.
     pub(crate) const fn is_empty(&self) -> bool {
-        self.reads.is_empty() && self.writes.is_empty() && self.reply.is_empty()
+        self.reads == 0 && self.writes == 0 && self.reply.is_none()
     }
 
     /// Whether the Read list is empty.
     pub(crate) const fn no_reads(&self) -> bool {
-        self.reads.is_empty()
+        self.reads == 0
     }
 }
 
@@ -86,43 +103,71 @@ enum Handles {
 
 /// One pass over the lists of a header.
 pub(crate) struct Survey {
-    limits: ListLimits,
     /// Segments that may still come.
     segments_left: u32,
-    /// Octets that may still come in Read chunks.
-    octets_left: u32,
+    /// The most segments that may come.
+    max_segments: u32,
+    version: Version,
     handles: Handles,
     position_zero: bool,
+    /// The handle that the header names, and whether a segment has it.
+    named: Option<Handle>,
+    named_found: bool,
 }
 
 impl Survey {
-    /// Reads and checks the three lists.
+    /// Reads and checks the three lists of a header, which names the handle `named`; zero is
+    /// none. Version 1 names none.
     ///
     /// # Errors
     ///
     /// Those of [`DecodeError`] that are about lists, chunks and segments.
+    #[inline(always)]
     pub(crate) fn decode(
         r: &mut Reader<'_>,
         limits: &ListLimits,
+        version: Version,
+        named: Option<Handle>,
     ) -> Result<(Self, Places), DecodeError> {
         let mut this = Self {
-            limits: *limits,
             segments_left: limits.segments,
-            octets_left: limits.read_octets,
+            max_segments: limits.segments,
+            version,
             handles: Handles::None,
             position_zero: false,
+            named,
+            named_found: false,
         };
-        let reads = this.reads(r)?;
-        let writes = this.writes(r)?;
-        let reply = match r.present()? {
-            true => this.chunk(r)?,
-            false => Span::default(),
-        };
-        let places = Places {
-            reads,
-            writes,
-            reply,
-        };
+        let mut places = Places::default();
+        // Nearly all messages have no chunks.
+        if r.skip_zeros::<{ 3 * WORD }>() {
+            return Ok((this, places));
+        }
+        let mut octets_left = limits.read_octets;
+        while r.present()? {
+            this.spend(1)?;
+            let item = ReadSegment::from_wire(r.array(Item::ReadSegment)?);
+            item.check()?;
+            octets_left = match octets_left.checked_sub(item.segment.length) {
+                Some(left) => left,
+                None => return Err(DecodeError::TooLong),
+            };
+            this.position_zero |= item.position == Position::ZERO;
+            this.note(&item.segment);
+            places.reads = places.reads.saturating_add(1);
+        }
+        while r.present()? {
+            if version == Version::Two && places.writes >= MAX_WRITE_CHUNKS {
+                return Err(DecodeError::TooManyWriteChunks {
+                    max: MAX_WRITE_CHUNKS,
+                });
+            }
+            this.chunk(r)?;
+            places.writes = places.writes.saturating_add(1);
+        }
+        if r.present()? {
+            places.reply = Some(this.chunk(r)?);
+        }
         Ok((this, places))
     }
 
@@ -131,14 +176,28 @@ impl Survey {
         self.position_zero
     }
 
-    /// The handle that a Responder invalidates remotely if both peers support that: the one
-    /// handle of the Call, if all its segments share it (RFC 8797, sections 3.2 and 5.1). With
-    /// two or more the Requester must invalidate by itself in any case. Segments without octets
-    /// do not count: they need no memory.
+    /// The handle that a Responder of version 1 invalidates remotely if both peers support
+    /// that: the one handle of the Call, if all its segments share it (RFC 8797, sections 3.2
+    /// and 5.1). With two or more the Requester must invalidate by itself in any case. Segments
+    /// without octets do not count: they need no memory.
     pub(crate) const fn only_handle(&self) -> Option<Handle> {
         match self.handles {
             Handles::One(handle) => Some(handle),
             Handles::None | Handles::Several => None,
+        }
+    }
+
+    /// The handle that the header of a Call of version 2 names (section 6.2.3). In a Reply it
+    /// has no meaning.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Invalidate`] if no segment has it.
+    pub(crate) fn named_handle(&self, direction: Direction) -> Result<Option<Handle>, DecodeError> {
+        match (direction, self.named) {
+            (Direction::Reply, _) | (_, None | Some(Handle(0))) => Ok(None),
+            (Direction::Call, handle) if self.named_found => Ok(handle),
+            (Direction::Call, _) => Err(DecodeError::Invalidate),
         }
     }
 
@@ -149,12 +208,13 @@ impl Survey {
                 Ok(())
             }
             None => Err(DecodeError::TooManySegments {
-                max: self.limits.segments,
+                max: self.max_segments,
             }),
         }
     }
 
     fn note(&mut self, segment: &Segment) {
+        self.named_found |= self.named == Some(segment.handle);
         if segment.length == 0 {
             return;
         }
@@ -165,48 +225,20 @@ impl Survey {
         };
     }
 
-    fn reads(&mut self, r: &mut Reader<'_>) -> Result<Span, DecodeError> {
-        let start = r.at();
-        let mut items = Span::default();
-        while r.present()? {
-            self.spend(1)?;
-            let item = ReadSegment::from_wire(r.array(Item::ReadSegment)?);
-            item.check()?;
-            self.octets_left = self
-                .octets_left
-                .checked_sub(item.segment.length)
-                .ok_or(DecodeError::TooLong)?;
-            self.position_zero |= item.position == Position::ZERO;
-            self.note(&item.segment);
-            items = r.since(start);
-        }
-        Ok(items)
-    }
-
-    fn writes(&mut self, r: &mut Reader<'_>) -> Result<Span, DecodeError> {
-        let start = r.at();
-        let mut items = Span::default();
-        while r.present()? {
-            self.chunk(r)?;
-            items = r.since(start);
-        }
-        Ok(items)
-    }
-
-    /// Reads a counted array of segments; returns where the segments are.
-    fn chunk(&mut self, r: &mut Reader<'_>) -> Result<Span, DecodeError> {
+    /// Reads a counted array of segments; returns how many there are.
+    #[inline(always)]
+    fn chunk(&mut self, r: &mut Reader<'_>) -> Result<u32, DecodeError> {
         let count = r.u32(Item::SegmentCount)?;
-        if count == 0 {
+        if count == 0 && self.version == Version::One {
             return Err(DecodeError::EmptyChunk);
         }
         self.spend(count)?;
-        let start = r.at();
         for _ in 0..count {
             let segment = Segment::from_wire(r.array(Item::Segment)?);
             segment.check()?;
             self.note(&segment);
         }
-        Ok(r.since(start))
+        Ok(count)
     }
 }
 
@@ -268,7 +300,8 @@ impl Iterator for ReadSegments<'_> {
     }
 }
 
-/// A Write chunk or a Reply chunk: a counted array of plain segments, never empty.
+/// A Write chunk or a Reply chunk: a counted array of plain segments. In version 1 it is never
+/// empty.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteChunk<'a> {
     segments: &'a [u8],

@@ -8,26 +8,6 @@ use super::error::{
     Item, //
 };
 
-/// Part of a message, remembered without borrowing it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    start: usize,
-    end: usize,
-}
-
-impl Span {
-    /// The octets of this part in `message`. Nothing if `message` is shorter than the one that
-    /// the span was made from.
-    pub(crate) fn of(self, message: &[u8]) -> &[u8] {
-        message.get(self.start..self.end).unwrap_or_default()
-    }
-
-    /// Whether the part has no octets.
-    pub(crate) const fn is_empty(self) -> bool {
-        self.start >= self.end
-    }
-}
-
 /// Reads from the front of a slice; never beyond its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -55,11 +35,19 @@ impl<'a> Reader<'a> {
         self.whole.saturating_sub(self.rest.len())
     }
 
-    /// What has been read since `start`, a former result of [`Self::at`].
-    pub(crate) fn since(&self, start: usize) -> Span {
-        Span {
-            start,
-            end: self.at(),
+    /// Length of the slice when nothing had been read.
+    pub(crate) fn whole(&self) -> usize {
+        self.whole
+    }
+
+    /// Takes the next `N` octets if all of them are zero. Says whether it did.
+    pub(crate) fn skip_zeros<const N: usize>(&mut self) -> bool {
+        match self.rest.split_first_chunk::<N>() {
+            Some((head, rest)) if *head == [0; N] => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -136,6 +124,11 @@ impl<'a> Writer<'a> {
     /// Appends one double word.
     pub(crate) fn u64(&mut self, value: u64) -> Result<(), EncodeError> {
         self.put(&value.to_be_bytes())
+    }
+
+    /// Takes back what has been written behind the first `len` octets.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
     }
 
     /// Replaces the word at `at`, which must have been written before.

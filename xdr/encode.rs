@@ -90,6 +90,7 @@ pub(crate) enum ReplyStage {}
 /// Writes the header of an RDMA_MSG or RDMA_NOMSG message.
 pub(crate) struct Encoder<'a, Stage> {
     w: Writer<'a>,
+    version: Version,
     stage: PhantomData<Stage>,
 }
 
@@ -97,6 +98,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
     fn next<Next>(self) -> Encoder<'a, Next> {
         Encoder {
             w: self.w,
+            version: self.version,
             stage: PhantomData,
         }
     }
@@ -110,8 +112,9 @@ impl<'a, Stage> Encoder<'a, Stage> {
             segment.encode(&mut self.w)?;
             count = count.checked_add(1).ok_or(EncodeError::SegmentCount)?;
         }
-        match count {
-            0 => Err(EncodeError::SegmentCount),
+        match (count, self.version) {
+            // No server of version 1 is known to accept that.
+            (0, Version::One) => Err(EncodeError::SegmentCount),
             _ => self.w.patch_u32(at, count),
         }
     }
@@ -124,6 +127,7 @@ impl<'a> Encoder<'a, ReadStage> {
         opening.encode(&mut w)?;
         Ok(Self {
             w,
+            version: opening.version,
             stage: PhantomData,
         })
     }
@@ -263,14 +267,21 @@ pub(crate) fn encode_error(
         ..*failed
     };
     header.encode(&mut w)?;
-    match body {
-        ErrorBody::Version { low, high } => {
-            w.u32(ErrorBody::ERR_VERS)?;
-            w.u32(low)?;
-            w.u32(high)?;
-        }
-        ErrorBody::Chunk => w.u32(ErrorBody::ERR_CHUNK)?,
-        ErrorBody::Unknown(code) => w.u32(code)?,
+    // Of a version that is not known, all that is reported is that.
+    let version = Version::from_word(failed.version).unwrap_or(Version::One);
+    let body = body.in_version(version);
+    let arguments: &[u32] = match &body {
+        ErrorBody::Version { low, high } => &[*low, *high],
+        ErrorBody::ReadChunks { max }
+        | ErrorBody::WriteChunks { max }
+        | ErrorBody::Segments { max } => &[*max],
+        ErrorBody::WriteResource { chunk, needed } => &[*chunk, *needed],
+        ErrorBody::ReplyResource { needed } => &[*needed],
+        _ => &[],
+    };
+    w.u32(body.code())?;
+    for argument in arguments {
+        w.u32(*argument)?;
     }
     Ok(w.len())
 }

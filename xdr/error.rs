@@ -7,7 +7,10 @@
 //! `Rejected::answer` in [`super::message`] is for messages that did not decode.
 
 use super::header::RESERVED_DONE;
-use super::version::Versions;
+use super::version::{
+    Version,
+    Versions, //
+};
 
 /// Part of a header that a message ended in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,14 @@ pub(crate) enum Item {
     Segment,
     /// The body of an RDMA_ERROR message.
     ErrorBody,
+    /// The direction of a message of version 2.
+    Direction,
+    /// The handle to invalidate.
+    Invalidate,
+    /// An optional operation: its number and what belongs to it.
+    Optional,
+    /// A message about transport properties.
+    Property,
     /// The RPC message, before its arguments.
     RpcHeader,
 }
@@ -51,7 +62,12 @@ pub(crate) enum DecodeError {
         /// The limit.
         max: u32,
     },
-    /// A Write or Reply chunk of no segments.
+    /// More Write chunks than the receiver's limit.
+    TooManyWriteChunks {
+        /// The limit.
+        max: u32,
+    },
+    /// A Write or Reply chunk of no segments in a message of version 1.
     EmptyChunk,
     /// Offset and length of a segment exceed the address space.
     SegmentRange,
@@ -67,13 +83,21 @@ pub(crate) enum DecodeError {
     PayloadPlace,
     /// The XID or the message type of the RPC message is wrong or missing.
     RpcHeader,
+    /// The direction is no RPC message type, or not that of the RPC message.
+    Direction,
+    /// The handle to invalidate is in none of the lists.
+    Invalidate,
+    /// A transport property whose value is not good, or that comes twice.
+    Property,
+    /// An error report of version 2 with a code that the protocol does not define.
+    UnknownError(u32),
     /// A Reply with a Read list.
     ReadListInReply,
     /// A returned chunk list that does not match the one that was offered.
     Mismatch,
 }
 
-/// What an RDMA_ERROR message reports (RFC 8166, section 4.5).
+/// What an RDMA_ERROR message reports (RFC 8166, section 4.5; version 2: section 6.2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorBody {
     /// ERR_VERS: the versions that the Responder speaks, both ends included, as numbers.
@@ -83,17 +107,77 @@ pub(crate) enum ErrorBody {
         /// Highest version.
         high: u32,
     },
-    /// ERR_CHUNK: the header or the chunks cannot be used.
+    /// ERR_CHUNK: the header or the chunks cannot be used. BAD_XDR in version 2, which has the
+    /// same number.
     Chunk,
-    /// A code that the protocol does not define.
+    /// A code that version 1 does not define.
     Unknown(u32),
+    /// INVAL_PROC: the version has no such procedure. Version 2 only, as are those that follow.
+    Procedure,
+    /// READ_CHUNKS: too many Read chunks.
+    ReadChunks {
+        /// How many there may be.
+        max: u32,
+    },
+    /// WRITE_CHUNKS: too many Write chunks.
+    WriteChunks {
+        /// How many there may be.
+        max: u32,
+    },
+    /// SEGMENTS: too many segments.
+    Segments {
+        /// How many there may be.
+        max: u32,
+    },
+    /// WRITE_RESOURCE: a Write chunk is too small for the result.
+    WriteResource {
+        /// The number of the chunk in its list, from 1 on.
+        chunk: u32,
+        /// Octets of the result.
+        needed: u32,
+    },
+    /// REPLY_RESOURCE: there is no room for the Reply.
+    ReplyResource {
+        /// Octets of the Reply.
+        needed: u32,
+    },
+    /// INVAL_OPTION: the optional operation is not supported.
+    Option,
+    /// SYSTEM: something else has failed at the Responder.
+    System,
 }
 
 impl ErrorBody {
     /// Number of ERR_VERS, in every version.
     pub(crate) const ERR_VERS: u32 = 1;
-    /// Number of ERR_CHUNK.
+    /// Number of ERR_CHUNK, and of BAD_XDR.
     pub(crate) const ERR_CHUNK: u32 = 2;
+
+    /// The number of the error.
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            ErrorBody::Version { .. } => Self::ERR_VERS,
+            ErrorBody::Chunk => Self::ERR_CHUNK,
+            ErrorBody::Unknown(code) => code,
+            ErrorBody::Procedure => 3,
+            ErrorBody::ReadChunks { .. } => 4,
+            ErrorBody::WriteChunks { .. } => 5,
+            ErrorBody::Segments { .. } => 6,
+            ErrorBody::WriteResource { .. } => 7,
+            ErrorBody::ReplyResource { .. } => 8,
+            ErrorBody::Option => 9,
+            ErrorBody::System => 10,
+        }
+    }
+
+    /// This report in terms of `version`: version 1 has one error for all but a wrong version.
+    pub(crate) const fn in_version(self, version: Version) -> Self {
+        match (version, self) {
+            (Version::Two, report) => report,
+            (Version::One, report @ (ErrorBody::Version { .. } | ErrorBody::Unknown(_))) => report,
+            (Version::One, _) => ErrorBody::Chunk,
+        }
+    }
 }
 
 /// What a Responder does with a message that it cannot use.
@@ -106,21 +190,26 @@ pub(crate) enum Answer {
 }
 
 impl DecodeError {
-    /// What a Responder answers. The connection stays up in all cases.
+    /// What a Responder answers to a message of `version`. The connection stays up in all cases.
     ///
     /// A message too short for a header has no XID that could be trusted, so there is no one
     /// to answer (RFC 8166, section 4.5).
-    pub(crate) const fn answer(self) -> Answer {
-        match self {
+    pub(crate) const fn answer(self, version: Version) -> Answer {
+        let report = match self {
             DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(RESERVED_DONE) => {
-                Answer::Drop
+                return Answer::Drop
             }
-            DecodeError::Version(accepted) => Answer::Report(ErrorBody::Version {
+            DecodeError::Version(accepted) => ErrorBody::Version {
                 low: accepted.low().word(),
                 high: accepted.high().word(),
-            }),
-            _ => Answer::Report(ErrorBody::Chunk),
-        }
+            },
+            DecodeError::UnknownProc(_) => ErrorBody::Procedure,
+            DecodeError::TooManyReadChunks { max } => ErrorBody::ReadChunks { max },
+            DecodeError::TooManyWriteChunks { max } => ErrorBody::WriteChunks { max },
+            DecodeError::TooManySegments { max } => ErrorBody::Segments { max },
+            _ => ErrorBody::Chunk,
+        };
+        Answer::Report(report.in_version(version))
     }
 }
 

@@ -8,11 +8,12 @@ use super::units::{
     Credits,
     Xid, //
 };
+use super::version::Version;
 
 /// Octets of the fixed words.
 pub(crate) const FIXED_LEN: usize = 16;
 
-/// Octets of the shortest error report, which is the shortest message of version 1.
+/// Octets of the shortest message of any version: an error report without arguments.
 pub(crate) const LEAST_REPORT: usize = 20;
 
 /// Procedure number: what follows the fixed words.
@@ -24,16 +25,31 @@ pub(crate) enum Proc {
     NoMsg,
     /// An error report.
     Error,
+    /// An optional operation. Version 2 only, as are those that follow.
+    Optional,
+    /// The sender's properties at the start of a connection.
+    ConnProp,
+    /// A request to change properties.
+    ReqProp,
+    /// The response to that.
+    RespProp,
+    /// Properties of the sender have changed.
+    UpdProp,
 }
 
 impl Proc {
     /// The procedure with this number. `None` for RDMA_MSGP and RDMA_DONE, which are reserved
-    /// (RFC 8166, section 4.6), and for a number that the protocol does not define.
-    pub(crate) const fn from_wire(word: u32) -> Option<Self> {
-        match word {
-            0 => Some(Proc::Msg),
-            1 => Some(Proc::NoMsg),
-            4 => Some(Proc::Error),
+    /// (RFC 8166, section 4.6), and for a number that the version does not define.
+    pub(crate) const fn from_wire(version: Version, word: u32) -> Option<Self> {
+        match (version, word) {
+            (_, 0) => Some(Proc::Msg),
+            (_, 1) => Some(Proc::NoMsg),
+            (_, 4) => Some(Proc::Error),
+            (Version::Two, 5) => Some(Proc::Optional),
+            (Version::Two, 6) => Some(Proc::ConnProp),
+            (Version::Two, 7) => Some(Proc::ReqProp),
+            (Version::Two, 8) => Some(Proc::RespProp),
+            (Version::Two, 9) => Some(Proc::UpdProp),
             _ => None,
         }
     }
@@ -44,13 +60,18 @@ impl Proc {
             Proc::Msg => 0,
             Proc::NoMsg => 1,
             Proc::Error => 4,
+            Proc::Optional => 5,
+            Proc::ConnProp => 6,
+            Proc::ReqProp => 7,
+            Proc::RespProp => 8,
+            Proc::UpdProp => 9,
         }
     }
 }
 
-/// Number of RDMA_MSGP, which is reserved.
+/// Number of RDMA_MSGP, which version 1 reserves.
 pub(crate) const RESERVED_MSGP: u32 = 2;
-/// Number of RDMA_DONE, which is reserved.
+/// Number of RDMA_DONE, which version 1 reserves.
 pub(crate) const RESERVED_DONE: u32 = 3;
 
 /// The fixed words, as received: neither version nor procedure is known to be good.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Whole received messages (RFC 8166, section 4) and their direction (RFC 8167, section 2).
+//! Whole received messages (RFC 8166, section 4; version 2: section 6.2) and their direction
+//! (RFC 8167, section 2; version 2: section 6.2.2).
 //!
 //! ```text
-//!   octets --decode--> Parsed { header, body: Msg | NoMsg | Error, direction, places of lists }
+//!   octets --decode--> Parsed { header, body, direction, where the lists are }
 //!              |
 //!              +-----> Rejected { header if there was one, error } --> answer()
 //! ```
@@ -12,6 +13,10 @@
 //! buffer; together with the octets it gives the chunk lists again whenever they are needed. It
 //! does not reach beyond the transport header: the RPC message may be rewritten in place, as
 //! the service does when it decrypts one.
+//!
+//! Both versions have one path. In version 2 two more words follow the fixed words of RDMA_MSG
+//! and RDMA_NOMSG: the direction and the handle to invalidate. Version 1 leaves both to be
+//! derived from the RPC message and the lists.
 
 use super::chunk::{
     ListLimits,
@@ -29,11 +34,15 @@ use super::error::{
 use super::header::{
     Header,
     Proc,
+    FIXED_LEN,
     LEAST_REPORT,
     RESERVED_DONE,
     RESERVED_MSGP, //
 };
+use super::props;
 use super::units::{
+    host_len,
+    padded_len,
     Credits,
     Handle,
     Xid, //
@@ -52,6 +61,10 @@ pub(crate) enum Body {
     NoMsg,
     /// RDMA_ERROR.
     Error(ErrorBody),
+    /// RDMA2_OPTIONAL: an operation of this number. None is implemented.
+    Optional(u32),
+    /// A message about transport properties; see [`props::Message`].
+    Property(Proc),
 }
 
 /// Which way an RPC message goes (RFC 8167, section 2).
@@ -91,12 +104,15 @@ pub(crate) struct Parsed {
     pub(crate) version: Version,
     /// What follows the fixed words.
     pub(crate) body: Body,
-    /// Which way the message goes. `None` if the first words of the RPC message are missing, have
-    /// another XID than the transport header, or make no sense.
+    /// Which way the message goes.
     ///
-    /// RDMA_NOMSG carries no RPC message that could be looked at: one with a Position Zero
-    /// Read chunk can only be a Call, one without a Read list only a Reply. An error report
-    /// answers a Call.
+    /// `None` in version 1 if the first words of the RPC message are missing, have another XID
+    /// than the transport header, or make no sense; version 2 refuses such a message. `None`
+    /// also for a message about properties: whether it answers one is known by its XID only.
+    ///
+    /// RDMA_NOMSG of version 1 carries nothing that could be looked at: one with a Position
+    /// Zero Read chunk can only be a Call, one without a Read list only a Reply. An error
+    /// report answers a Call.
     pub(crate) direction: Option<Direction>,
     /// The handle that the Reply to this Call may invalidate, if both peers support remote
     /// invalidation.
@@ -107,9 +123,15 @@ pub(crate) struct Parsed {
 }
 
 impl Parsed {
-    /// The chunk lists; empty for an error report. `message` holds the octets that were decoded.
+    /// The chunk lists; empty if the body has none. `message` holds the octets that were decoded.
     pub(crate) fn lists<'a>(&self, message: &'a [u8]) -> Lists<'a> {
-        self.places.lists(message)
+        match self.body {
+            Body::Msg | Body::NoMsg => {
+                let lists = message.get(self.version.lists_at()..self.header_len);
+                self.places.lists(lists.unwrap_or_default())
+            }
+            _ => Lists::default(),
+        }
     }
 
     /// Whether there is no chunk at all.
@@ -122,7 +144,35 @@ impl Parsed {
     pub(crate) fn payload<'a>(&self, message: &'a [u8]) -> Option<&'a [u8]> {
         match self.body {
             Body::Msg => Some(message.get(self.header_len..).unwrap_or_default()),
-            Body::NoMsg | Body::Error(_) => None,
+            _ => None,
+        }
+    }
+
+    /// Whether it reports that there was no room for a Reply.
+    pub(crate) fn lacks_room(&self) -> bool {
+        matches!(self.body, Body::Error(ErrorBody::ReplyResource { .. }))
+    }
+
+    /// What a Responder answers if the message is an optional operation, none of which it has.
+    /// One that answers something is dropped: there is nothing to be answered.
+    pub(crate) fn option_answer(&self) -> Option<Answer> {
+        match (self.body, self.direction) {
+            (Body::Optional(_), Some(Direction::Call)) => Some(Answer::Report(ErrorBody::Option)),
+            (Body::Optional(_), _) => Some(Answer::Drop),
+            _ => None,
+        }
+    }
+
+    /// The sets and subsets of a message about properties. `message` holds the octets that were
+    /// decoded.
+    pub(crate) fn properties<'a>(&self, message: &'a [u8]) -> Option<props::Message<'a>> {
+        match self.body {
+            Body::Property(proc) => {
+                let body = message.get(FIXED_LEN..).unwrap_or_default();
+                // Read before without an error.
+                props::Message::decode(proc, &mut Reader::new(body)).ok()
+            }
+            _ => None,
         }
     }
 
@@ -144,20 +194,36 @@ pub(crate) struct Rejected {
     /// The fixed words, if the message had them. They are not to be trusted when the message
     /// is shorter than a whole header.
     pub(crate) header: Option<Header>,
+    /// Which way the message goes, if the header says so. It does in version 2.
+    pub(crate) direction: Option<Direction>,
     /// What is wrong.
     pub(crate) error: DecodeError,
 }
 
 impl Rejected {
+    /// The procedure that the header names.
+    fn proc(&self) -> Option<Proc> {
+        Proc::from_wire(self.version(), self.header?.proc)
+    }
+
     /// What a Responder answers.
     ///
     /// An error report is never answered with another one, whatever is wrong with it: two
-    /// peers would never stop (RFC 8166, section 4.2.4).
+    /// peers would never stop (RFC 8166, section 4.2.4). Neither is what is known to be a
+    /// Reply: error reports flow from Responder to Requester.
     pub(crate) fn answer(&self) -> Answer {
-        match self.header {
-            Some(header) if header.proc == Proc::Error.to_wire() => Answer::Drop,
-            _ => self.error.answer(),
+        match self.proc() {
+            Some(Proc::Error) => Answer::Drop,
+            Some(Proc::RespProp) if !matches!(self.error, DecodeError::Version(_)) => Answer::Drop,
+            _ if self.direction == Some(Direction::Reply) => Answer::Drop,
+            _ => self.error.answer(self.version()),
         }
+    }
+
+    /// The version whose errors can be reported.
+    fn version(&self) -> Version {
+        let word = self.header.map(|header| header.version);
+        word.and_then(Version::from_word).unwrap_or(Version::One)
     }
 
     /// The fixed words, with the XID of the RPC that a Requester gives up because of this
@@ -169,18 +235,35 @@ impl Rejected {
     /// In all other cases the Responder has said what it had to say, so there is nothing left
     /// to wait for.
     pub(crate) fn failed_rpc(&self) -> Option<Header> {
+        let is_reply = match (self.version(), self.proc()) {
+            (_, Some(Proc::Error)) => false,
+            (Version::One, _) => true,
+            (Version::Two, Some(Proc::Msg | Proc::NoMsg)) => {
+                self.direction == Some(Direction::Reply)
+            }
+            (Version::Two, _) => false,
+        };
         match self.error {
-            DecodeError::Truncated(Item::FixedHeader | Item::ErrorBody)
-            | DecodeError::Reserved(_) => None,
-            _ => self.header,
+            DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(_) => None,
+            DecodeError::Version(_) => self.header,
+            _ if is_reply => self.header,
+            _ => None,
         }
     }
 
-    /// Whether it may have been a Call: its chunk lists are wrong, so that nobody can say.
-    pub(crate) fn may_be_call(&self) -> bool {
-        let proc = self.header.and_then(|header| Proc::from_wire(header.proc));
-        let has_lists = matches!(proc, Some(Proc::Msg | Proc::NoMsg));
-        has_lists && self.answer() == Answer::Report(ErrorBody::Chunk)
+    /// The error report that a Requester answers, which is a Responder in the reverse direction.
+    ///
+    /// In version 1 only what may have been a Call is answered: its chunk lists are wrong, so
+    /// that nobody can say what it was. In version 2 the header says what is no Reply.
+    pub(crate) fn refusal(&self) -> Option<ErrorBody> {
+        let may_be_call = match self.version() {
+            Version::One => matches!(self.proc(), Some(Proc::Msg | Proc::NoMsg)),
+            Version::Two => true,
+        };
+        match (self.error, self.answer()) {
+            (DecodeError::Version(_), _) | (_, Answer::Drop) => None,
+            (_, Answer::Report(report)) => may_be_call.then_some(report),
+        }
     }
 }
 
@@ -197,95 +280,200 @@ pub(crate) fn decode(
         Err(error) => {
             return Err(Rejected {
                 header: None,
+                direction: None,
                 error,
             })
         }
     };
-    decode_body(&mut r, header, limits, accepts).map_err(|error| Rejected {
+    let mut direction = None;
+    decode_body(&mut r, header, limits, accepts, &mut direction).map_err(|error| Rejected {
         header: Some(header),
+        direction,
         error,
     })
 }
 
+/// Reads what follows the fixed words. Sets `direction` as soon as the header has told it.
+#[inline(always)]
 fn decode_body(
     r: &mut Reader<'_>,
     header: Header,
     limits: &ListLimits,
     accepts: Versions,
+    direction: &mut Option<Direction>,
 ) -> Result<Parsed, DecodeError> {
-    let proc = Proc::from_wire(header.proc);
-    let length = r.at().saturating_add(r.rest().len());
-    let least = match proc {
-        Some(Proc::Error) => LEAST_REPORT,
-        _ => Version::One.least_header(),
+    let Some(version) = accepts.find(header.version) else {
+        return foreign(r, header, accepts);
     };
-    if length < least {
-        return Err(DecodeError::Truncated(Item::FixedHeader));
-    }
-    let accepted = accepts.find(header.version);
-    if proc == Some(Proc::Error) {
-        let report = decode_report(r, accepted, accepts)?;
-        let version = accepted.unwrap_or(accepts.low());
-        return Ok(error_report(header, version, report, r.at()));
-    }
-    let version = accepted.ok_or(DecodeError::Version(accepts))?;
-    let body = match proc {
+    let body = match Proc::from_wire(version, header.proc) {
         Some(Proc::Msg) => Body::Msg,
         Some(Proc::NoMsg) => Body::NoMsg,
-        _ => {
-            return Err(match header.proc {
-                RESERVED_MSGP | RESERVED_DONE => DecodeError::Reserved(header.proc),
-                other => DecodeError::UnknownProc(other),
-            })
+        proc => return without_lists(r, header, version, proc, direction),
+    };
+    if r.whole() < version.least_message() {
+        return Err(DecodeError::Truncated(Item::FixedHeader));
+    }
+    let named = match version {
+        Version::One => None,
+        Version::Two => {
+            *direction = Some(read_direction(r)?);
+            Some(Handle(r.u32(Item::Invalidate)?))
         }
     };
-    let (survey, places) = Survey::decode(r, limits)?;
-    let direction = match body {
+    let (survey, places) = Survey::decode(r, limits, version, named)?;
+    let found = match body {
         Body::Msg => payload_direction(header.xid, r.rest()),
         _ if places.is_empty() => return Err(DecodeError::PayloadPlace),
+        _ if version == Version::Two => *direction,
         _ if places.no_reads() => Some(Direction::Reply),
         _ if survey.position_zero() => Some(Direction::Call),
         _ => None,
+    };
+    let invalidate = match *direction {
+        None => survey.only_handle(),
+        Some(said) => {
+            if found != Some(said) {
+                return Err(match found {
+                    None => DecodeError::RpcHeader,
+                    Some(_) => DecodeError::Direction,
+                });
+            }
+            survey.named_handle(said)?
+        }
     };
     Ok(Parsed {
         header,
         version,
         body,
-        direction,
-        invalidate: survey.only_handle(),
+        direction: found,
+        invalidate,
         header_len: r.at(),
         places,
     })
 }
 
-/// Reads the body of an error report. A Responder may put any version into the header of an
-/// ERR_VERS (RFC 5666, section 4.2, did not say which), so that one is read whatever it is;
-/// other reports only of an `accepted` version.
-fn decode_report(
+fn read_direction(r: &mut Reader<'_>) -> Result<Direction, DecodeError> {
+    Direction::from_wire(r.u32(Item::Direction)?).ok_or(DecodeError::Direction)
+}
+
+/// Reads a message that has no chunk lists.
+#[cold]
+fn without_lists(
     r: &mut Reader<'_>,
-    accepted: Option<Version>,
-    accepts: Versions,
-) -> Result<ErrorBody, DecodeError> {
-    let code = r.u32(Item::ErrorBody)?;
-    if code == ErrorBody::ERR_VERS {
-        return Ok(ErrorBody::Version {
+    header: Header,
+    version: Version,
+    proc: Option<Proc>,
+    direction: &mut Option<Direction>,
+) -> Result<Parsed, DecodeError> {
+    let least = match proc {
+        Some(Proc::Error) => LEAST_REPORT,
+        _ => version.least_message(),
+    };
+    if r.whole() < least {
+        return Err(DecodeError::Truncated(Item::FixedHeader));
+    }
+    let body = match proc {
+        Some(Proc::Error) => {
+            *direction = Some(Direction::Reply);
+            Body::Error(read_report(r, version)?)
+        }
+        Some(Proc::Optional) => {
+            let said = read_direction(r)?;
+            *direction = Some(said);
+            optional(r, header.xid, said)?
+        }
+        Some(proc) => {
+            props::Message::decode(proc, r)?;
+            Body::Property(proc)
+        }
+        None => {
+            return Err(match (version, header.proc) {
+                (Version::One, RESERVED_MSGP | RESERVED_DONE) => DecodeError::Reserved(header.proc),
+                (_, other) => DecodeError::UnknownProc(other),
+            })
+        }
+    };
+    Ok(no_lists(header, version, body, *direction, r.at()))
+}
+
+/// Reads a message of a version that is not accepted. A Responder may put any version into the
+/// header of an ERR_VERS (RFC 5666, section 4.2, did not say which), so that one is read
+/// whatever it is.
+#[cold]
+fn foreign(r: &mut Reader<'_>, header: Header, accepts: Versions) -> Result<Parsed, DecodeError> {
+    let is_report = header.proc == Proc::Error.to_wire();
+    let least = match is_report {
+        true => LEAST_REPORT,
+        false => Version::One.least_message(),
+    };
+    if r.whole() < least {
+        return Err(DecodeError::Truncated(Item::FixedHeader));
+    }
+    if is_report && r.u32(Item::ErrorBody)? == ErrorBody::ERR_VERS {
+        let body = Body::Error(ErrorBody::Version {
             low: r.u32(Item::ErrorBody)?,
             high: r.u32(Item::ErrorBody)?,
         });
+        let direction = Some(Direction::Reply);
+        return Ok(no_lists(header, accepts.low(), body, direction, r.at()));
     }
-    match (accepted, code) {
-        (None, _) => Err(DecodeError::Version(accepts)),
-        (Some(_), ErrorBody::ERR_CHUNK) => Ok(ErrorBody::Chunk),
-        (Some(_), other) => Ok(ErrorBody::Unknown(other)),
+    Err(DecodeError::Version(accepts))
+}
+
+/// Reads the body of an error report.
+fn read_report(r: &mut Reader<'_>, version: Version) -> Result<ErrorBody, DecodeError> {
+    let code = r.u32(Item::ErrorBody)?;
+    let mut word = || r.u32(Item::ErrorBody);
+    let report = match (version, code) {
+        (_, ErrorBody::ERR_VERS) => ErrorBody::Version {
+            low: word()?,
+            high: word()?,
+        },
+        (_, ErrorBody::ERR_CHUNK) => ErrorBody::Chunk,
+        (Version::One, other) => ErrorBody::Unknown(other),
+        (Version::Two, 3) => ErrorBody::Procedure,
+        (Version::Two, 4) => ErrorBody::ReadChunks { max: word()? },
+        (Version::Two, 5) => ErrorBody::WriteChunks { max: word()? },
+        (Version::Two, 6) => ErrorBody::Segments { max: word()? },
+        (Version::Two, 7) => ErrorBody::WriteResource {
+            chunk: word()?,
+            needed: word()?,
+        },
+        (Version::Two, 8) => ErrorBody::ReplyResource { needed: word()? },
+        (Version::Two, 9) => ErrorBody::Option,
+        (Version::Two, 10) => ErrorBody::System,
+        (Version::Two, other) => return Err(DecodeError::UnknownError(other)),
+    };
+    match version {
+        // A report has no Payload stream (section 6.2.1).
+        Version::Two if !r.rest().is_empty() => Err(DecodeError::PayloadPlace),
+        _ => Ok(report),
     }
 }
 
-fn error_report(header: Header, version: Version, report: ErrorBody, header_len: usize) -> Parsed {
+/// Reads the rest of RDMA2_OPTIONAL, which goes in the direction `said`.
+fn optional(r: &mut Reader<'_>, xid: Xid, said: Direction) -> Result<Body, DecodeError> {
+    let number = r.u32(Item::Optional)?;
+    let length = padded_len(r.u32(Item::Optional)?).ok_or(DecodeError::TooLong)?;
+    r.take(host_len(length), Item::Optional)?;
+    match payload_direction(xid, r.rest()) {
+        Some(other) if other != said => Err(DecodeError::Direction),
+        _ => Ok(Body::Optional(number)),
+    }
+}
+
+fn no_lists(
+    header: Header,
+    version: Version,
+    body: Body,
+    direction: Option<Direction>,
+    header_len: usize,
+) -> Parsed {
     Parsed {
         header,
         version,
-        body: Body::Error(report),
-        direction: Some(Direction::Reply),
+        body,
+        direction,
         invalidate: None,
         header_len,
         places: Places::default(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The RPC-over-RDMA version 1 wire protocol (RFC 8166, RFC 8167, RFC 8797).
+//! The RPC-over-RDMA wire protocol: version 1 (RFC 8166, RFC 8167, RFC 8797) and version 2
+//! (draft-cel-nfsv4-rpcrdma-version-two-04).
 //!
 //! Pure code: `core` only, no allocation, no I/O, no kernel types. Every function is total:
 //! whatever bytes and numbers it is given, it returns a value or an error. The lints below
@@ -26,6 +27,8 @@
 //! | writing headers | [`encode`] | RFC 8166, 4 |
 //! | what came back against what was offered | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | properties exchanged at connect time | [`private`] | RFC 8797 |
+//! | transport properties | [`props`] | version 2, 5 |
+//! | which version a connection speaks | [`negotiate`] | version 2, 7 |
 //! | choice of transfer mode | [`plan`] | RFC 8166, 3.5, 4.3.3 |
 //! | device limits | [`limits`] | - |
 
@@ -47,9 +50,11 @@ pub(crate) mod error;
 pub(crate) mod header;
 pub(crate) mod limits;
 pub(crate) mod message;
+pub(crate) mod negotiate;
 pub(crate) mod pcl;
 pub(crate) mod plan;
 pub(crate) mod private;
+pub(crate) mod props;
 pub(crate) mod reply;
 pub(crate) mod rpc;
 pub(crate) mod segment;

@@ -54,6 +54,16 @@ impl Version {
         }
     }
 
+    /// Octets of the shortest message that is looked at, error reports of version 1 excepted: in
+    /// version 1 the smallest header of an RPC message (RFC 8166, section 4.5), in version 2
+    /// the smallest header there is.
+    pub(crate) const fn least_message(self) -> usize {
+        match self {
+            Version::One => 7 * WORD,
+            Version::Two => 5 * WORD,
+        }
+    }
+
     /// What every peer can receive, as long as nothing else is known of it (RFC 8166, section
     /// 3.3.3; version 2: section 2.3).
     pub(crate) const fn default_inline(self) -> InlineSize {
@@ -77,6 +87,14 @@ impl Versions {
         Self {
             low: version,
             high: version,
+        }
+    }
+
+    /// All versions up to `high`.
+    pub(crate) const fn up_to(high: Version) -> Self {
+        Self {
+            low: Version::One,
+            high,
         }
     }
 

@@ -33,6 +33,8 @@ PLAIN, SEVERAL = "/mnt/recall", "/mnt/recall-4"
 SETS = {"read": (MANY, PLAIN), "write": (MANY, PLAIN), "rburst": (BURST, SEVERAL)}
 RUST_SERVER = os.environ.get("SERVER_MODULE") == "rust"
 CAPTURE = "/tmp/recall.pcap"
+# Of RPC-over-RDMA.
+VERSION = int(os.environ.get("RPCRDMA_VERSION", "1"))
 # Seconds of a lease here: if a callback gets lost, nothing happens before it is over.
 LEASE = 10
 
@@ -230,7 +232,7 @@ def callbacks(capture, recalls):
           f"on {len({call.queue_pair for call in calls})} connections")
     expect_that("fewer recalls than delegations", rest[(roce.CB_RECALL,)] >= recalls >= 300)
     for message in calls + replies:
-        expect("version, message type", (message.version, message.proc), (1, roce.MSG))
+        expect("version, message type", (message.version, message.proc), (VERSION, roce.MSG))
         expect("XID of the RPC message", message.rpc_xid, message.xid)
         expect_that("a message of the reverse direction has chunks", not message.chunks)
         expect_that(f"credit value {message.credits}", 1 <= message.credits <= 64)

@@ -3,11 +3,12 @@
 
 Only Sends are looked at, and of those that are longer than a packet, the first one:
 Ethernet, IPv4, UDP to port 4791, Base Transport Header, perhaps the handle that is invalidated,
-then the message. RFC 8166 section 4 and RFC 8167 section 5 say what is in it.
+then the message. RFC 8166 section 4 and RFC 8167 section 5 say what is in it, and for version 2
+section 6.2 of draft-cel-nfsv4-rpcrdma-version-two-04.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ROCE = 4791
 # Sends only or first: plain, with an immediate, with invalidation.
@@ -16,6 +17,8 @@ SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV = 0x00, 0x04, 0x05, 0x17
 FILTER = f"udp dst port {ROCE} and (udp[8] <= 5 or udp[8] = 0x16 or udp[8] = 0x17)"
 CALL, REPLY = 0, 1
 MSG, NOMSG, ERROR = 0, 1, 4
+# Of version 2 alone.
+OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
 NFS, NFS_CB = 100003, 0x40000000
 CB_GETATTR, CB_RECALL, CB_SEQUENCE = 3, 4, 11
 
@@ -34,6 +37,12 @@ class Message:
     proc: int
     chunks: bool = False
     size: int = 0
+    # The handle that the Send invalidates at its receiver.
+    invalidates: int | None = None
+    # What a header of version 2 says.
+    direction: int | None = None
+    named: int | None = None
+    handles: set = field(default_factory=set)
     kind: int | None = None
     rpc_xid: int | None = None
     program: int | None = None
@@ -55,7 +64,8 @@ def packets(path):
 
 
 def sends(path):
-    """Time, addresses, Queue Pair and content of each Send; one that is repeated counts once."""
+    """Time, addresses, Queue Pair, content and size of each Send, and the handle that it
+    invalidates; one that is repeated counts once."""
     seen = set()
     for time, packet in packets(path):
         if packet[12:14] != b"\x08\x00" or packet[23] != 17:
@@ -72,10 +82,11 @@ def sends(path):
             continue
         seen.add(same)
         start = 16 if opcode in (SEND_ONLY_IMM, SEND_ONLY_INV) else 12
+        handle = int.from_bytes(transport[12:16], "big") if opcode == SEND_ONLY_INV else None
         # What the datagram holds ends with the pad and the invariant CRC.
         end = int.from_bytes(packet[udp + 4:udp + 6], "big") - 8 - 4 - pad
         yield (time, ".".join(map(str, packet[26:30])), ".".join(map(str, packet[30:34])),
-               int.from_bytes(transport[5:8], "big"), transport[start:end], end - start)
+               int.from_bytes(transport[5:8], "big"), transport[start:end], end - start, handle)
 
 
 class Words:
@@ -98,11 +109,12 @@ class Words:
 
 def messages(path):
     """The messages of a capture, in order."""
-    for time, source, target, queue_pair, content, size in sends(path):
+    for time, source, target, queue_pair, content, size, handle in sends(path):
         if len(content) < 16:
             raise ValueError(f"a message of {len(content)} bytes")
         message = Message(time, source, target, queue_pair,
-                          *struct.unpack_from(">IIII", content), size=size)
+                          *struct.unpack_from(">IIII", content), size=size,
+                          invalidates=handle)
         if message.proc in (MSG, NOMSG):
             try:
                 look_inside(message, Words(content))
@@ -115,15 +127,22 @@ def messages(path):
 def look_inside(message, words):
     """Chunk lists and RPC message of one message."""
     words.next(4)
-    while words.next():
+    if message.version == 2:
+        message.direction, message.named = words.next(), words.next()
+
+    def segments(count):
         message.chunks = True
-        words.next(5)
+        for _ in range(count):
+            message.handles.add(words.next())
+            words.next(3)
+
     while words.next():
-        message.chunks = True
-        words.next(4 * words.next())
+        words.next()
+        segments(1)
+    while words.next():
+        segments(words.next())
     if words.next():
-        message.chunks = True
-        words.next(4 * words.next())
+        segments(words.next())
     if message.proc != MSG:
         return
     message.rpc_xid, message.kind = words.next(), words.next()

@@ -72,8 +72,28 @@ def pair_groups():
     groups.append(Group("observe", "python3 -B /t/guest/observe.py"))
     groups.append(Group("load", "python3 -B /t/guest/load.py"))
     groups.append(Group("recall", "python3 -B /t/guest/recall.py"))
+    groups.append(Group("versions", "python3 -B /t/guest/versions.py"))
     return groups
 
+
+def over_version_2(name, script, seconds=300):
+    """A group that runs over version 2 of RPC-over-RDMA, if both sides have our module."""
+    ask = "/proc/sys/sunrpc/rdma_max_version"
+    return Group(f"version2-{name}", f"(echo 2 >{ask} && export RPCRDMA_VERSION=2 && "
+                 f"python3 -B /t/guest/{script}; status=$?; echo 1 >{ask}; exit $status)", seconds)
+
+
+# For Rust on both sides.
+VERSION_2 = [
+    over_version_2("matrix-3-ipv4", "matrix.py 3 ipv4"),
+    over_version_2("matrix-4.2-ipv6", "matrix.py 4.2 ipv6"),
+    over_version_2("load", "load.py"),
+    over_version_2("recall", "recall.py"),
+]
+VERSION_2_FAULTS = [
+    over_version_2("faults", "faults.py", 400),
+    over_version_2("disconnects", "disconnects.py", 500),
+]
 
 FAULTS = [
     Group("removal", "python3 -B /t/guest/removal.py", 400),
@@ -400,11 +420,13 @@ def boots(pairings, long, device):
     # With the C server, recalls were not seen to be done in time: with --long only.
     every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
-                   if long or group.name != "recall" or p.endswith("/rust")])
+                   if long or group.name != "recall" or p.endswith("/rust")]
+                  + (VERSION_2 if p == "rust/rust" else []))
              for p in pairings]
     for pairing in pairings:
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
+        more = more + (VERSION_2_FAULTS if pairing == "rust/rust" else [])
         every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
     # siw breaks connections in ways of its own.
     if device == "rxe" and "rust/rust" in pairings:

@@ -56,6 +56,7 @@ def run_folder(prefix, module=None):
     os.chmod(folder, 0o755)
     for part in ("guest", "hostile", "bench"):
         shutil.copytree(f"/src/selftests/{part}", f"{folder}/{part}")
+    shutil.copytree("/src/selftests/host/data", f"{folder}/data")
     if module:
         shutil.copy(module, f"{folder}/rpcrdma_rs.ko")
     return folder

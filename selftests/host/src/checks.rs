@@ -275,7 +275,7 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
         _ => Answer::Report(ErrorBody::Chunk),
     };
     let may_be_call = answer == Answer::Report(ErrorBody::Chunk) && matches!(header.proc, 0 | 1);
-    assert_eq!(rejected.may_be_call(), may_be_call);
+    assert_eq!(rejected.refusal().is_some(), may_be_call);
     // RDMA_DONE of another version is no RDMA_DONE.
     if (header.proc, header.version == 1) != (3, false) {
         assert_eq!(answer, expected, "{rejected:?}");
@@ -296,7 +296,7 @@ fn check_message(data: &[u8], message: &Message<'_>) {
         assert_eq!(payload, &data[message.header_len..]);
     }
     let lists = message.lists();
-    let proc = Proc::from_wire(message.header.proc).expect("a procedure");
+    let proc = Proc::from_wire(message.version, message.header.proc).expect("a procedure");
     let opening = opening(message.header.xid, message.header.credits, proc);
     let mut buf = vec![0; data.len()];
     let len = encode_lists(&mut buf, &opening, &lists).expect("room");

@@ -31,7 +31,9 @@ mod svc {
 }
 
 pub mod checks;
+pub mod checks_version2;
 mod decoded;
+pub mod oracle;
 pub mod vectors;
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 //! Writes the vectors to a folder, one file each, as seeds for the fuzzers.
 //!
-//! Usage: `corpus FOLDER`; makes `FOLDER/messages` and `FOLDER/private`.
+//! Usage: `corpus FOLDER`; makes `FOLDER/messages`, `FOLDER/private`, and of version 2
+//! `FOLDER/messages2`, `FOLDER/properties` and `FOLDER/negotiate`.
 
 use std::path::{
     Path,
@@ -14,6 +15,7 @@ use std::{
     io, //
 };
 
+use rpcrdma_host_tests::oracle::seeds;
 use rpcrdma_host_tests::vectors::{
     Vector,
     MESSAGES,
@@ -28,9 +30,31 @@ fn write(folder: &Path, vectors: &[Vector]) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes the messages of version 2, each as `form` makes it.
+fn write2(folder: &Path, form: impl Fn(&[u8]) -> Vec<u8>) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for (name, bytes) in seeds() {
+        fs::write(folder.join(name), form(&bytes))?;
+    }
+    Ok(())
+}
+
+/// A message as the first of a connection: with its length before it.
+fn first(bytes: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
+    let mut out = vec![len];
+    out.extend(bytes.iter().take(usize::from(len)));
+    out
+}
+
 fn main() -> io::Result<()> {
     let folder = env::args_os().nth(1).map(PathBuf::from);
     let folder = folder.ok_or_else(|| io::Error::other("usage: corpus FOLDER"))?;
     write(&folder.join("messages"), MESSAGES)?;
-    write(&folder.join("private"), PRIVATE)
+    write(&folder.join("private"), PRIVATE)?;
+    write2(&folder.join("messages2"), |bytes| bytes.to_vec())?;
+    write2(&folder.join("properties"), |bytes| {
+        bytes.get(16..).unwrap_or_default().to_vec()
+    })?;
+    write2(&folder.join("negotiate"), first)
 }

@@ -5,6 +5,8 @@
 
 use crate::{
     checks,
+    checks_version2,
+    oracle,
     vectors, //
 };
 
@@ -99,6 +101,31 @@ fn mutated_vectors() {
         mutate(&mut random, &mut bytes);
         checks::call(&bytes);
         checks::reply(&bytes);
+    }
+}
+
+#[test]
+fn mutated_vectors_of_version_2() {
+    let mut random = Random(6);
+    let good = oracle::vectors().map(|vector| vector.bytes);
+    let seeds: Vec<Vec<u8>> = good
+        .chain(oracle::malformed().map(|case| case.bytes))
+        .filter(|bytes| bytes.len() < 1024)
+        .collect();
+    for bytes in &seeds {
+        checks_version2::message2(bytes);
+    }
+    for _ in 0..40_000 {
+        let mut bytes = seeds[random.below(seeds.len())].clone();
+        mutate(&mut random, &mut bytes);
+        checks_version2::message2(&bytes);
+        checks_version2::properties(bytes.get(16..).unwrap_or_default());
+        let first = seeds[random.below(seeds.len())].clone();
+        let mut both = vec![first.len().min(255) as u8];
+        both.extend(&first[..first.len().min(255)]);
+        both.push(bytes.len().min(255) as u8);
+        both.extend(&bytes);
+        checks_version2::negotiate(&both);
     }
 }
 

@@ -49,10 +49,23 @@ fn roundup() {
 fn procedures() {
     for (number, proc) in [(0, Proc::Msg), (1, Proc::NoMsg), (4, Proc::Error)] {
         assert_eq!(proc.to_wire(), number);
-        assert_eq!(Proc::from_wire(number), Some(proc));
+        assert_eq!(Proc::from_wire(Version::One, number), Some(proc));
+        assert_eq!(Proc::from_wire(Version::Two, number), Some(proc));
     }
-    for number in [RESERVED_MSGP, RESERVED_DONE, 5, u32::MAX] {
-        assert_eq!(Proc::from_wire(number), None);
+    for (number, proc) in [
+        (5, Proc::Optional),
+        (6, Proc::ConnProp),
+        (7, Proc::ReqProp),
+        (8, Proc::RespProp),
+        (9, Proc::UpdProp),
+    ] {
+        assert_eq!(proc.to_wire(), number);
+        assert_eq!(Proc::from_wire(Version::One, number), None);
+        assert_eq!(Proc::from_wire(Version::Two, number), Some(proc));
+    }
+    for number in [RESERVED_MSGP, RESERVED_DONE, 10, u32::MAX] {
+        assert_eq!(Proc::from_wire(Version::One, number), None);
+        assert_eq!(Proc::from_wire(Version::Two, number), None);
     }
 }
 
@@ -134,10 +147,7 @@ fn cursors() {
     assert_eq!(r.u32(Item::Segment), Ok(0x0102_0304));
     assert_eq!(r.array(Item::Segment), Ok(&[5, 6, 7, 8, 9, 10, 11, 12]));
     assert_eq!(r.at(), 12);
-    assert_eq!(r.since(4).of(&bytes), &bytes[4..12]);
-    assert!(r.since(12).is_empty());
-    // A span of a longer message is nothing in a shorter one.
-    assert_eq!(r.since(4).of(&bytes[..11]), &[] as &[u8]);
+    assert_eq!(r.whole(), 13);
     assert_eq!(
         r.u32(Item::Segment),
         Err(DecodeError::Truncated(Item::Segment))

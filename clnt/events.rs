@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What is heard of a connection, and who hears it: the worker that makes the connection step by
+//! step, and later sunrpc, which closes the transport.
+
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    time::msecs_to_jiffies, //
+};
+
+use super::{
+    state::{
+        Action,
+        Event,
+        Failure,
+        Fsm,
+        Step, //
+    },
+    transport::ClntXprt, //
+};
+use crate::{
+    kapi::{
+        ext::wait::{
+            new_waitqueue,
+            WaitQueue, //
+        },
+        rdma::{
+            client::Removal,
+            cm, //
+        },
+        sunrpc::{
+            errno::{
+                eaddrinuse,
+                econnaborted,
+                econnrefused,
+                ehostunreach,
+                enetunreach,
+                enotconn,
+                eproto, //
+            },
+            link::XprtLink, //
+        }, //
+    },
+    xdr::private::Private, //
+};
+
+/// Who hears of a connection's events.
+#[pin_data]
+pub(super) struct Events {
+    #[pin]
+    pub(super) fsm: SpinLock<Fsm>,
+    #[pin]
+    pub(super) peer: SpinLock<Private>,
+    #[pin]
+    wait: WaitQueue,
+    link: XprtLink<ClntXprt>,
+}
+
+impl Events {
+    /// Of a connection that has not been begun.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(link: XprtLink<ClntXprt>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                fsm <- new_spinlock!(Fsm::new()),
+                peer <- new_spinlock!(Private::DEFAULT),
+                wait <- new_waitqueue!("rpcrdma_rs: connect"),
+                link,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Takes note of an event.
+    pub(super) fn feed(&self, event: Event) {
+        let mut fsm = self.fsm.lock();
+        match fsm.event(event) {
+            Action::None => (),
+            Action::Wake => self.wait.wake_all(),
+            Action::Disconnect => self.force_disconnect(&fsm),
+        }
+    }
+
+    /// Has sunrpc close this connection, and no later one: that comes after it has been retired,
+    /// under the lock that the caller holds.
+    fn force_disconnect(&self, fsm: &Fsm) {
+        if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
+            xprt.force_disconnect();
+        }
+    }
+
+    /// Takes a step and waits for it.
+    pub(super) fn step(
+        &self,
+        step: Step,
+        ms: u32,
+        start: impl FnOnce() -> Result,
+    ) -> Result<(), Failed> {
+        self.fsm.lock().begin(step)?;
+        start().map_err(Failed::passing)?;
+        let limit = msecs_to_jiffies(ms);
+        let done = || self.fsm.lock().outcome();
+        if !self.wait.wait_timeout(limit, || done().is_some()) {
+            return Err(Failure::TimedOut.into());
+        }
+        Ok(done().unwrap_or(Err(Failure::TimedOut))?)
+    }
+}
+
+impl cm::Handler for Events {
+    fn event(&self, event: cm::Event<'_>) {
+        let event = match event {
+            cm::Event::AddrResolved => Event::Done(Step::Address),
+            cm::Event::RouteResolved => Event::Done(Step::Route),
+            cm::Event::Established(info) => {
+                *self.peer.lock() = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
+                Event::Done(Step::Connect)
+            }
+            cm::Event::AddrError => Event::Down(Failure::Address),
+            cm::Event::RouteError => Event::Down(Failure::Route),
+            cm::Event::ConnectError => Event::Down(Failure::Connect),
+            cm::Event::Unreachable => Event::Down(Failure::Unreachable),
+            cm::Event::Rejected { reason, .. } => Event::Down(match reason {
+                REJECT_STALE => Failure::Stale,
+                _ => Failure::Refused,
+            }),
+            cm::Event::Disconnected => Event::Down(Failure::Lost),
+            cm::Event::DeviceRemoval | cm::Event::AddrChange => Event::Down(Failure::DeviceGone),
+            cm::Event::TimewaitExit | cm::Event::Other => return,
+        };
+        self.feed(event);
+    }
+}
+
+/// The connection manager's number for "stale connection".
+const REJECT_STALE: i32 = 10;
+
+impl Removal for Events {
+    fn removed(&self) {
+        self.feed(Event::Down(Failure::DeviceGone));
+        // Whatever state it is in, the device waits for us.
+        self.force_disconnect(&self.fsm.lock());
+    }
+}
+
+/// Why an attempt to connect has failed.
+#[derive(Clone, Copy)]
+pub(super) struct Failed {
+    /// What has happened, for people to read.
+    pub(super) error: Error,
+    /// What the RPC layer is told: one of the errors that it knows for connecting.
+    pub(super) told: Error,
+    /// Whether the server has left the question for version 2 without an answer.
+    pub(super) unanswered: bool,
+}
+
+impl Failed {
+    /// The RPC layer knows it, or nothing is gained by trying again.
+    pub(super) fn known(error: Error) -> Self {
+        Self {
+            error,
+            told: error,
+            unanswered: false,
+        }
+    }
+
+    /// A device may be leaving, or be short of something, and say so by any number. A hard mount
+    /// must not fail for that, so it has to be one after which the RPC layer tries again.
+    pub(super) fn passing(error: Error) -> Self {
+        let retried = [
+            eproto(),
+            econnrefused(),
+            econnaborted(),
+            enetunreach(),
+            ehostunreach(),
+            eaddrinuse(),
+            ETIMEDOUT,
+        ];
+        let told = match error {
+            ENODEV => eproto(),
+            error if retried.contains(&error) => error,
+            _ => enotconn(),
+        };
+        Self {
+            error,
+            told,
+            unanswered: false,
+        }
+    }
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self::known(match failure {
+            Failure::Address => eproto(),
+            // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount
+            // of a container takes that for the loss of its network, and fails.
+            Failure::Route | Failure::Unreachable => ehostunreach(),
+            Failure::Refused => econnrefused(),
+            Failure::Stale | Failure::Connect => enotconn(),
+            // The RPC layer tries again after a while, maybe on another device.
+            Failure::DeviceGone | Failure::Lost => econnaborted(),
+            Failure::TimedOut => ETIMEDOUT,
+        })
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Which version a connection speaks, and what holds on it (RFC 8797, section 5;
+//! draft-cel-nfsv4-rpcrdma-version-two-04, sections 2.3, 5.2.1 and 7).
+//!
+//! ```text
+//!   asked for version 1   sizes of the private data
+//!   asked for version 2   RDMA2_CONNPROP ─▶ answer ─▶ version 2: sizes of the properties
+//!                                             │
+//!                                             └─────▶ version 1: sizes of the private data
+//! ```
+//!
+//! It is settled before the transport is connected, so before any Call. Afterwards only the
+//! sizes may change: the server tells what it receives from then on.
+
+use kernel::sync::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    SetOnce, //
+};
+
+use crate::xdr::{
+    message::Parsed,
+    negotiate::{
+        answer,
+        Settled, //
+    },
+    private::Private,
+    props::{
+        PropSet,
+        Properties, //
+    },
+    units::{
+        Credits,
+        InlineSize,
+        Xid, //
+    },
+    version::{
+        Version,
+        Versions, //
+    }, //
+};
+
+/// What holds on a connection.
+pub(super) struct Agreed {
+    /// The version of its messages.
+    pub(super) version: Version,
+    /// Octets of the largest message to the server.
+    send: Atomic<u32>,
+    /// Octets of the largest message from the server.
+    receive: Atomic<u32>,
+}
+
+impl Agreed {
+    fn new(version: Version, send: InlineSize, receive: InlineSize) -> Self {
+        Self {
+            version,
+            send: Atomic::new(send.0),
+            receive: Atomic::new(receive.0),
+        }
+    }
+
+    /// The largest message to the server.
+    pub(super) fn send(&self) -> InlineSize {
+        InlineSize(self.send.load(Relaxed))
+    }
+
+    /// The largest message from the server.
+    pub(super) fn receive(&self) -> InlineSize {
+        InlineSize(self.receive.load(Relaxed))
+    }
+}
+
+/// The version of a connection, from the offer to what holds.
+pub(super) struct Spoken {
+    ours: Private,
+    /// The XID of the RDMA2_CONNPROP message that asks for version 2, if it is asked for.
+    asks: Option<Xid>,
+    asked: Atomic<bool>,
+    settled: SetOnce<Settled>,
+    agreed: SetOnce<Agreed>,
+    replied: Atomic<bool>,
+}
+
+impl Spoken {
+    /// Nothing is settled. `asks` is the XID to ask for version 2 with.
+    pub(super) fn new(ours: Private, asks: Option<Xid>) -> Self {
+        Self {
+            ours,
+            asks,
+            asked: Atomic::new(false),
+            settled: SetOnce::new(),
+            agreed: SetOnce::new(),
+            replied: Atomic::new(false),
+        }
+    }
+
+    /// What the server is offered; the Receives and the buffers of the Sends have these sizes.
+    pub(super) fn ours(&self) -> &Private {
+        &self.ours
+    }
+
+    /// The XID to ask for version 2 with; `None` if it is not asked for.
+    pub(super) fn asks(&self) -> Option<Xid> {
+        self.asks
+    }
+
+    /// What the server has answered.
+    pub(super) fn settled(&self) -> Option<Settled> {
+        self.settled.as_ref().copied()
+    }
+
+    /// What holds; `None` before it is settled.
+    pub(super) fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.as_ref()
+    }
+
+    /// The versions that the server may answer in.
+    pub(super) fn accepts(&self) -> Versions {
+        Versions::only(match (self.agreed(), self.asks) {
+            (Some(agreed), _) => agreed.version,
+            (None, Some(_)) => Version::Two,
+            (None, None) => Version::One,
+        })
+    }
+
+    /// Takes `parsed`, the message `bytes`, for the answer to the question for version 2, if one
+    /// is awaited and it is one. Returns the credits that it leaves.
+    pub(super) fn hear(
+        &self,
+        parsed: &Parsed,
+        bytes: &[u8],
+        requested: Credits,
+    ) -> Option<Credits> {
+        let settled = answer(parsed, bytes, self.asks?, requested)?;
+        if !self.settled.populate(settled) {
+            return None;
+        }
+        let Settled::Two { peer, told, window } = settled else {
+            return Some(Credits(1));
+        };
+        let send = self.ours.send.min(peer.receive);
+        // What a server can send is never said. One that has told what it receives sends as much.
+        let receive = match told {
+            true => self.ours.receive.min(peer.receive),
+            false => Version::Two.default_inline(),
+        };
+        self.agreed
+            .populate(Agreed::new(Version::Two, send, receive));
+        Some(window)
+    }
+
+    /// The question is about to be sent.
+    pub(super) fn note_asked(&self) {
+        self.asked.store(true, Relaxed);
+    }
+
+    /// Whether an answer is awaited.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.asked.load(Relaxed) && self.settled.as_ref().is_none()
+    }
+
+    /// Unless it is version 2 that is spoken, what the private data `peer` says holds.
+    pub(super) fn agree(&self, peer: &Private) {
+        let both = self.ours.negotiate(peer);
+        let one = Agreed::new(Version::One, both.send, both.receive);
+        self.agreed.populate(one);
+    }
+
+    /// The server tells what it is like from now on.
+    pub(super) fn update(&self, now: &PropSet<'_>) {
+        let Some(agreed) = self.agreed() else {
+            return;
+        };
+        if now.tells_receive() {
+            let peer = Properties::DEFAULT.with(now).receive;
+            agreed.send.store(self.ours.send.min(peer).0, Relaxed);
+        }
+    }
+
+    /// The server had no room for a Reply that was to fit inline: it can send less than it
+    /// receives.
+    pub(super) fn server_sends_less(&self) {
+        if let Some(agreed) = self.agreed() {
+            let least = agreed.version.default_inline().min(agreed.receive());
+            agreed.receive.store(least.0, Relaxed);
+        }
+    }
+
+    /// A Reply has come.
+    pub(super) fn note_reply(&self) {
+        if self.asks.is_some() {
+            self.replied.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the server has refused version 2, and has not answered in version 1 since.
+    pub(super) fn useless_refusal(&self) -> bool {
+        self.settled() == Some(Settled::One) && !self.replied.load(Relaxed)
+    }
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What must hold of version 2 for any input whatsoever.
+
+use crate::xdr::chunk::ListLimits;
+use crate::xdr::cursor::Reader;
+use crate::xdr::encode::{
+    encode_error,
+    Encoder,
+    Opening, //
+};
+use crate::xdr::error::{
+    Answer,
+    EncodeError,
+    ErrorBody, //
+};
+use crate::xdr::header::{
+    Header,
+    Proc, //
+};
+use crate::xdr::message::{
+    decode,
+    Body,
+    Direction,
+    Parsed,
+    Rejected, //
+};
+use crate::xdr::negotiate::{
+    answer,
+    Server,
+    Settled, //
+};
+use crate::xdr::props::{
+    encode_resprop,
+    Backward,
+    Message,
+    Property, //
+};
+use crate::xdr::units::{
+    Credits,
+    Xid, //
+};
+use crate::xdr::version::{
+    Version,
+    Versions, //
+};
+
+const BOTH: Versions = Versions::up_to(Version::Two);
+
+const LIMITS: ListLimits = ListLimits {
+    segments: 512,
+    read_octets: 4 << 20,
+};
+
+/// A peer that speaks both versions gets `data`.
+pub fn message2(data: &[u8]) {
+    for accepts in [BOTH, Versions::only(Version::Two)] {
+        match decode(data, &LIMITS, accepts) {
+            Ok(parsed) => check_parsed(data, &parsed),
+            Err(rejected) => check_rejected(data, &rejected),
+        }
+    }
+    // A version that is in no range changes nothing for those that are.
+    let one = decode(data, &LIMITS, Versions::only(Version::One));
+    let both = decode(data, &LIMITS, BOTH);
+    if data.get(4..8) == Some(&[0, 0, 0, 1]) {
+        assert_eq!(one, both);
+    }
+}
+
+fn check_rejected(data: &[u8], rejected: &Rejected) {
+    let answer = rejected.answer();
+    let Some(header) = rejected.header else {
+        assert!(data.len() < 16);
+        return assert_eq!(answer, Answer::Drop);
+    };
+    let least = match header.version {
+        2 => 20,
+        _ => 28,
+    };
+    if data.len() < least || header.proc == 4 {
+        return assert_eq!(answer, Answer::Drop);
+    }
+    // Neither an error report nor the refusal of one is answered by another one.
+    if let Answer::Report(report) = answer {
+        let mut buf = [0; 32];
+        let len = encode_error(&mut buf, &header, Credits(5), report).expect("room");
+        let again = decode(&buf[..len], &LIMITS, BOTH).expect("our own report");
+        assert_eq!(again.header.xid, header.xid);
+        assert_eq!(again.header.version, header.version);
+        assert_eq!(again.body, Body::Error(report));
+        assert_ne!(rejected.direction, Some(Direction::Reply));
+    }
+    if let Some(report) = rejected.refusal() {
+        assert_eq!(answer, Answer::Report(report));
+    }
+}
+
+fn check_parsed(data: &[u8], parsed: &Parsed) {
+    assert!(parsed.header_len <= data.len());
+    match parsed.body {
+        Body::Msg | Body::NoMsg => check_lists(data, parsed),
+        Body::Error(report) => {
+            let failed = Header {
+                proc: 0,
+                ..parsed.header
+            };
+            let mut buf = [0; 32];
+            let len = encode_error(&mut buf, &failed, failed.credits, report).expect("room");
+            // Version 1 keeps nothing of a report that it does not define.
+            assert_eq!(buf[..len], data[..len]);
+            assert_eq!(parsed.direction, Some(Direction::Reply));
+        }
+        Body::Optional(_) => assert!(parsed.option_answer().is_some()),
+        Body::Property(_) => {
+            assert!(parsed.properties(data).is_some());
+            assert_eq!(parsed.direction, None);
+        }
+    }
+    for len in 0..data.len().min(128) {
+        // Other octets have a result, too.
+        let lists = parsed.lists(&data[..len]);
+        assert!(crate::decoded::segments(&lists).count() <= 512);
+        let _ = parsed.properties(&data[..len]);
+    }
+}
+
+fn check_lists(data: &[u8], parsed: &Parsed) {
+    let Some(direction) = parsed.direction else {
+        return assert_eq!(parsed.version, Version::One);
+    };
+    let lists = parsed.lists(data);
+    let write = |buf: &mut [u8]| -> Result<usize, EncodeError> {
+        let opening = Opening {
+            version: parsed.version,
+            xid: parsed.header.xid,
+            credits: parsed.header.credits,
+            proc: Proc::from_wire(parsed.version, parsed.header.proc).expect("a procedure"),
+            direction,
+            invalidate: parsed.invalidate,
+        };
+        let mut stage = Encoder::new(buf, &opening)?;
+        for read in lists.read.iter() {
+            stage.read_segment(read)?;
+        }
+        let mut stage = stage.end_reads()?;
+        for chunk in lists.write.iter() {
+            stage.write_chunk(chunk.iter())?;
+        }
+        let stage = stage.end_writes()?;
+        match lists.reply {
+            Some(chunk) => stage.reply_chunk(chunk.iter()),
+            None => stage.no_reply_chunk(),
+        }
+    };
+    let mut buf = vec![0; parsed.header_len];
+    assert_eq!(write(&mut buf), Ok(parsed.header_len));
+    let mut same = data[..parsed.header_len].to_vec();
+    if parsed.version == Version::Two && direction == Direction::Reply {
+        // Not read in a Reply, and zero in ours.
+        same[20..24].fill(0);
+    }
+    assert_eq!(buf, same);
+    if parsed.version == Version::Two {
+        let named = u32::from_be_bytes(same[20..24].try_into().unwrap());
+        assert_eq!(parsed.invalidate.map_or(0, |handle| handle.0), named);
+        assert!(lists.write.iter().count() <= 8);
+    }
+    let short = buf.len().saturating_sub(1);
+    assert_eq!(write(&mut buf[..short]), Err(EncodeError::NoSpace));
+}
+
+/// A property as the draft's XDR has it: number and octets.
+type Raw<'a> = (u32, &'a [u8]);
+
+/// Reads a set the plain way.
+fn model_set<'a>(r: &mut Reader<'a>) -> Option<Vec<Raw<'a>>> {
+    use crate::xdr::error::Item;
+    let count = r.u32(Item::Property).ok()?;
+    let mut set = Vec::new();
+    for _ in 0..count {
+        let number = r.u32(Item::Property).ok()?;
+        let len = r.u32(Item::Property).ok()? as usize;
+        let data = r.take(len.next_multiple_of(4), Item::Property).ok()?;
+        set.push((number, &data[..len]));
+    }
+    let good = |(number, data): &Raw<'_>| match (number, data) {
+        (1 | 2, []) | (1, [_, _, _, _]) | (2, [0, 0, 0, 0..=2]) => true,
+        (1 | 2, _) => false,
+        _ => true,
+    };
+    let once = |number| set.iter().filter(|raw| raw.0 == number).count() <= 1;
+    (set.iter().all(good) && once(1) && once(2)).then_some(set)
+}
+
+/// The subset with the set bits among the first `count`.
+fn bits(words: &[u32], count: usize) -> Vec<bool> {
+    let bit = |i: usize| {
+        words
+            .get(i / 32)
+            .is_some_and(|word| word >> (i % 32) & 1 == 1)
+    };
+    (0..count).map(bit).collect()
+}
+
+/// `data` is a set of properties that a peer wants.
+pub fn properties(data: &[u8]) {
+    let mut message = vec![0, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 7];
+    message.extend(data);
+    let model = model_set(&mut Reader::new(data));
+    let Ok(parsed) = decode(&message, &LIMITS, BOTH) else {
+        return assert!(model.is_none() || message.len() < 20);
+    };
+    let model = model.expect("a good set");
+    let Some(Message::Request { want }) = parsed.properties(&message) else {
+        panic!("no REQPROP");
+    };
+    let word = |data: &[u8], default| data.try_into().map_or(default, u32::from_be_bytes);
+    let expected: Vec<Property> = model
+        .iter()
+        .map(|(number, data)| match number {
+            1 => Property::Receive(word(data, 4096)),
+            2 => Property::Backward(match word(data, 1) {
+                0 => Backward::None,
+                1 => Backward::Inline,
+                _ => Backward::General,
+            }),
+            other => Property::Unknown(*other),
+        })
+        .collect();
+    assert_eq!(want.iter().collect::<Vec<_>>(), expected);
+    let sizes = 4096..=8192;
+    let mut buf = [0; 4096];
+    let Ok(len) = encode_resprop(&mut buf, Xid(9), Credits(3), &want, &sizes) else {
+        return assert!(model.len() > 10_000);
+    };
+    let back = decode(&buf[..len], &LIMITS, BOTH).expect("our own response");
+    assert!(matches!(
+        back.properties(&buf[..len]),
+        Some(Message::Response)
+    ));
+    let mut words = buf[16..len]
+        .chunks_exact(4)
+        .map(|word| u32::from_be_bytes(word.try_into().unwrap()));
+    let mut subset = || -> Vec<u32> {
+        let count = words.next().expect("a count");
+        (0..count).map(|_| words.next().expect("a word")).collect()
+    };
+    let (done, rejected) = (subset(), subset());
+    // No other values.
+    assert_eq!((words.next(), words.next()), (Some(0), None));
+    let granted: Vec<bool> = expected
+        .iter()
+        .map(|property| matches!(property, Property::Receive(n) if sizes.contains(n)))
+        .collect();
+    assert_eq!(bits(&done, granted.len()), granted);
+    let not: Vec<bool> = granted.iter().map(|granted| !granted).collect();
+    assert_eq!(bits(&rejected, granted.len()), not);
+    for subset in [done, rejected] {
+        assert_ne!(subset.last(), Some(&0));
+        assert!(subset.len() <= granted.len().div_ceil(32));
+    }
+}
+
+/// `data` is a list of messages, each with a length of one octet before it, that come first on
+/// a connection.
+pub fn negotiate(data: &[u8]) {
+    let mut rest = data;
+    let mut server = Server::Silent(Version::Two);
+    while let Some((len, behind)) = rest.split_first() {
+        let (message, behind) = behind.split_at(behind.len().min(usize::from(*len)));
+        rest = behind;
+        check_server(&mut server, message);
+        check_client(message);
+    }
+}
+
+fn check_server(server: &mut Server, message: &[u8]) {
+    let accepts = server.accepts();
+    let heard = decode(message, &LIMITS, accepts);
+    let before = *server;
+    match heard {
+        Ok(parsed) => {
+            *server = server.heard(&parsed);
+            let report = matches!(parsed.body, Body::Error(_));
+            match (before, *server) {
+                (Server::Silent(_), Server::Silent(_)) => assert!(report),
+                (_, Server::Decided(version)) => assert!(report || version == parsed.version),
+                (Server::Decided(_), Server::Silent(_)) => panic!("undecided again"),
+            }
+        }
+        Err(rejected) => {
+            if let Answer::Report(ErrorBody::Version { low, high }) = rejected.answer() {
+                let version = rejected.header.expect("a header").version;
+                assert!(!(low..=high).contains(&version));
+                assert_eq!((low, high), (accepts.low().word(), accepts.high().word()));
+            }
+        }
+    }
+    // A connection does not change its version.
+    assert!(before == *server || matches!(before, Server::Silent(_)));
+}
+
+fn check_client(message: &[u8]) {
+    let Ok(parsed) = decode(message, &LIMITS, Versions::only(Version::Two)) else {
+        return;
+    };
+    let xid = parsed.header.xid;
+    let other = Xid(xid.0 ^ 1);
+    let requested = Credits(128);
+    let ours = answer(&parsed, message, xid, requested);
+    match ours {
+        Some(Settled::Two { window, peer, .. }) => {
+            assert!((1..=128).contains(&window.0));
+            assert!(peer.receive.0 >= 1024);
+            assert_eq!(parsed.version, Version::Two);
+        }
+        Some(Settled::One | Settled::Failed { .. }) => {
+            assert!(matches!(
+                parsed.body,
+                Body::Error(ErrorBody::Version { .. })
+            ));
+            // Not for an error report about something else.
+            assert_eq!(answer(&parsed, message, other, requested), None);
+        }
+        None => panic!("{parsed:?} is no answer"),
+    }
+    if let Some(Settled::Two { window, .. }) = answer(&parsed, message, other, requested) {
+        assert_eq!(window, Credits(1));
+    }
+}

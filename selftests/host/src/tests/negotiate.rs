@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Which version a connection speaks.
+
+use super::golden::ANY;
+use crate::oracle::vectors;
+use crate::vectors as one;
+use crate::xdr::message::decode;
+use crate::xdr::negotiate::{
+    answer,
+    Server,
+    Settled, //
+};
+use crate::xdr::props::{
+    encode_connprop,
+    Backward,
+    Properties, //
+};
+use crate::xdr::units::{
+    Credits,
+    InlineSize,
+    Xid, //
+};
+use crate::xdr::version::{
+    Version,
+    Versions, //
+};
+
+fn vector(name: &str) -> Vec<u8> {
+    let found = vectors().find(|v| v.name == name);
+    found.expect("a vector").bytes
+}
+
+/// What `bytes` mean to a client that has asked with `xid` and wants 128 credits.
+fn settled(bytes: &[u8], xid: u32) -> Option<Settled> {
+    let parsed = decode(bytes, &ANY, Versions::only(Version::Two)).ok()?;
+    answer(&parsed, bytes, Xid(xid), Credits(128))
+}
+
+const UNTOLD: Settled = Settled::Two {
+    peer: Properties::DEFAULT,
+    told: false,
+    window: Credits(1),
+};
+
+#[test]
+fn a_server_that_answers() {
+    let bytes = vector("connprop-server");
+    let xid = u32::from_be_bytes(*bytes.first_chunk().unwrap());
+    let credits = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
+    let Some(Settled::Two { peer, told, window }) = settled(&bytes, xid) else {
+        panic!("not version 2");
+    };
+    assert!(told);
+    assert_eq!(window, Credits(credits.min(128)));
+    assert_eq!(peer.backward, Backward::General);
+    // Of another XID it tells the properties; its credit value means nothing.
+    let other = settled(&bytes, xid ^ 1);
+    let expected = Settled::Two {
+        peer,
+        told,
+        window: Credits(1),
+    };
+    assert_eq!(other, Some(expected));
+    let nothing = vector("connprop-nothing");
+    let xid = u32::from_be_bytes(*nothing.first_chunk().unwrap());
+    assert!(matches!(
+        settled(&nothing, xid),
+        Some(Settled::Two {
+            peer: Properties::DEFAULT,
+            told: false,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_server_that_knows_no_properties() {
+    for name in [
+        "error-invalid-option",
+        "error-invalid-proc",
+        "error-bad-xdr",
+    ] {
+        let bytes = vector(name);
+        let xid = u32::from_be_bytes(*bytes.first_chunk().unwrap());
+        assert_eq!(settled(&bytes, xid), Some(UNTOLD), "{name}");
+        // About something else.
+        assert_eq!(settled(&bytes, xid ^ 1), None, "{name}");
+    }
+    assert_eq!(settled(&vector("reverse-call-null"), 5), Some(UNTOLD));
+    assert_eq!(settled(&vector("updprop-rbsiz"), 5), Some(UNTOLD));
+}
+
+#[test]
+fn a_server_without_version_2() {
+    let linux = vector("error-vers-linux");
+    assert_eq!(settled(&linux, 0x1122_3344), Some(Settled::One));
+    assert_eq!(settled(&linux, 0x1122_3345), None);
+    // Whatever version it says that in.
+    for version in [0, 1, 3, u32::MAX] {
+        let mut bytes = linux.clone();
+        bytes[4..8].copy_from_slice(&u32::to_be_bytes(version));
+        assert_eq!(settled(&bytes, 0x1122_3344), Some(Settled::One));
+    }
+    let range = |low: u32, high: u32| {
+        let mut bytes = linux.clone();
+        bytes[20..24].copy_from_slice(&low.to_be_bytes());
+        bytes[24..28].copy_from_slice(&high.to_be_bytes());
+        settled(&bytes, 0x1122_3344)
+    };
+    assert_eq!(range(0, u32::MAX), Some(Settled::One));
+    for (low, high) in [(2, 2), (3, 7), (0, 0), (2, 1)] {
+        assert_eq!(range(low, high), Some(Settled::Failed { low, high }));
+    }
+}
+
+#[test]
+fn what_is_no_answer() {
+    // Of version 1, malformed, too short.
+    for bytes in [
+        one::INLINE_REPLY.bytes(),
+        one::ERR_CHUNK.bytes(),
+        vector("msg-reply-null")[..35].to_vec(),
+        vector("connprop-server")[..30].to_vec(),
+        Vec::new(),
+    ] {
+        assert_eq!(settled(&bytes, 0x1122_3344), None);
+    }
+}
+
+#[test]
+fn the_first_valid_message_decides() {
+    let both = Versions::up_to(Version::Two);
+    let silent = Server::Silent(Version::Two);
+    assert_eq!(silent.accepts(), both);
+    let hear = |server: Server, bytes: &[u8]| match decode(bytes, &ANY, server.accepts()) {
+        Ok(parsed) => server.heard(&parsed),
+        Err(_) => server,
+    };
+    let two = Server::Decided(Version::Two);
+    let one_ = Server::Decided(Version::One);
+    assert_eq!(hear(silent, &vector("connprop-client")), two);
+    assert_eq!(hear(silent, &vector("msg-call-null")), two);
+    assert_eq!(hear(silent, &one::INLINE_CALL.bytes()), one_);
+    // Reports, and what cannot be read, decide nothing.
+    assert_eq!(hear(silent, &vector("error-system")), silent);
+    assert_eq!(hear(silent, &one::ERR_CHUNK.bytes()), silent);
+    assert_eq!(hear(silent, &vector("connprop-client")[..40]), silent);
+    // It stays with that.
+    assert_eq!(hear(two, &one::INLINE_CALL.bytes()), two);
+    assert_eq!(hear(one_, &vector("msg-call-null")), one_);
+    assert_eq!(two.accepts(), Versions::only(Version::Two));
+    // A server that is told to speak version 1 only.
+    let old = Server::Silent(Version::One);
+    assert_eq!(hear(old, &vector("connprop-client")), old);
+    assert_eq!(hear(old, &one::INLINE_CALL.bytes()), one_);
+}
+
+#[test]
+fn a_receive_size_is_at_least_what_everybody_takes() {
+    for name in ["connprop-smallest", "connprop-largest", "connprop-rbsiz"] {
+        let bytes = vector(name);
+        let Some(Settled::Two { peer, told, .. }) = settled(&bytes, 1) else {
+            panic!("{name}");
+        };
+        assert!(told && peer.receive >= InlineSize(1024), "{name}");
+    }
+}
+
+/// Our own RDMA2_CONNPROP, at both ends.
+#[test]
+fn connprop() {
+    let ours = Properties {
+        receive: InlineSize(8192),
+        backward: Backward::Inline,
+    };
+    let mut buf = [0; 64];
+    let len = encode_connprop(&mut buf, Xid(7), Credits(4), &ours).unwrap();
+    assert_eq!(len, 52);
+    let parsed = decode(&buf[..len], &ANY, Versions::up_to(Version::Two)).unwrap();
+    let settled = answer(&parsed, &buf[..len], Xid(7), Credits(128));
+    let expected = Settled::Two {
+        peer: ours,
+        told: true,
+        window: Credits(4),
+    };
+    assert_eq!(settled, Some(expected));
+}

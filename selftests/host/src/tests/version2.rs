@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Version 2 against messages that the XDR of its draft has made: see `data/version2.tsv`.
+
+use super::golden::ANY;
+use crate::decoded::segments;
+use crate::oracle::{
+    hex,
+    malformed,
+    render,
+    vectors, //
+};
+use crate::xdr::chunk::ListLimits;
+use crate::xdr::encode::{
+    encode_error,
+    encode_reply,
+    Encoder,
+    Opening, //
+};
+use crate::xdr::error::{
+    Answer,
+    DecodeError,
+    Item, //
+};
+use crate::xdr::header::{
+    Header,
+    Proc, //
+};
+use crate::xdr::message::{
+    decode,
+    Body,
+    Direction,
+    Parsed, //
+};
+use crate::xdr::pcl::ReadChunks;
+use crate::xdr::props::{
+    encode_connprop,
+    encode_resprop,
+    Backward,
+    Message,
+    Properties, //
+};
+use crate::xdr::units::{
+    Credits,
+    Handle,
+    InlineSize,
+    Xid, //
+};
+use crate::xdr::version::{
+    Version,
+    Versions, //
+};
+
+const BOTH: Versions = Versions::up_to(Version::Two);
+
+/// Writes the header of an RPC message again.
+fn encode_again(buf: &mut [u8], parsed: &Parsed, bytes: &[u8]) -> usize {
+    let lists = parsed.lists(bytes);
+    let opening = Opening {
+        version: parsed.version,
+        xid: parsed.header.xid,
+        credits: parsed.header.credits,
+        proc: Proc::from_wire(Version::Two, parsed.header.proc).unwrap(),
+        direction: parsed.direction.unwrap(),
+        invalidate: parsed.invalidate,
+    };
+    let mut stage = Encoder::new(buf, &opening).unwrap();
+    for read in lists.read.iter() {
+        stage.read_segment(read).unwrap();
+    }
+    let mut stage = stage.end_reads().unwrap();
+    for chunk in lists.write.iter() {
+        stage.write_chunk(chunk.iter()).unwrap();
+    }
+    let stage = stage.end_writes().unwrap();
+    match lists.reply {
+        Some(chunk) => stage.reply_chunk(chunk.iter()).unwrap(),
+        None => stage.no_reply_chunk().unwrap(),
+    }
+}
+
+#[test]
+fn vectors_are_read() {
+    let (mut good, mut refused) = (0, 0);
+    for vector in vectors() {
+        match decode(&vector.bytes, &ANY, BOTH) {
+            Ok(parsed) => {
+                // ERR_VERS may have any version.
+                let number = parsed.header.version;
+                assert!(number == 2 || vector.name.starts_with("error-vers-"));
+                assert_eq!(
+                    render(&parsed, &vector.bytes),
+                    vector.json,
+                    "{}",
+                    vector.name
+                );
+                good += 1;
+            }
+            Err(rejected) => {
+                // Good XDR, with memory that no machine has.
+                assert!(vector.name.starts_with("extreme-"), "{}", vector.name);
+                let expected = matches!(
+                    rejected.error,
+                    DecodeError::Position | DecodeError::SegmentRange
+                );
+                assert!(expected, "{}: {rejected:?}", vector.name);
+                refused += 1;
+            }
+        }
+    }
+    println!("{good} vectors of version 2 read, {refused} refused for impossible memory");
+    assert_eq!((good, refused), (111, 3));
+}
+
+#[test]
+fn vectors_are_written() {
+    let mut written = 0;
+    for vector in vectors() {
+        let Ok(parsed) = decode(&vector.bytes, &ANY, BOTH) else {
+            continue;
+        };
+        let mut buf = vec![0xee; vector.bytes.len() + 4];
+        let (xid, credits) = (parsed.header.xid, parsed.header.credits);
+        let len = match parsed.body {
+            Body::Msg | Body::NoMsg => encode_again(&mut buf, &parsed, &vector.bytes),
+            Body::Error(report) => {
+                let failed = Header {
+                    credits: Credits(77),
+                    proc: 0,
+                    ..parsed.header
+                };
+                encode_error(&mut buf, &failed, credits, report).unwrap()
+            }
+            Body::Property(Proc::ConnProp)
+                if ["connprop-client", "connprop-server"].contains(&vector.name) =>
+            {
+                let Some(Message::Connect { start }) = parsed.properties(&vector.bytes) else {
+                    panic!("{}", vector.name);
+                };
+                let ours = Properties::DEFAULT.with(&start);
+                encode_connprop(&mut buf, xid, credits, &ours).unwrap()
+            }
+            _ => continue,
+        };
+        assert_eq!(
+            buf[..len],
+            vector.bytes[..parsed.header_len],
+            "{}",
+            vector.name
+        );
+        assert!(buf[len..].iter().all(|b| *b == 0xee), "{}", vector.name);
+        for room in 0..len {
+            let mut short = vec![0; room];
+            let failed = parsed.header;
+            if let Body::Error(report) = parsed.body {
+                assert!(encode_error(&mut short, &failed, credits, report).is_err());
+            }
+        }
+        written += 1;
+    }
+    println!("{written} vectors of version 2 written");
+    assert_eq!(written, 69);
+}
+
+/// The response to a request, as vectors of both have it.
+#[test]
+fn responses_about_properties() {
+    let find = |name: &str| vectors().find(|v| v.name == name).expect("a vector");
+    let mut written = 0;
+    for (request, response, sizes) in [
+        ("reqprop-nothing", "resprop-nothing", 4096..=4096),
+        ("reqprop-rbsiz-raise", "resprop-rejected", 4096..=4096),
+        ("reqprop-rbsiz-raise", "resprop-done", 4096..=65536),
+        ("reqprop-unknown", "resprop-unknown-rejected", 4096..=8192),
+    ] {
+        let request = find(request);
+        let response = find(response);
+        let parsed = decode(&request.bytes, &ANY, BOTH).unwrap();
+        let Some(Message::Request { want }) = parsed.properties(&request.bytes) else {
+            panic!("{}", request.name);
+        };
+        let header = decode(&response.bytes, &ANY, BOTH).unwrap().header;
+        let mut buf = [0xee; 64];
+        let len = encode_resprop(&mut buf, header.xid, header.credits, &want, &sizes).unwrap();
+        assert_eq!(hex(&buf[..len]), hex(&response.bytes), "{}", response.name);
+        written += 1;
+    }
+    println!("{written} responses about properties written");
+}
+
+#[test]
+fn no_shorter_header_is_a_message() {
+    let server = |bytes: &[u8]| decode(bytes, &ANY, BOTH);
+    for vector in vectors() {
+        let Ok(whole) = server(&vector.bytes) else {
+            continue;
+        };
+        for len in 0..whole.header_len {
+            let rejected = server(&vector.bytes[..len]).expect_err(vector.name);
+            let answer = rejected.answer();
+            if len < 20 {
+                assert_eq!(rejected.error, DecodeError::Truncated(Item::FixedHeader));
+                assert_eq!(answer, Answer::Drop);
+            }
+            // Error reports flow from Responder to Requester only.
+            let is_call = match whole.body {
+                Body::Msg | Body::NoMsg | Body::Optional(_) => {
+                    len < 20 || rejected.direction != Some(Direction::Reply)
+                }
+                Body::Property(proc) => proc != Proc::RespProp,
+                Body::Error(_) => false,
+            };
+            let answers = answer != Answer::Drop;
+            assert_eq!(answers, is_call && len >= 20, "{} at {len}", vector.name);
+        }
+    }
+}
+
+/// What a server that speaks both versions answers.
+fn server_answer(bytes: &[u8], limits: &ListLimits) -> Answer {
+    let parsed = match decode(bytes, limits, BOTH) {
+        Ok(parsed) => parsed,
+        Err(rejected) => return rejected.answer(),
+    };
+    if let Some(answer) = parsed.option_answer() {
+        return answer;
+    }
+    let call = parsed.direction == Some(Direction::Call);
+    if call && matches!(parsed.body, Body::Msg | Body::NoMsg) {
+        let inline = parsed.payload(bytes).map(|payload| payload.len() as u32);
+        let chunks = ReadChunks::parse(&parsed.lists(bytes).read, inline, u32::MAX);
+        if let Err(error) = chunks {
+            return error.answer(parsed.version);
+        }
+    }
+    Answer::Drop
+}
+
+#[test]
+fn malformed_messages_are_answered() {
+    let (mut answered, mut dropped) = (0, 0);
+    for case in malformed() {
+        let found = match server_answer(&case.bytes, &ANY) {
+            Answer::Drop => {
+                dropped += 1;
+                Vec::new()
+            }
+            Answer::Report(report) => {
+                answered += 1;
+                let words = case.bytes.first_chunk().expect("fixed words");
+                let mut buf = [0; 64];
+                let failed = Header::from_wire(words);
+                let len = encode_error(&mut buf, &failed, Credits(128), report).unwrap();
+                buf[..len].to_vec()
+            }
+        };
+        assert_eq!(hex(&found), case.answer, "{}: {}", case.name, case.why);
+    }
+    println!("{answered} malformed messages answered, {dropped} dropped");
+    assert_eq!((answered, dropped), (45, 12));
+}
+
+/// A good Call of `words` behind the opening: direction CALL, and `invalidate`.
+fn call(proc: u32, invalidate: u32, lists: &[u32]) -> Vec<u8> {
+    let mut words = vec![0x77, 2, 1, proc, 0, invalidate];
+    words.extend(lists);
+    if proc == 0 {
+        words.extend([0x77, 0, 2, 100_003]);
+    }
+    words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}
+
+#[test]
+fn limits_are_told() {
+    let answer = |bytes: &[u8], limits: &ListLimits| match server_answer(bytes, limits) {
+        Answer::Report(report) => report,
+        Answer::Drop => panic!("dropped"),
+    };
+    use crate::xdr::error::ErrorBody;
+    let writes = |count: usize| {
+        let mut lists = vec![0];
+        for handle in 0..count as u32 {
+            lists.extend([1, 1, handle, 8, 0, 0]);
+        }
+        lists.extend([0, 0]);
+        call(0, 0, &lists)
+    };
+    assert!(decode(&writes(8), &ANY, BOTH).is_ok());
+    let max = 8;
+    assert_eq!(answer(&writes(9), &ANY), ErrorBody::WriteChunks { max });
+    let few = ListLimits { segments: 3, ..ANY };
+    assert_eq!(answer(&writes(4), &few), ErrorBody::Segments { max: 3 });
+    let reads = |count: u32| {
+        let mut lists = Vec::new();
+        for index in 0..count {
+            lists.extend([1, 8 + 4 * index, index, 4, 0, 0]);
+        }
+        lists.extend([0, 0, 0]);
+        call(0, 0, &lists)
+    };
+    assert_eq!(server_answer(&reads(2), &ANY), Answer::Drop);
+    let max = 16;
+    assert_eq!(answer(&reads(17), &ANY), ErrorBody::ReadChunks { max });
+    // Two places for the Payload stream, and none.
+    let zero = [1, 0, 5, 64, 0, 0, 0, 0, 0];
+    assert_eq!(answer(&call(0, 0, &zero), &ANY), ErrorBody::Chunk);
+    let eight = [1, 8, 5, 64, 0, 0, 0, 0, 0];
+    assert_eq!(answer(&call(1, 0, &eight), &ANY), ErrorBody::Chunk);
+}
+
+#[test]
+fn handle_to_invalidate() {
+    let lists = [
+        1, 64, 0x11, 8, 0, 0, 0, 1, 2, 0x22, 8, 0, 0, 0x33, 0, 0, 0, 0, 0,
+    ];
+    for handle in [0x11, 0x22, 0x33] {
+        let bytes = call(0, handle, &lists);
+        let parsed = decode(&bytes, &ANY, BOTH).unwrap();
+        assert_eq!(parsed.invalidate, Some(Handle(handle)));
+        assert_eq!(segments(&parsed.lists(&bytes)).count(), 3);
+    }
+    let parsed = decode(&call(0, 0, &lists), &ANY, BOTH).unwrap();
+    assert_eq!(parsed.invalidate, None);
+    let rejected = decode(&call(0, 0x44, &lists), &ANY, BOTH).unwrap_err();
+    assert_eq!(rejected.error, DecodeError::Invalidate);
+}
+
+/// The longest header that a client sends, two chunks of 16 segments, and the lengths of replies.
+#[test]
+fn header_lengths() {
+    let mut lists = Vec::new();
+    for handle in 0..16 {
+        lists.extend([1, 64, handle, 4096, 0, 0]);
+    }
+    lists.extend([0, 0, 1, 16]);
+    for handle in 16..32 {
+        lists.extend([handle, 4096, 0, 0]);
+    }
+    let bytes = call(1, 0, &lists);
+    let parsed = decode(&bytes, &ANY, BOTH).unwrap();
+    assert_eq!(parsed.header_len, 36 + 16 * 24 + 4 + 16 * 16);
+    let lists = parsed.lists(&bytes);
+    assert_eq!(lists.reply_header_len(Version::Two), 36 + 4 + 16 * 16);
+    let mut buf = [0; 1024];
+    let len = encode_reply(&mut buf, &parsed, Credits(3), &lists, [], Some(5000)).unwrap();
+    assert_eq!(len, lists.reply_header_len(Version::Two));
+    let reply = decode(&buf[..len], &ANY, BOTH).unwrap();
+    assert_eq!(reply.direction, Some(Direction::Reply));
+    assert_eq!(reply.header.xid, Xid(0x77));
+    assert_eq!(reply.grant(), Some(Credits(3)));
+    assert_eq!(buf[20..24], [0; 4]);
+}
+
+#[test]
+fn a_connection_of_one_version_refuses_the_other() {
+    let bytes = call(0, 0, &[0, 0, 0]);
+    let range = |bytes: &[u8], version| match decode(bytes, &ANY, Versions::only(version)) {
+        Ok(_) => None,
+        Err(rejected) => Some(rejected.answer()),
+    };
+    assert_eq!(range(&bytes, Version::Two), None);
+    let report = |number| {
+        use crate::xdr::error::ErrorBody;
+        let (low, high) = (number, number);
+        Some(Answer::Report(ErrorBody::Version { low, high }))
+    };
+    assert_eq!(range(&bytes, Version::One), report(1));
+    let one = crate::vectors::INLINE_CALL.bytes();
+    assert_eq!(range(&one, Version::One), None);
+    assert_eq!(range(&one, Version::Two), report(2));
+}
+
+#[test]
+fn properties_that_are_told() {
+    let told = |name: &str| {
+        let vector = vectors().find(|v| v.name == name).expect("a vector");
+        let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
+        match parsed.properties(&vector.bytes) {
+            Some(Message::Connect { start }) => {
+                (Properties::DEFAULT.with(&start), start.tells_receive())
+            }
+            _ => panic!("{name}"),
+        }
+    };
+    let properties = |receive, backward| Properties {
+        receive: InlineSize(receive),
+        backward,
+    };
+    assert_eq!(told("connprop-nothing"), (Properties::DEFAULT, false));
+    assert_eq!(told("connprop-defaults"), (Properties::DEFAULT, true));
+    let eight = properties(8192, Backward::Inline);
+    assert_eq!(told("connprop-unknown"), (eight, true));
+    let none = properties(4096, Backward::None);
+    assert_eq!(told("connprop-brs-none"), (none, false));
+    let general = properties(4096, Backward::General);
+    assert_eq!(told("connprop-brs-genl"), (general, false));
+    let largest = properties(u32::MAX, Backward::Inline);
+    assert_eq!(told("connprop-largest"), (largest, true));
+    // Every peer can receive that much.
+    let smallest = properties(1024, Backward::Inline);
+    assert_eq!(told("connprop-smallest"), (smallest, true));
+}

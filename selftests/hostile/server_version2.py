@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""What a server has to do with messages of version 2
+(draft-cel-nfsv4-rpcrdma-version-two-04), good and bad.
+
+The C module does not speak it, and says so.
+"""
+
+import contextlib
+
+import peer
+import wire
+from client import XIDS
+from ktap import Failed
+from server_cases import TABLE, equal
+
+case = TABLE.case
+
+MALFORMED, GOOD = "/t/data/version2-malformed.tsv", "/t/data/version2.tsv"
+OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
+RBSIZ, BRS = 1, 2
+
+
+def rows(path):
+    """The rows of a table."""
+    with open(path, encoding="ascii") as file:
+        for line in file:
+            if not line.startswith("#"):
+                yield line.rstrip("\n").split("\t")
+
+
+def two(xid, proc, *words, body=b""):
+    """A message of version 2."""
+    return wire.u32(xid, 2, 32, proc, *words) + body
+
+
+def null(xid):
+    """A NULL Call of version 2."""
+    return two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.null(xid))
+
+
+def answers(client, message, quiet=0.3):
+    """What comes back for one message, credit words left out."""
+    client.end.send(message)
+    with contextlib.suppress(peer.Timeout):
+        data, _ = client.end.receive(quiet)
+        if not 1 <= int.from_bytes(data[8:12], "big") <= 16384:
+            raise Failed(f"credits in {data.hex()}")
+        return data[:8] + data[12:]
+    return b""
+
+
+def check_null(client):
+    """A NULL Call is answered, in version 2."""
+    xid = next(XIDS)
+    got = answers(client, null(xid), peer.TIMEOUT)
+    equal(got[:32], wire.u32(xid, 2, wire.MSG, 1, 0, 0, 0, 0), "header of a Reply")
+
+
+def ours(server):
+    """Whether the server under test speaks version 2."""
+    if server.kind == "c":
+        server.notes.append("the C module does not speak version 2")
+    return server.kind == "rust"
+
+
+@case("version 2: a connection keeps to the version of its first Call")
+def one_version(server):
+    def refused(client, message, low, high):
+        equal(answers(client, message)[8:], wire.u32(wire.ERROR, wire.ERR_VERS, low, high),
+              "ERR_VERS")
+
+    with server.connect() as client:
+        client.null()
+        refused(client, null(next(XIDS)), 1, 1)
+        client.null()
+    if not ours(server):
+        return
+    with server.connect() as client:
+        # An error report decides nothing.
+        equal(answers(client, two(next(XIDS), wire.ERROR, 2)), b"", "answer to an error report")
+        check_null(client)
+        xid = next(XIDS)
+        refused(client, wire.header(xid) + wire.null(xid), 2, 2)
+        check_null(client)
+
+
+@case("version 2: malformed messages, each on a connection of its own")
+def malformed(server):
+    if not ours(server):
+        return
+    count = 0
+    for name, octets, _, answer, _ in rows(MALFORMED):
+        if not octets:
+            continue
+        wanted = bytes.fromhex(answer)
+        with server.connect(receives=8, sends=8) as client:
+            equal(answers(client, bytes.fromhex(octets)), wanted[:8] + wanted[12:], name)
+        count += 1
+    server.notes.append(f"{count} messages")
+
+
+@case("version 2: malformed messages, on one connection that lives on")
+def malformed_in_a_row(server):
+    if not ours(server):
+        return
+    with server.connect() as client:
+        check_null(client)
+        for name, octets, _, answer, _ in rows(MALFORMED):
+            if not octets or name.startswith("version-"):
+                continue
+            wanted = bytes.fromhex(answer)
+            equal(answers(client, bytes.fromhex(octets)), wanted[:8] + wanted[12:], name)
+        check_null(client)
+
+
+@case("version 2: properties, told once, asked for, updated")
+def properties(server):
+    if not ours(server):
+        return
+    start = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, 1, 1, 2)
+    with server.connect() as client:
+        xid = next(XIDS)
+        got = answers(client, two(xid, CONNPROP, body=start), peer.TIMEOUT)
+        equal(got, wire.u32(xid, 2, CONNPROP) + start, "RDMA2_CONNPROP")
+        equal(answers(client, two(next(XIDS), CONNPROP, body=start)), b"", "a second one")
+        for want, done, rejected in (
+                ((), (0,), (0,)),
+                ((RBSIZ, 4, 4096), (1, 1), (0,)),
+                ((RBSIZ, 4, 1024), (0,), (1, 1)),
+                ((RBSIZ, 4, 1 << 20), (0,), (1, 1)),
+                ((BRS, 4, 2), (0,), (1, 1)),
+                ((77, 0, RBSIZ, 0), (1, 2), (1, 1))):
+            xid = next(XIDS)
+            count = {0: 0, 3: 1, 4: 2}[len(want)]
+            got = answers(client, two(xid, REQPROP, count, *want), peer.TIMEOUT)
+            equal(got, wire.u32(xid, 2, RESPROP, *done, *rejected, 0), f"response to {want}")
+        for message in (two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 8192), two(next(XIDS), UPDPROP, 0),
+                        two(next(XIDS), RESPROP, 0, 0, 0)):
+            equal(answers(client, message), b"", "answer to what wants none")
+        check_null(client)
+
+
+@case("version 2: sets of properties that are too large to be true")
+def large_sets(server):
+    if not ours(server):
+        return
+    with server.connect() as client:
+        for proc in (CONNPROP, REQPROP, UPDPROP):
+            for words in ((0xffffffff,), (0xffffffff, 99, 0), (1, 99, 0xffffffff),
+                          (1, RBSIZ, 0xfffffffd), (0x10000000, 99, 0, 99, 0)):
+                xid = next(XIDS)
+                got = answers(client, two(xid, proc, *words, 0, 0), peer.TIMEOUT)
+                equal(got, wire.u32(xid, 2, wire.ERROR, 2), f"answer to {proc} {words}")
+        # As many as fit a message.
+        xid = next(XIDS)
+        count = (4096 - 20) // 8
+        got = answers(client, two(xid, REQPROP, count, *(99, 0) * count), peer.TIMEOUT)
+        full, rest = divmod(count, 32)
+        words = [0xffffffff] * full + [(1 << rest) - 1] * (rest != 0)
+        equal(got, wire.u32(xid, 2, RESPROP, 0, len(words), *words, 0), "response to 509 wishes")
+        check_null(client)
+
+
+@case("version 2: limits are told")
+def limits(server):
+    if not ours(server):
+        return
+
+    def chunks(reads, writes):
+        xid = next(XIDS)
+        words = [0, 0]
+        for number in range(reads):
+            words += [1, 8 + 4 * number, 0x77, 4, 0, 0]
+        words.append(0)
+        for _ in range(writes):
+            words += [1, 1, 0x77, 4, 0, 0]
+        return two(xid, wire.MSG, *words, 0, 0, body=wire.null(xid))
+
+    with server.connect() as client:
+        for message, report in ((chunks(17, 0), (4, 16)), (chunks(0, 9), (5, 8))):
+            got = answers(client, message, peer.TIMEOUT)
+            equal(got[4:], wire.u32(2, wire.ERROR, *report), "error report")
+        # Eight results may be placed; the Reply returns the chunks unused.
+        message = chunks(0, 8)
+        got = answers(client, message, peer.TIMEOUT)
+        equal(got[4:12], wire.u32(2, wire.MSG), "Reply with eight chunks")
+        check_null(client)
+
+
+@case("version 2: good messages in a wrong place are answered or dropped, and harm nothing")
+def out_of_place(server):
+    if not ours(server):
+        return
+    with server.connect() as client:
+        check_null(client)
+        for name, _, octets in rows(GOOD):
+            # Calls with chunks of memory that is not there are the client's own loss.
+            if name.startswith(("error-", "optional-", "connprop-", "reqprop-", "updprop-",
+                                "resprop-", "msg-reply", "nomsg-reply", "reverse-reply")):
+                answers(client, bytes.fromhex(octets), 0.1)
+        check_null(client)

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Transport properties of version 2 and the messages about them
+//! (draft-cel-nfsv4-rpcrdma-version-two-04, section 5).
+//!
+//! A property has a number and a value, which is opaque for a receiver that does not know the
+//! number. Sets are lists of properties; a subset names elements of a set by their index, one
+//! bit each.
+//!
+//! ```text
+//!   CONNPROP  start: set     nochg: subset       what the sender is like
+//!   REQPROP   want: set                          a wish that the receiver change
+//!   RESPROP   done, rejected: subsets of want    what has become of the wish
+//!             other: set
+//!   UPDPROP   now: set                           what the sender is like from now on
+//! ```
+
+use super::cursor::{
+    Reader,
+    Writer, //
+};
+use super::error::{
+    DecodeError,
+    EncodeError,
+    Item, //
+};
+use super::header::{
+    Header,
+    Proc, //
+};
+use super::units::{
+    host_len,
+    padded_len,
+    wire_len,
+    Credits,
+    InlineSize,
+    Xid,
+    WORD, //
+};
+use super::version::Version;
+
+/// Number of the Receive Buffer Size property.
+const RECEIVE_SIZE: u32 = 1;
+/// Number of the Backward Request Support property.
+const BACKWARD: u32 = 2;
+
+/// Receive sizes below this one are taken for it: every version can receive that much.
+const LEAST_RECEIVE: u32 = 1024;
+
+/// How a peer takes part in the reverse direction (section 5.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backward {
+    /// Not at all.
+    None,
+    /// With inline messages only.
+    Inline,
+    /// As in the forward direction.
+    General,
+}
+
+impl Backward {
+    const fn from_word(word: u32) -> Option<Self> {
+        match word {
+            0 => Some(Backward::None),
+            1 => Some(Backward::Inline),
+            2 => Some(Backward::General),
+            _ => None,
+        }
+    }
+
+    const fn word(self) -> u32 {
+        match self {
+            Backward::None => 0,
+            Backward::Inline => 1,
+            Backward::General => 2,
+        }
+    }
+}
+
+/// One element of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Property {
+    /// Octets that each posted Receive can take at least.
+    Receive(u32),
+    /// Support of the reverse direction.
+    Backward(Backward),
+    /// A property of this number, which is not known.
+    Unknown(u32),
+}
+
+impl Property {
+    /// Reads a property. No octets stand for the default.
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let number = r.u32(Item::Property)?;
+        let length = r.u32(Item::Property)?;
+        let padded = padded_len(length).ok_or(DecodeError::Property)?;
+        let data = r.take(host_len(padded), Item::Property)?;
+        let data = data.get(..host_len(length)).unwrap_or_default();
+        match number {
+            RECEIVE_SIZE => Ok(Property::Receive(match data {
+                [] => Version::Two.default_inline().0,
+                _ => word(data)?,
+            })),
+            BACKWARD => Ok(Property::Backward(match data {
+                [] => Properties::DEFAULT.backward,
+                _ => Backward::from_word(word(data)?).ok_or(DecodeError::Property)?,
+            })),
+            other => Ok(Property::Unknown(other)),
+        }
+    }
+
+    fn encode(self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
+        let (number, value) = match self {
+            Property::Receive(octets) => (RECEIVE_SIZE, octets),
+            Property::Backward(support) => (BACKWARD, support.word()),
+            // Nothing is said about what is not known.
+            Property::Unknown(_) => return Err(EncodeError::Mismatch),
+        };
+        w.u32(number)?;
+        w.u32(4)?;
+        w.u32(value)
+    }
+}
+
+/// A value of one word.
+fn word(data: &[u8]) -> Result<u32, DecodeError> {
+    let word = data.try_into().map_err(|_| DecodeError::Property)?;
+    Ok(u32::from_be_bytes(word))
+}
+
+/// A set of properties that has been checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PropSet<'a> {
+    items: &'a [u8],
+}
+
+impl<'a> PropSet<'a> {
+    /// Reads a set.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Truncated`] if it is not there as a whole, [`DecodeError::Property`] for
+    /// a known property with a value that is not good, or that comes twice.
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let mut left = r.u32(Item::Property)?;
+        let whole = r.rest();
+        let (mut receive, mut backward) = (false, false);
+        while left != 0 {
+            let twice = match Property::decode(r)? {
+                Property::Receive(_) => core::mem::replace(&mut receive, true),
+                Property::Backward(_) => core::mem::replace(&mut backward, true),
+                Property::Unknown(_) => false,
+            };
+            if twice {
+                return Err(DecodeError::Property);
+            }
+            left = left.saturating_sub(1);
+        }
+        let len = whole.len().saturating_sub(r.rest().len());
+        Ok(Self {
+            items: whole.get(..len).unwrap_or_default(),
+        })
+    }
+
+    /// Whether the Receive size is among the properties.
+    pub(crate) fn tells_receive(&self) -> bool {
+        self.iter()
+            .any(|property| matches!(property, Property::Receive(_)))
+    }
+
+    /// Whether the support of the reverse direction is among the properties.
+    pub(crate) fn tells_backward(&self) -> bool {
+        self.iter()
+            .any(|property| matches!(property, Property::Backward(_)))
+    }
+
+    /// The properties in the order of the set.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Property> + Clone + 'a {
+        let mut r = Reader::new(self.items);
+        // Read before without an error.
+        core::iter::from_fn(move || Property::decode(&mut r).ok())
+    }
+}
+
+/// Passes a subset of a set that is told elsewhere. Nothing here depends on one: a server is not
+/// asked to change, and what it says will not change is taken note of when it does.
+fn skip_subset(r: &mut Reader<'_>) -> Result<(), DecodeError> {
+    let count = r.u32(Item::Property)?;
+    r.take(host_len(count).saturating_mul(WORD), Item::Property)?;
+    Ok(())
+}
+
+/// A message about properties: what follows its fixed words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Message<'a> {
+    /// RDMA2_CONNPROP.
+    Connect {
+        /// What the sender is like.
+        start: PropSet<'a>,
+    },
+    /// RDMA2_REQPROP.
+    Request {
+        /// What the receiver shall be like.
+        want: PropSet<'a>,
+    },
+    /// RDMA2_RESPROP, which says what has been done, rejected, and set to another value. No
+    /// RDMA2_REQPROP is ever sent that it could respond to.
+    Response,
+    /// RDMA2_UPDPROP.
+    Update {
+        /// What the sender is like from now on.
+        now: PropSet<'a>,
+    },
+}
+
+impl<'a> Message<'a> {
+    /// Reads what follows the fixed words of a message of procedure `proc`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PropSet::decode`]; [`DecodeError::UnknownProc`] if the procedure is about
+    /// something else.
+    pub(crate) fn decode(proc: Proc, r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match proc {
+            Proc::ConnProp => {
+                let start = PropSet::decode(r)?;
+                skip_subset(r)?;
+                Ok(Message::Connect { start })
+            }
+            Proc::ReqProp => Ok(Message::Request {
+                want: PropSet::decode(r)?,
+            }),
+            Proc::RespProp => {
+                skip_subset(r)?;
+                skip_subset(r)?;
+                PropSet::decode(r)?;
+                Ok(Message::Response)
+            }
+            Proc::UpdProp => Ok(Message::Update {
+                now: PropSet::decode(r)?,
+            }),
+            other => Err(DecodeError::UnknownProc(other.to_wire())),
+        }
+    }
+}
+
+/// What a peer is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Properties {
+    /// The largest message that it receives. At least 1024 octets.
+    pub(crate) receive: InlineSize,
+    /// How it takes part in the reverse direction.
+    pub(crate) backward: Backward,
+}
+
+impl Properties {
+    /// What is assumed of a peer that tells nothing.
+    pub(crate) const DEFAULT: Self = Self {
+        receive: Version::Two.default_inline(),
+        backward: Backward::Inline,
+    };
+
+    /// The same peer after it has told `set` of itself.
+    pub(crate) fn with(mut self, set: &PropSet<'_>) -> Self {
+        for property in set.iter() {
+            match property {
+                Property::Receive(octets) => self.receive = InlineSize(octets.max(LEAST_RECEIVE)),
+                Property::Backward(support) => self.backward = support,
+                Property::Unknown(_) => {}
+            }
+        }
+        self
+    }
+}
+
+fn fixed_words(
+    w: &mut Writer<'_>,
+    xid: Xid,
+    credits: Credits,
+    proc: Proc,
+) -> Result<(), EncodeError> {
+    let header = Header {
+        xid,
+        version: Version::Two.word(),
+        credits,
+        proc: proc.to_wire(),
+    };
+    header.encode(w)
+}
+
+/// Writes an RDMA2_CONNPROP message that tells `ours`. Only the Receive size may change later.
+/// Returns the length of the message, 52 octets.
+pub(crate) fn encode_connprop(
+    buf: &mut [u8],
+    xid: Xid,
+    credits: Credits,
+    ours: &Properties,
+) -> Result<usize, EncodeError> {
+    let mut w = Writer::new(buf);
+    fixed_words(&mut w, xid, credits, Proc::ConnProp)?;
+    w.u32(2)?;
+    Property::Receive(ours.receive.0).encode(&mut w)?;
+    Property::Backward(ours.backward).encode(&mut w)?;
+    // One word, in it the second property.
+    w.u32(1)?;
+    w.u32(1 << 1)?;
+    Ok(w.len())
+}
+
+/// Whether a wish is granted: only a Receive size can be asked for, and it has to be in
+/// `sizes`, those that the posted Receives have room for.
+fn grants(property: Property, sizes: &core::ops::RangeInclusive<u32>) -> bool {
+    matches!(property, Property::Receive(octets) if sizes.contains(&octets))
+}
+
+/// The words of the subset of `want` whose elements are granted, or of the other one. Zeros at
+/// the end are left out.
+fn encode_subset(
+    w: &mut Writer<'_>,
+    want: &PropSet<'_>,
+    sizes: &core::ops::RangeInclusive<u32>,
+    granted: bool,
+) -> Result<(), EncodeError> {
+    let at = w.len();
+    w.u32(0)?;
+    let (mut used, mut end) = (0, w.len());
+    let (mut word, mut bit) = (0u32, 1u32);
+    for property in want.iter() {
+        if grants(property, sizes) == granted {
+            word |= bit;
+        }
+        bit = bit.rotate_left(1);
+        if bit == 1 {
+            w.u32(word)?;
+            if word != 0 {
+                (used, end) = (wire_words(w.len(), at), w.len());
+            }
+            word = 0;
+        }
+    }
+    if word != 0 {
+        w.u32(word)?;
+        (used, end) = (wire_words(w.len(), at), w.len());
+    }
+    w.truncate(end);
+    w.patch_u32(at, used)
+}
+
+/// Words between the count at `at` and `end`.
+fn wire_words(end: usize, at: usize) -> u32 {
+    let octets = wire_len(end.saturating_sub(at)).unwrap_or(u32::MAX);
+    (octets >> 2).saturating_sub(1)
+}
+
+/// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` that wants
+/// `want`. A Receive size in `sizes` is granted, everything else rejected. Returns the length.
+///
+/// # Errors
+///
+/// [`EncodeError::NoSpace`] if more is wanted than can be responded to.
+pub(crate) fn encode_resprop(
+    buf: &mut [u8],
+    xid: Xid,
+    credits: Credits,
+    want: &PropSet<'_>,
+    sizes: &core::ops::RangeInclusive<u32>,
+) -> Result<usize, EncodeError> {
+    let mut w = Writer::new(buf);
+    fixed_words(&mut w, xid, credits, Proc::RespProp)?;
+    encode_subset(&mut w, want, sizes, true)?;
+    encode_subset(&mut w, want, sizes, false)?;
+    // No value between the former and the wanted one is ever set.
+    w.u32(0)?;
+    Ok(w.len())
+}
