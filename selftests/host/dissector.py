@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""dissector.py: what tshark shows of the messages in data/version2.tsv by rpcrdma2.lua is what the
+table says of them. KTAP.
+
+Each message becomes a RoCEv2 packet. Fields of the table have the names of the dissector's."""
+
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE.parent.parent / "rpcrdma_rs/tools/rpcrdma2.lua"
+FIELDS = """rdma_xid rdma_vers rdma_credit rdma_proc rdma_direction rdma_inv_handle rdma_position
+    rdma_handle rdma_length rdma_offset rdma_err rdma_vers_low rdma_vers_high rdma_max_chunks
+    rdma_max_segments rdma_chunk_index rdma_length_needed rdma_optdir rdma_opttype rdma_optinfo
+    rdma_which rdma_data rbsiz brs rdma_nochg rdma_done rdma_rejected""".split()
+NUMBERS = {
+    "RDMA2_MSG": 0, "RDMA2_NOMSG": 1, "RDMA2_ERROR": 4, "RDMA2_OPTIONAL": 5, "RDMA2_CONNPROP": 6,
+    "RDMA2_REQPROP": 7, "RDMA2_RESPROP": 8, "RDMA2_UPDPROP": 9, "CALL": 0, "REPLY": 1,
+    "RDMA2_ERR_VERS": 1, "RDMA2_ERR_BAD_XDR": 2, "RDMA2_ERR_INVALID_PROC": 3,
+    "RDMA2_ERR_READ_CHUNKS": 4, "RDMA2_ERR_WRITE_CHUNKS": 5, "RDMA2_ERR_SEGMENTS": 6,
+    "RDMA2_ERR_WRITE_RESOURCE": 7, "RDMA2_ERR_REPLY_RESOURCE": 8, "RDMA2_ERR_INVALID_OPTION": 9,
+    "RDMA2_ERR_SYSTEM": 10, "RDMA2_PROPID_RBSIZ": 1, "RDMA2_PROPID_BRS": 2,
+    "RDMA2_BKREQSUP_NONE": 0, "RDMA2_BKREQSUP_INLINE": 1, "RDMA2_BKREQSUP_GENL": 2,
+}
+
+
+def vectors():
+    """Name, value and octets of each message of version 2."""
+    with open(HERE / "data/version2.tsv", encoding="ascii") as file:
+        for line in file:
+            if not line.startswith("#"):
+                name, value, octets = line.rstrip("\n").split("\t")
+                value = json.loads(value)
+                if value["rdma_vers"] == 2:
+                    yield name, value, bytes.fromhex(octets)
+
+
+def packet(message, number):
+    """Ethernet, IPv4, UDP, Base Transport Header (SEND Only), message, CRC."""
+    pad = -len(message) % 4
+    bth = struct.pack(">BBHII", 0x04, 0x40 | pad << 4, 0xffff, 17, number)
+    content = bth + message + bytes(pad) + bytes(4)
+    udp = struct.pack(">HHHH", 50000, 4791, 8 + len(content), 0) + content
+    ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), number, 0x4000, 64, 17, 0,
+                     bytes((192, 168, 88, 1)), bytes((192, 168, 88, 2)))
+    return bytes.fromhex("0200000000020200000000010800") + ip + udp
+
+
+def write_capture(file, messages):
+    """A pcap of these messages."""
+    file.write(struct.pack("<IHHiIII", 0xa1b2c3d4, 2, 4, 0, 0, 65535, 1))
+    for number, message in enumerate(messages):
+        data = packet(message, number)
+        file.write(struct.pack("<IIII", number, 0, len(data), len(data)) + data)
+    file.flush()
+
+
+def wanted(value, found):
+    """Adds the fields in a value of the table to `found`, in their order."""
+    if isinstance(value, dict):
+        number = NUMBERS.get(value.get("rdma_which"), value.get("rdma_which"))
+        for name, part in value.items():
+            if name == "payload":
+                continue
+            if name == "rdma_value":
+                name = {1: "rbsiz", 2: "brs"}[number]
+            if name in ("rdma_data", "rdma_optinfo"):
+                found[name] += [part] * (part != "")
+            elif name in FIELDS and not isinstance(part, (dict, list)):
+                found[name].append(NUMBERS.get(part, part))
+            elif name in ("rdma_nochg", "rdma_done", "rdma_rejected"):
+                found[name] += part
+            else:
+                wanted(part, found)
+    elif isinstance(value, list):
+        for part in value:
+            wanted(part, found)
+    return found
+
+
+def shown(line):
+    """The fields in a line of tshark's."""
+    values = {}
+    for name, text in zip(FIELDS, line.split("\t")):
+        parts = [part for part in text.split(",") if part]
+        if name in ("rdma_data", "rdma_optinfo"):
+            values[name] = [part.replace(":", "") for part in parts]
+        else:
+            values[name] = [int(part, 0) for part in parts]
+    return values
+
+
+def main():
+    """The tool."""
+    print("KTAP version 1")
+    table = list(vectors())
+    with tempfile.NamedTemporaryFile(suffix=".pcap") as file:
+        write_capture(file, [octets for _, _, octets in table])
+        command = ["tshark", "-X", f"lua_script:{SCRIPT}", "-r", file.name, "-T", "fields"]
+        for name in FIELDS:
+            command += ["-e", f"rpcrdma2.{name}"]
+        try:
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError:
+            print("1..0 # SKIP no tshark on this machine")
+            return 0
+    print(f"1..{len(table)}")
+    if any(word in done.stderr for word in ("Lua", "lua")):
+        print(f"Bail out! {done.stderr}")
+        return 1
+    failed = 0
+    for number, ((name, value, _), line) in enumerate(
+            zip(table, done.stdout.splitlines(), strict=True), 1):
+        want = wanted(value, {field: [] for field in FIELDS})
+        got = shown(line)
+        wrong = [field for field in FIELDS if got[field] != want[field]]
+        failed += bool(wrong)
+        print(f"{'not ok' if wrong else 'ok'} {number} {name}")
+        for field in wrong:
+            print(f"# {field}: {got[field]}, expected {want[field]}")
+    return 1 if failed else 0
+
+
+sys.exit(main())
