@@ -386,12 +386,6 @@ impl<T> RecvPool<T> {
     }
 
     /// How many are posted.
-    #[cfg(rpcrdma_kunit)]
-    pub(crate) fn posted(&self) -> u32 {
-        self.posted
-    }
-
-    /// How many are posted.
     pub(crate) fn posted(&self) -> u32 {
         self.posted
     }

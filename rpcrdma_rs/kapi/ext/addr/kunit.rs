@@ -3,10 +3,8 @@
 //! KUnit: addresses, compared with what sunrpc reads and prints.
 
 use super::*;
-use crate::kapi::{
-    fixture::net,
-    sunrpc::text::Text, //
-};
+use crate::kapi::fixture::net;
+use kernel::str::CString;
 
 /// Addresses as sunrpc prints them.
 const TEXTS: [&str; 14] = [
@@ -56,10 +54,8 @@ fn of(bytes: &[u8]) -> Result<SockAddr> {
     unsafe { SockAddr::from_raw(bytes.as_ptr().cast(), bytes.len()) }
 }
 
-fn text(args: fmt::Arguments<'_>) -> Text<80> {
-    let mut text = Text::new();
-    text.set(args);
-    text
+fn text(args: fmt::Arguments<'_>) -> Result<CString> {
+    CString::try_from_fmt(args)
 }
 
 #[kunit_tests(rpcrdma_addr)]
@@ -72,9 +68,12 @@ mod tests {
             let addr = SockAddr::from_storage(&parse(expected).ok_or(EINVAL)?);
             let (theirs, len) = print(&addr);
             assert_eq!(theirs.get(..len), Some(expected.as_bytes()));
-            let ours = text(format_args!("{}", addr.display_ip()));
-            assert_eq!(ours.with_nul().get(..len), Some(expected.as_bytes()));
-            assert_eq!(ours.with_nul().len(), len + 1);
+            let ours = text(format_args!("{}", addr.display_ip()))?;
+            assert_eq!(
+                ours.to_bytes_with_nul().get(..len),
+                Some(expected.as_bytes())
+            );
+            assert_eq!(ours.to_bytes_with_nul().len(), len + 1);
         }
         Ok(())
     }
@@ -94,9 +93,9 @@ mod tests {
             assert!(addr.ip() == before);
             // In network order where C has it.
             assert_eq!(addr.bytes().get(2..4), Some(&[0x4e, 0x51][..]));
-            let ours = text(format_args!("{addr}"));
+            let ours = text(format_args!("{addr}"))?;
             assert_eq!(
-                ours.with_nul().strip_suffix(b"\0"),
+                ours.to_bytes_with_nul().strip_suffix(b"\0"),
                 Some(expected.as_bytes())
             );
         }
@@ -157,8 +156,8 @@ mod tests {
             addr.set_port(20049);
             assert_eq!(addr.bytes().get(..LEN_INET6), Some(&bytes[..]));
             assert_eq!(SockAddr::from_storage(addr.storage()).len(), 2);
-            let ours = text(format_args!("{addr}"));
-            assert_eq!(ours.with_nul(), b"unknown:0\0");
+            let ours = text(format_args!("{addr}"))?;
+            assert_eq!(ours.to_bytes_with_nul(), b"unknown:0\0");
         }
         Ok(())
     }

@@ -151,7 +151,11 @@ mod tests {
         let taken = reply.take_pages(&mut pages, payload(3))?;
         assert!(!taken.own);
         assert_eq!(
-            taken.map.pieces(100..200).next().map(|piece| piece.index),
+            taken
+                .map
+                .octets(100..200)
+                .next()
+                .map(|octets| octets.start / PAGE_SIZE),
             Some(0)
         );
         reply.settle();
@@ -237,7 +241,8 @@ mod tests {
         let mut reply = thread.reply(&mut lent);
         let taken = reply.take_pages(&mut pages, core::iter::once(0..100 + PAGE_SIZE - 50))?;
         assert!(taken.own);
-        let piece = |at: usize| taken.map.pieces(at..at + 1).next().map(|piece| piece.index);
+        let octets = |at: usize| taken.map.octets(at..at + 1).next();
+        let piece = |at: usize| octets(at).map(|octets| octets.start / PAGE_SIZE);
         assert_eq!((piece(0), piece(100)), (Some(0), Some(1)));
         reply.settle();
         assert_eq!((thread.missing(), pages.len()), (2, 2));
