@@ -6,7 +6,7 @@
 //! connection and is dropped with it. The lock of its pools is held for a moment only, and taken
 //! inside the lock of a request's chunks.
 //!
-//! While a connection is used, a work item looks after it every [`LOOK_MS`]:
+//! While a connection is used, a watchdog looks at it every [`LOOK_MS`]:
 //!
 //! ```text
 //!   unwatched ──a chain is posted──▶ watched ──look: quiet──▶ trimmed, unwatched
@@ -116,16 +116,16 @@ use crate::{
 /// The pause before a refill that failed is tried again.
 const REFILL_PAUSE_MS: u32 = 250;
 
-/// How often a connection that is used is looked after. What was posted before one look, and has
+/// How often the watchdog looks at a connection that is used. What was posted before one look, and has
 /// not completed at the next, is stalled.
-const LOOK_MS: u32 = 5_000;
+const LOOK_MS: u32 = 10_000;
 
 /// Numbers connections.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
 /// The work item that makes regions.
 const REFILL: u64 = 0;
-/// The work item that looks after the connection.
+/// The watchdog.
 const LOOK: u64 = 1;
 
 /// See the module's documentation.
@@ -135,7 +135,7 @@ pub(super) struct Conn {
     /// No other connection has the same.
     number: u64,
     limits: ClientLimits,
-    /// What makes the connection, and is told of its loss until it is made.
+    /// What makes the connection, and hears of its loss until it is made.
     pub(super) events: Arc<Events>,
     /// The version of the connection, and what holds on it.
     pub(super) spoken: Spoken,
@@ -233,7 +233,7 @@ impl Conn {
         &self.limits
     }
 
-    /// The page for what nobody reads.
+    /// The page for what is cut off.
     pub(super) fn spare(&self) -> &SparePage {
         &self.spare
     }
@@ -255,7 +255,7 @@ impl Conn {
         }
     }
 
-    /// The connection is being closed: from here on the loss of it is no news.
+    /// The connection is being closed: its loss is not reported from here on.
     pub(super) fn retire(&self) {
         self.reported.store(true, Relaxed);
         self.pools.lock().retire();
@@ -506,7 +506,7 @@ impl Conn {
         count
     }
 
-    /// Has the connection looked after, unless it is already. Under the lock of the pools, so that
+    /// Queues the watchdog, unless it is queued. Under the lock of the pools, so that
     /// nothing is queued once the connection is retired.
     fn watch(self: &Arc<Self>, pools: &mut Pools) {
         if pools.watch() {

@@ -8,8 +8,8 @@
 //!        ─▶ shutdown: disconnect, drain ─▶ dropped, field by field
 //! ```
 //!
-//! The connection manager's events only feed the state in [`Events`] and wake whoever takes the
-//! steps, or have sunrpc close the transport.
+//! The connection manager's events only feed the state in [`Events`] and wake the worker that
+//! takes the steps, or have sunrpc close the transport.
 
 use kernel::{
     prelude::*,
@@ -90,7 +90,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What happened, and what the RPC layer is to be told: `EPROTO` without a device that leads
+    /// What happened, and what is reported to the RPC layer: `EPROTO` without a device that leads
     /// to the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
     /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
     /// the device or the transport goes meanwhile.

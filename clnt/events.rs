@@ -155,9 +155,9 @@ impl Removal for Events {
 #[derive(Clone, Copy)]
 pub(super) struct Failed {
     /// What has happened, for people to read.
-    pub(super) error: Error,
-    /// What the RPC layer is told: one of the errors that it knows for connecting.
-    pub(super) told: Error,
+    pub(super) cause: Error,
+    /// What is reported to the RPC layer: one of the errors that it knows for connecting.
+    pub(super) status: Error,
     /// Whether the server has left the question for version 2 without an answer.
     pub(super) unanswered: bool,
 }
@@ -166,8 +166,8 @@ impl Failed {
     /// The RPC layer knows it, or nothing is gained by trying again.
     pub(super) fn known(error: Error) -> Self {
         Self {
-            error,
-            told: error,
+            cause: error,
+            status: error,
             unanswered: false,
         }
     }
@@ -184,14 +184,14 @@ impl Failed {
             eaddrinuse(),
             ETIMEDOUT,
         ];
-        let told = match error {
+        let status = match error {
             ENODEV => eproto(),
             error if retried.contains(&error) => error,
             _ => enotconn(),
         };
         Self {
-            error,
-            told,
+            cause: error,
+            status,
             unanswered: false,
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   Reply ──▶ LOCAL_INV for what is left ──done──▶ After::Complete: the RPC completes
-//!   RPC given up ──▶ LOCAL_INV for all   ──done──▶ After::Wake: the task goes on
+//!   RPC given up ──▶ LOCAL_INV for all   ──done──▶ After::Wake: the task continues
 //!                          └──failed──▶ the connection is lost; once drained, all is fenced
 //! ```
 
@@ -42,17 +42,17 @@ use crate::kapi::{
 };
 
 /// A Reply on its way to its RPC.
-pub(super) struct Answer {
+pub(super) struct PendingReply {
     /// The RPC.
     pub(super) rqst: Pinned<ClntXprt>,
     /// What was received.
     pub(super) buffer: RecvBox<()>,
     /// What becomes of the RPC.
-    pub(super) verdict: Verdict,
+    pub(super) delivery: Delivery,
 }
 
 /// What becomes of an RPC.
-pub(super) enum Verdict {
+pub(super) enum Delivery {
     /// Its Reply is in the receive buffer at `message`, with `placed` bytes in the pages.
     Inline {
         /// Where the message is in the receive buffer.
@@ -73,8 +73,8 @@ pub(super) enum Verdict {
 /// What happens when regions are fenced.
 pub(super) enum After {
     /// The RPC completes.
-    Complete(Answer),
-    /// The task that gave the RPC up goes on.
+    Complete(PendingReply),
+    /// The task that gave the RPC up continues.
     Wake(Arc<Fence>),
 }
 

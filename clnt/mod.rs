@@ -9,8 +9,8 @@
 //!   xprt          what sunrpc calls
 //!   send, reply   a Call on its way out, a message that came in
 //!   backchannel   Calls of the reverse direction, and their Replies
-//!   connect       a connection is made and closed (state, pace: pure)
-//!   conn          what a connection works with, and who looks after it
+//!   connect       a connection is made and closed (state, backoff: pure)
+//!   conn          what a connection works with, and its watchdog
 //!   events        what is heard of a connection; version: what it speaks
 //!   invalidate    its LOCAL_INVs
 //!   transport     what outlives connections, and the transport's part of a request
@@ -22,13 +22,13 @@
 #![deny(unsafe_code)]
 
 mod backchannel;
+mod backoff;
 mod chunks;
 mod conn;
 mod connect;
 mod events;
 mod invalidate;
 mod marshal;
-mod pace;
 mod pools;
 mod reply;
 mod send;

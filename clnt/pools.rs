@@ -93,7 +93,7 @@ pub(super) struct Pools {
     queue: SendQueue,
     /// The sender waits for something to be given back.
     starved: bool,
-    /// Somebody looks after the connection from time to time.
+    /// The watchdog is queued.
     watched: bool,
     retired: bool,
 }
@@ -361,12 +361,12 @@ impl Pools {
         core::mem::take(&mut self.starved)
     }
 
-    /// Whether the caller has to look after the connection from here on.
+    /// Whether the caller has to queue the watchdog.
     pub(super) fn watch(&mut self) -> bool {
         !self.retired && !core::mem::replace(&mut self.watched, true)
     }
 
-    /// The connection is being closed: nobody looks after it any longer.
+    /// The connection is being closed: the watchdog is not queued again.
     pub(super) fn retire(&mut self) {
         self.retired = true;
     }

@@ -9,7 +9,7 @@
 //!      └─▶ XID known? ─no─▶ dropped
 //!               │ pin
 //!               ▼
-//!          verdict: lists against what was offered
+//!          delivery: lists against what was offered
 //!               │
 //!               ▼
 //!          regions all fenced by the server? ─no─▶ LOCAL_INV, then
@@ -39,9 +39,9 @@ use super::{
     conn::Conn,
     invalidate::{
         After,
-        Answer,
+        Delivery, //
         InvCtx,
-        Verdict, //
+        PendingReply,
     },
     state::{
         Event,
@@ -258,7 +258,7 @@ impl Conn {
             xprt.stats.bad_replies.add(1);
             return self.drop_message(buffer);
         }
-        let verdict = parsed.map_or(Verdict::Failed, |parsed| {
+        let delivery = parsed.map_or(Delivery::Failed, |parsed| {
             judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
         if chunks.reply.is_empty() && parsed.is_some_and(Parsed::lacks_room) {
@@ -274,7 +274,7 @@ impl Conn {
         }
         // A message that fails its RPC is no use: a peer that sends garbage and hangs up would be
         // connected to again without a pause.
-        if !matches!(verdict, Verdict::Failed) {
+        if !matches!(delivery, Delivery::Failed) {
             xprt.note_use();
             self.spoken.note_reply();
         }
@@ -282,10 +282,10 @@ impl Conn {
             note_invalidated(&mut list, invalidated);
         }
         let mut idle = unmap_fenced(&mut list);
-        let answer = Answer {
+        let answer = PendingReply {
             rqst,
             buffer,
-            verdict,
+            delivery,
         };
         if list.is_empty() {
             let buffer = complete(xprt, answer);
@@ -309,7 +309,7 @@ impl Conn {
 
     /// Goes on with an answer after the attempt to fence its regions; `left` are those that
     /// could not be.
-    fn fenced(&self, answer: Answer, left: MrList) {
+    fn fenced(&self, answer: PendingReply, left: MrList) {
         let Some(xprt) = self.xprt() else {
             return;
         };
@@ -325,15 +325,15 @@ impl Conn {
 }
 
 /// Completes an RPC, nothing of which the server reaches any longer; returns the receive buffer.
-fn complete(xprt: &ClntXprt, answer: Answer) -> RecvBox<()> {
-    let Answer {
+fn complete(xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
+    let PendingReply {
         rqst,
         buffer,
-        verdict,
+        delivery,
     } = answer;
     let stats = &xprt.stats;
-    match verdict {
-        Verdict::Inline { message, placed } => {
+    match delivery {
+        Delivery::Inline { message, placed } => {
             let xid = rqst.xid();
             let bytes = buffer.bytes().get(message).unwrap_or_default();
             match rqst.complete_inline(bytes, placed as usize) {
@@ -347,11 +347,11 @@ fn complete(xprt: &ClntXprt, answer: Answer) -> RecvBox<()> {
                 Err(_) => stats.bad_replies.add(1),
             }
         }
-        Verdict::Placed { len } => {
+        Delivery::Placed { len } => {
             stats.placed_bytes.add(len as usize);
             rqst.complete(Ok(len as usize));
         }
-        Verdict::Failed => {
+        Delivery::Failed => {
             stats.bad_replies.add(1);
             rqst.complete(Err(EIO));
         }
@@ -381,7 +381,7 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
 }
 
 /// Compares a Reply with what its Call offered.
-fn judge(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Verdict {
+fn judge(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Delivery {
     let outcome = check(
         parsed,
         buffer,
@@ -390,21 +390,21 @@ fn judge(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Ver
     );
     match outcome {
         Ok(Outcome::Inline { written, .. }) => inline(parsed, buffer.len(), written),
-        Ok(Outcome::ReplyChunk { written }) => Verdict::Placed { len: written },
+        Ok(Outcome::ReplyChunk { written }) => Delivery::Placed { len: written },
         Ok(Outcome::Failed(body)) => {
             trace_report(task, parsed.header.xid.0, body);
-            Verdict::Failed
+            Delivery::Failed
         }
-        Err(_) => Verdict::Failed,
+        Err(_) => Delivery::Failed,
     }
 }
 
-fn inline(message: &Parsed, len: usize, written: u32) -> Verdict {
+fn inline(message: &Parsed, len: usize, written: u32) -> Delivery {
     match message.direction {
-        Some(Direction::Reply) => Verdict::Inline {
+        Some(Direction::Reply) => Delivery::Inline {
             message: message.header_len..len,
             placed: written,
         },
-        _ => Verdict::Failed,
+        _ => Delivery::Failed,
     }
 }

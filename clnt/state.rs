@@ -15,7 +15,7 @@
 //! ```
 //!
 //! One thread takes the steps and waits for each; events come from other threads. An event
-//! says what is to be done about it: nothing, wake the one that waits, or have the transport
+//! says what is to be done about it: nothing, wake the worker that waits, or have the transport
 //! disconnected. `Down` is final. Once the connection is shut down it is `Retired`, and what is
 //! heard of it later is nothing to the transport, which may have the next one.
 
@@ -42,7 +42,7 @@ pub(super) enum Failure {
     TimedOut,
 }
 
-/// What the one who connects does, in this order.
+/// The steps of connecting, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Finds the device that leads to the peer.
@@ -69,7 +69,7 @@ pub(super) enum Event {
 pub(super) enum Action {
     /// Nothing.
     None,
-    /// Wake the one that waits.
+    /// Wake the worker that waits.
     Wake,
     /// Have the transport disconnected.
     Disconnect,
@@ -98,7 +98,7 @@ impl Fsm {
     ///
     /// # Errors
     ///
-    /// The reason, if there will be no connection any more.
+    /// The reason, if there will be no connection.
     pub(super) fn begin(&mut self, step: Step) -> Result<(), Failure> {
         match self.0 {
             State::Down(failure) => Err(failure),

@@ -21,14 +21,14 @@ use kernel::{
 };
 
 use super::{
+    backoff::{
+        Backoff,
+        LastAttempt,
+        Pauses, //
+    },
     chunks::{
         Chunks,
         Fence, //
-    },
-    pace::{
-        Outcome,
-        Pace,
-        Pauses, //
     },
     stats::Stats,
 };
@@ -51,7 +51,7 @@ pub(crate) struct ClntXprt {
     /// Whether a good Reply, or a good Call of the server, came since the last attempt.
     useful: Atomic<bool>,
     #[pin]
-    pace: SpinLock<Pace>,
+    backoff: SpinLock<Backoff>,
     /// Whether the server may call.
     reverse: Atomic<bool>,
     /// When the server last failed to take the question for version 2, in jiffies; zero if it
@@ -72,7 +72,7 @@ impl ClntXprt {
             link,
             failed: Atomic::new(false),
             useful: Atomic::new(false),
-            pace <- new_spinlock!(Pace::new(pauses)),
+            backoff <- new_spinlock!(Backoff::new(pauses)),
             reverse: Atomic::new(false),
             no_version_2: Atomic::new(0),
         }? Error)
@@ -94,13 +94,13 @@ impl ClntXprt {
     /// The pause before the next attempt to connect, in jiffies; `longest` is the limit.
     pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
         let last = if self.useful.xchg(false, Relaxed) {
-            Outcome::Useful
+            LastAttempt::Useful
         } else if self.failed.load(Relaxed) {
-            Outcome::Failed
+            LastAttempt::Failed
         } else {
-            Outcome::Useless
+            LastAttempt::Useless
         };
-        self.pace.lock().pause(jiffies(), last, longest)
+        self.backoff.lock().pause(jiffies(), last, longest)
     }
 
     /// From here on the server may call.

@@ -65,14 +65,14 @@ use crate::{
     },
 };
 
-/// The class: its number, `XPRT_TRANSPORT_RDMA`, is the one that NFS asks for.
+/// The class. NFS asks for it by its number, `XPRT_TRANSPORT_RDMA`.
 pub(super) static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);
 
 /// Remembers how an attempt to connect went, and logs the first of a row that failed.
 fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
     let failed_before = xprt.note_attempt(failed.is_some());
     if let (Some(failed), false) = (failed, failed_before) {
-        let hint = if failed.told == eproto() {
+        let hint = if failed.status == eproto() {
             " (that address does not answer, or no RDMA device with a link leads there)"
         } else {
             ""
@@ -80,7 +80,7 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
         pr_warn!(
             "connecting to {} failed: {:?}{}\n",
             xprt.server(),
-            failed.error,
+            failed.cause,
             hint
         );
     }
@@ -120,10 +120,10 @@ impl XprtOps for ClntXprt {
     fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Connection>> {
         let result = Connection::establish(xprt);
         let failed = result.as_ref().err().copied();
-        let rc = failed.map_or(0, |failed| failed.error.to_errno());
+        let rc = failed.map_or(0, |failed| failed.cause.to_errno());
         trace_xprtrdma_connect(Peer::of(xprt), rc, if rc == 0 { 1 } else { rc });
         note_attempt(xprt, failed);
-        result.map_err(|failed| failed.told)
+        result.map_err(|failed| failed.status)
     }
 
     fn close(xprt: &mut SendLocked<'_, Self>) {

@@ -168,7 +168,7 @@ impl<T: XprtOps> BcPool<T> {
             let rqst = BcRqst::new()?;
             let full = self.inner.lock().free.push_within_capacity(rqst);
             if full.is_err() {
-                // Cleared meanwhile, and the room with it: nobody wants them any more.
+                // Cleared meanwhile, and the room with it: they are not needed.
                 break;
             }
         }

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::kapi::ext::completion::Done;
 
-/// Added to the count of borrows when there are to be no more: less than zero, however many
+/// Added to the count of borrows when no further ones are allowed: less than zero, however many
 /// there are.
 const CLOSED: i32 = i32::MIN / 2;
 
@@ -79,7 +79,7 @@ impl<T: XprtOps> Shared<T> {
         self.users.store(0, Release);
     }
 
-    /// Ends all that; on return nobody has the transport borrowed through a link. Sleeps.
+    /// Refuses further borrows; on return the transport is not borrowed through a link. Sleeps.
     pub(super) fn close(&self) {
         if self.users.fetch_add(CLOSED, Full) != 0 {
             self.idle.wait();

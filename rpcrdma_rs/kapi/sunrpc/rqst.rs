@@ -4,7 +4,7 @@
 //!
 //! A [`Slot`] embeds sunrpc's `rpc_rqst` and lives as long as its transport. sunrpc clears
 //! the `rpc_rqst` whenever a slot changes hands; what the transport keeps for a request is
-//! beside it.
+//! next to it.
 //!
 //! ```text
 //!   pool ──alloc_slot──▶ owned by an RPC task ──free_slot──▶ pool, or the next task waiting
@@ -92,7 +92,7 @@ impl Drop for RpcBuf {
     }
 }
 
-/// A request slot: sunrpc's `rpc_rqst` and what the transport keeps beside it.
+/// A request slot: sunrpc's `rpc_rqst` and what the transport keeps next to it.
 ///
 /// # Invariants
 ///
@@ -365,7 +365,7 @@ impl<T: XprtOps> Pinned<T> {
                 self.keep(head, None)?;
                 return Ok((bytes.len(), copied));
             }
-            // As sunrpc has it over TCP, what is behind all the room is nobody's.
+            // As over TCP, a message longer than all the room is cut off.
             let kept = self.keep(head, Some(rest))?;
             return Ok((head.len() + copied + kept, copied));
         }
@@ -429,7 +429,7 @@ impl<T: XprtOps> Pinned<T> {
         // SAFETY: The request, its task and its transport stay while it is pinned.
         let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
         let copied = match result {
-            // What is behind all the room there is, is nobody's, as over TCP.
+            // As over TCP, a message longer than all the room is cut off.
             // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
             Ok(len) => len.min(this.answer().total()) as i32,
             Err(error) => {
@@ -459,6 +459,28 @@ impl<T: XprtOps> Drop for Pinned<T> {
             Self::unpin(self);
             bindings::spin_unlock(lock);
         }
+    }
+}
+
+/// Clears a request, as sunrpc wants it to be before it is used again.
+///
+/// Word by word: a string instruction takes long to start, for half a KiB as for a page.
+///
+/// # Safety
+///
+/// The request must be the caller's alone.
+unsafe fn clear(rqst: *mut bindings::rpc_rqst) {
+    const WORDS: usize = size_of::<bindings::rpc_rqst>() / size_of::<u64>();
+    const {
+        assert!(size_of::<bindings::rpc_rqst>() % size_of::<u64>() == 0);
+        assert!(align_of::<bindings::rpc_rqst>() >= align_of::<u64>());
+    }
+    // CAST: A request is so many aligned words.
+    let words = rqst.cast::<u64>();
+    for i in 0..WORDS {
+        // SAFETY: Inside the request, which is the caller's by this function's contract; all zero
+        // is a valid request. Volatile, or the loop becomes the string instruction.
+        unsafe { words.add(i).write_volatile(0) };
     }
 }
 
@@ -507,20 +529,20 @@ impl<T: XprtOps> SlotPool<T> {
         }
     }
 
-    /// Gives a slot back, unless `taken` gives it to somebody else. What `taken` has seen still
-    /// holds when the slot is in the pool: who finds the pool empty, and only then waits where
-    /// `taken` looks, is seen, or finds the slot when looking again.
+    /// Gives a slot back, unless `taken` gives it to another task. What `taken` has seen still
+    /// holds when the slot is in the pool: a task that finds the pool empty, and only then waits
+    /// where `taken` looks, is seen, or finds the slot when it looks again.
     ///
     /// # Safety
     ///
-    /// `slot` must be of this pool, and nobody may use it any more.
+    /// `slot` must be of this pool, and must not be in use.
     pub(super) unsafe fn push_unless(&self, slot: &Slot<T>, taken: impl FnOnce() -> bool) {
         let mut free = self.free.lock();
         if taken() {
             return;
         }
         // SAFETY: Nobody uses it.
-        unsafe { slot.as_rqst().write_bytes(0, 1) };
+        unsafe { clear(slot.as_rqst()) };
         // SAFETY: As for `pop`.
         unsafe { *slot.next.get() = free.0 };
         free.0 = Some(NonNull::from(slot));

@@ -179,7 +179,7 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// `slot` must be of this transport, and nobody may use it any more.
+    /// `slot` must be of this transport, and must not be in use.
     pub(super) unsafe fn hand_on(&self, slot: &Slot<T>) {
         // SAFETY: By the safety requirement, with the first call; the second gives the slot to
         // a task, and clears its request.
@@ -499,15 +499,15 @@ impl<T: XprtOps> Xprt<T> {
     /// `xprt` must be one that [`Self::setup`] made; nobody uses it afterwards.
     pub(super) unsafe fn destroy(xprt: *mut bindings::rpc_xprt) {
         let this = xprt.cast::<Self>();
-        // SAFETY: It is initialised until below, and sunrpc calls with the send lock held for good:
-        // no attempt to connect is under way.
+        // SAFETY: It is initialised until below, and sunrpc calls with the send lock held and
+        // does not release it: no attempt to connect is under way.
         let shared = unsafe {
             cancel_delayed_sync(&(*this).connector);
             T::destroy(&mut SendLocked::new(&*this));
             (*this).shared.clone()
         };
         shared.close();
-        // SAFETY: Nobody has a borrow any more: sunrpc by its contract, links by `close`. The
+        // SAFETY: No borrow is left: sunrpc has none by its contract, links have none after `close`. The
         // strings stay as they are until the memory is freed.
         unsafe {
             core::ptr::drop_in_place(&raw mut (*this).data);
@@ -530,7 +530,7 @@ impl<T: XprtOps> Xprt<T> {
 
 /// # Safety
 ///
-/// `string` must be null or a `kmalloc` allocation that nobody uses any more.
+/// `string` must be null or a `kmalloc` allocation that is not in use.
 unsafe fn kfree_string(string: *const c_char) {
     // SAFETY: By the safety requirement.
     unsafe { bindings::kfree(string.cast()) };

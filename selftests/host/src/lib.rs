@@ -16,7 +16,7 @@ mod xdr;
 #[cfg(test)]
 #[path = "../../../clnt"]
 mod clnt {
-    mod pace;
+    mod backoff;
     mod send_queue;
     mod state;
 }

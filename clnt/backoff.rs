@@ -24,7 +24,7 @@ pub(super) struct Pauses {
 
 /// What the last attempt came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum LastAttempt {
     /// There was no connection.
     Failed,
     /// There was a connection, and no good Reply on it.
@@ -35,13 +35,13 @@ pub(super) enum Outcome {
 
 /// When the last attempt began, and how far the next one is to be from it.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Backoff {
     pauses: Pauses,
     attempted: Option<usize>,
     spacing: usize,
 }
 
-impl Pace {
+impl Backoff {
     /// Before the first attempt.
     pub(super) const fn new(pauses: Pauses) -> Self {
         Self {
@@ -53,16 +53,16 @@ impl Pace {
 
     /// The pause before the next attempt, which counts as started when it is over. `last` is what
     /// the attempt before came to; `longest` is the limit of the doubling.
-    pub(super) fn pause(&mut self, now: usize, last: Outcome, longest: usize) -> usize {
+    pub(super) fn pause(&mut self, now: usize, last: LastAttempt, longest: usize) -> usize {
         let Some(attempted) = self.attempted else {
             self.attempted = Some(now);
             return 0;
         };
         let doubled = self.spacing.saturating_mul(2);
         self.spacing = match last {
-            Outcome::Useful => 0,
-            Outcome::Failed => doubled.max(self.pauses.failed).min(longest),
-            Outcome::Useless => doubled.max(self.pauses.useless).min(longest),
+            LastAttempt::Useful => 0,
+            LastAttempt::Failed => doubled.max(self.pauses.failed).min(longest),
+            LastAttempt::Useless => doubled.max(self.pauses.useless).min(longest),
         };
         let due = self.spacing.max(self.pauses.least);
         // An attempt that has yet to begin counts as one of now.
@@ -87,18 +87,18 @@ mod tests {
     };
     const LONGEST: usize = 1500;
 
-    /// A pace whose first attempt was at `start`.
-    fn attempted(start: usize) -> Pace {
-        let mut pace = Pace::new(PAUSES);
-        assert_eq!(pace.pause(start, Outcome::Failed, LONGEST), 0);
-        pace
+    /// A backoff whose first attempt was at `start`.
+    fn attempted(start: usize) -> Backoff {
+        let mut backoff = Backoff::new(PAUSES);
+        assert_eq!(backoff.pause(start, LastAttempt::Failed, LONGEST), 0);
+        backoff
     }
 
     /// Pauses after attempts that end at once with `last`, until none is longer.
-    fn pauses(pace: &mut Pace, mut now: usize, last: Outcome) -> Vec<usize> {
+    fn pauses(backoff: &mut Backoff, mut now: usize, last: LastAttempt) -> Vec<usize> {
         let mut all = Vec::new();
         for _ in 0..7 {
-            let pause = pace.pause(now, last, LONGEST);
+            let pause = backoff.pause(now, last, LONGEST);
             all.push(pause);
             now = now.wrapping_add(pause);
         }
@@ -108,46 +108,46 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_the_longest() {
         for start in [0, 1000, usize::MAX - 100] {
-            let failed = pauses(&mut attempted(start), start, Outcome::Failed);
+            let failed = pauses(&mut attempted(start), start, LastAttempt::Failed);
             assert_eq!(failed, [50, 100, 200, 400, 800, 1500, 1500]);
-            let useless = pauses(&mut attempted(start), start, Outcome::Useless);
+            let useless = pauses(&mut attempted(start), start, LastAttempt::Useless);
             assert_eq!(useless, [500, 1000, 1500, 1500, 1500, 1500, 1500]);
         }
     }
 
     #[test]
     fn a_useful_connection_resets_them() {
-        let mut pace = attempted(0);
-        pauses(&mut pace, 0, Outcome::Useless);
+        let mut backoff = attempted(0);
+        pauses(&mut backoff, 0, LastAttempt::Useless);
         let now = 100_000;
-        assert_eq!(pace.pause(now, Outcome::Useful, LONGEST), 0);
-        assert_eq!(pace.pause(now + 10, Outcome::Failed, LONGEST), 40);
-        assert_eq!(pace.pause(now + 60, Outcome::Useful, LONGEST), 0);
-        assert_eq!(pace.pause(now + 65, Outcome::Useless, LONGEST), 495);
+        assert_eq!(backoff.pause(now, LastAttempt::Useful, LONGEST), 0);
+        assert_eq!(backoff.pause(now + 10, LastAttempt::Failed, LONGEST), 40);
+        assert_eq!(backoff.pause(now + 60, LastAttempt::Useful, LONGEST), 0);
+        assert_eq!(backoff.pause(now + 65, LastAttempt::Useless, LONGEST), 495);
     }
 
     #[test]
     fn attempts_are_apart_even_when_each_is_useful() {
-        let mut pace = attempted(0);
+        let mut backoff = attempted(0);
         for turn in 0..20 {
-            assert_eq!(pace.pause(turn * 5, Outcome::Useful, LONGEST), 5);
+            assert_eq!(backoff.pause(turn * 5, LastAttempt::Useful, LONGEST), 5);
         }
     }
 
     #[test]
     fn the_length_of_an_attempt_counts() {
-        let mut pace = attempted(0);
-        assert_eq!(pace.pause(700, Outcome::Failed, LONGEST), 0);
-        assert_eq!(pace.pause(730, Outcome::Failed, LONGEST), 70);
+        let mut backoff = attempted(0);
+        assert_eq!(backoff.pause(700, LastAttempt::Failed, LONGEST), 0);
+        assert_eq!(backoff.pause(730, LastAttempt::Failed, LONGEST), 70);
         // It was to begin at 800.
-        assert_eq!(pace.pause(799, Outcome::Useful, LONGEST), 5);
+        assert_eq!(backoff.pause(799, LastAttempt::Useful, LONGEST), 5);
     }
 
     #[test]
     fn a_short_limit_is_kept() {
-        let mut pace = attempted(0);
+        let mut backoff = attempted(0);
         for now in 0..5 {
-            assert!(pace.pause(now * 100, Outcome::Useless, 30) <= 30);
+            assert!(backoff.pause(now * 100, LastAttempt::Useless, 30) <= 30);
         }
     }
 }
