@@ -3,6 +3,7 @@
 
 import time
 
+from evidence import Evidence
 from faultio import force_disconnect, no_link
 from harness import EXPORT, SERVER, case, expect_that, mount, shell, umount
 from recall import PLAIN, SEVERAL, Opened, create_files, finish_second, start_second
@@ -34,7 +35,7 @@ def mounted(folder):
 
 def main():
     """The group."""
-    opened = Opened(SETS)
+    opened = Opened(SETS, Evidence("recall-ends"))
     # Tasks may rightly wait while nfsd is away.
     shell("echo 300 >/proc/sys/kernel/hung_task_timeout_secs")
     with case("mount; delegations are handed out"):

@@ -20,12 +20,15 @@ MSG, NOMSG, ERROR = 0, 1, 4
 # Of version 2 alone.
 OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
 NFS, NFS_CB = 100003, 0x40000000
+RPCSEC_GSS = 6
 CB_GETATTR, CB_RECALL, CB_SEQUENCE = 3, 4, 11
 
 
 @dataclass
 class Message:
-    """One message; `kind`, `program`, `procedure`, `operations` as far as they are in it."""
+    """One message; what comes after `size` only as far as the capture has it.
+
+    `status` is accept_stat, `compound_status` the word behind it, `body` the RPC message."""
 
     time: float
     source: str
@@ -35,7 +38,9 @@ class Message:
     version: int
     credits: int
     proc: int
-    chunks: bool = False
+    read_positions: tuple = ()
+    write_chunks: int = 0
+    reply_chunk: bool = False
     size: int = 0
     # The handle that the Send invalidates at its receiver.
     invalidates: int | None = None
@@ -46,13 +51,22 @@ class Message:
     kind: int | None = None
     rpc_xid: int | None = None
     program: int | None = None
+    gss_procedure: int | None = None
+    gss_service: int | None = None
     procedure: int | None = None
     status: int | None = None
     operations: tuple = ()
+    compound_status: int | None = None
+    body: bytes = b""
+
+    @property
+    def chunks(self):
+        """Whether it has any."""
+        return bool(self.read_positions or self.write_chunks or self.reply_chunk)
 
 
 def packets(path):
-    """Time and bytes of each packet."""
+    """Time and bytes of each packet, up to one that is not whole yet."""
     with open(path, "rb") as file:
         magic, _, _, _, _, _, link = struct.unpack("<IHHiIII", file.read(24))
         scale = {0xa1b2c3d4: 1e-6, 0xa1b23c4d: 1e-9}[magic]
@@ -60,7 +74,10 @@ def packets(path):
             raise ValueError(f"link type {link}")
         while len(head := file.read(16)) == 16:
             seconds, part, length, _ = struct.unpack("<IIII", head)
-            yield seconds + part * scale, file.read(length)
+            packet = file.read(length)
+            if len(packet) < length:
+                return
+            yield seconds + part * scale, packet
 
 
 def sends(path):
@@ -131,32 +148,37 @@ def look_inside(message, words):
         message.direction, message.named = words.next(), words.next()
 
     def segments(count):
-        message.chunks = True
         for _ in range(count):
             message.handles.add(words.next())
             words.next(3)
 
     while words.next():
-        words.next()
+        message.read_positions += (words.next(),)
         segments(1)
     while words.next():
+        message.write_chunks += 1
         segments(words.next())
     if words.next():
+        message.reply_chunk = True
         segments(words.next())
     if message.proc != MSG:
         return
+    message.body = words.content[words.at:]
     message.rpc_xid, message.kind = words.next(), words.next()
     if message.kind == REPLY:
         words.next(2)
         words.opaque()
         message.status = words.next()
+        message.compound_status = words.next()
         return
     message.program, message.procedure = words.next(2), words.next(2)
+    flavor, credential = words.next(), Words(words.opaque())
+    if flavor == RPCSEC_GSS:
+        message.gss_procedure, message.gss_service = credential.next(2), credential.next(2)
     if message.program != NFS_CB or message.procedure != 1:
         return
-    for _ in range(2):
-        words.next()
-        words.opaque()
+    words.next()
+    words.opaque()
     words.opaque()
     count = words.next(3)
     operations = [words.next()]
