@@ -28,6 +28,9 @@ use core::ops::Range;
 /// Payloads of one reply that can be placed directly. A Call that wants more cannot be answered.
 pub(super) const MAX_PAYLOADS: usize = 8;
 
+/// The text of a symbolic link is shorter than this.
+const MAX_TEXT: u32 = 4096;
+
 /// A result that is placed directly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Payload {
@@ -112,6 +115,25 @@ impl CallState {
         for payload in self.payloads.iter_mut().take(self.count) {
             match payload.end(total) {
                 Some(end) if payload.offset >= at && payload.length != 0 => at = end,
+                _ => payload.length = 0,
+            }
+        }
+    }
+
+    /// Compares the payloads of a reply with the length that is in front of each; `word` reads four
+    /// octets of the reply. For the text of a symbolic link, nfsd's NFSv4 notes the offset of the
+    /// length, four octets early. A payload that is in neither place stays in the message.
+    pub(super) fn locate(&mut self, word: impl Fn(u32) -> Option<u32>) {
+        for payload in self.payloads.iter_mut().take(self.count) {
+            let Payload { offset, length } = *payload;
+            if length == 0 || length >= MAX_TEXT {
+                continue;
+            }
+            if offset.checked_sub(4).and_then(&word) == Some(length) {
+                continue;
+            }
+            match offset.checked_add(4) {
+                Some(start) if word(offset) == Some(length) => payload.offset = start,
                 _ => payload.length = 0,
             }
         }
@@ -231,6 +253,29 @@ mod tests {
                 length: 0
             }]
         );
+    }
+
+    /// A reply of words, each of which is the number of its octets before it, but for the lengths
+    /// at 16 and 60.
+    fn word(at: u32) -> Option<u32> {
+        match at {
+            16 => Some(9),
+            60 => Some(5),
+            at if at < 100 => Some(at),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn payload_four_octets_early() {
+        let mut state = CallState::default();
+        for (offset, length) in [(20, 9), (60, 5), (40, 7), (60, MAX_TEXT), (0, 3)] {
+            state.note(Payload { offset, length }, u64::from(length));
+        }
+        state.locate(word);
+        let found = [(20, 9), (64, 5), (40, 0), (60, MAX_TEXT), (0, 0)];
+        let found = found.map(|(offset, length)| Payload { offset, length });
+        assert_eq!(state.payloads(), found);
     }
 
     #[test]

@@ -324,7 +324,9 @@ impl QpHandler for Chan {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
                 self.received(qp);
-                self.queue_message(buf);
+                if let Some(buf) = self.pull_at_once(qp, buf) {
+                    self.queue_message(buf);
+                }
             }
             Err(e) => {
                 match e.flushed() {

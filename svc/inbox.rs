@@ -18,6 +18,14 @@
 //! [`UNPROVEN_PAGES`]. A client has one credit before its first answer anyway (RFC 8166, section
 //! 3.3.1). When the pages are not available, or a device is short of the memory regions that RDMA
 //! Reads go through, the Call is held back, without a thread, and tried again.
+//!
+//! At most [`MAX_OVERTAKING`] messages are taken while a Call that came before them is pulled.
+//!
+//! # Threads
+//!
+//! sunrpc is told that there is something (XPT_DATA) only as long as a thread would find it, and
+//! the RDMA Reads of a Call are posted by the completion of its Receive, see [`super::read`]. So a
+//! thread wakes up once for each Call.
 
 use super::{
     call::CallState,
@@ -66,6 +74,53 @@ pub(super) struct Inbox {
     /// Calls whose Read chunks have been pulled. They are older still.
     pulled: Ring<Pin<KBox<ReadCtx>>>,
     gate: Gate,
+    order: Order,
+}
+
+/// Messages that may overtake a Call whose Read chunks are being pulled.
+///
+/// A service with Kerberos drops a Call whose sequence number is 128 or more behind that of
+/// another (RFC 2203, section 5.3.3.1), and the client's connection with it.
+const MAX_OVERTAKING: u32 = 64;
+
+/// Counts what overtakes the Calls that are being pulled.
+pub(super) struct Order {
+    /// Messages that a service thread has taken.
+    taken: u32,
+    /// What `taken` was when the RDMA Reads of a Call were posted. They complete in that order.
+    pulls: Ring<u32>,
+}
+
+impl Order {
+    /// With room for so many pulls.
+    pub(super) fn new(contexts: usize) -> Result<Self> {
+        Ok(Order {
+            taken: 0,
+            pulls: Ring::new(contexts, GFP_KERNEL)?,
+        })
+    }
+
+    /// Whether another message may be taken.
+    pub(super) fn allows(&self) -> bool {
+        let first = self.pulls.first();
+        first.is_none_or(|first| self.taken.wrapping_sub(*first) < MAX_OVERTAKING)
+    }
+
+    /// A message is taken.
+    pub(super) fn take(&mut self) {
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// RDMA Reads of a Call are posted.
+    pub(super) fn pull(&mut self) {
+        // There is room for each context that exists.
+        let _ = self.pulls.push(self.taken);
+    }
+
+    /// The oldest pull has completed.
+    pub(super) fn pulled(&mut self) {
+        self.pulls.pop();
+    }
 }
 
 /// Whether messages are taken out of the inbox. Pulled Calls always are.
@@ -100,6 +155,7 @@ impl Inbox {
             held: RecvList::new(),
             pulled: Ring::new(contexts, GFP_KERNEL)?,
             gate: Gate::Open,
+            order: Order::new(contexts)?,
         })
     }
 
@@ -107,18 +163,32 @@ impl Inbox {
         !self.held.is_empty() || !self.messages.is_empty()
     }
 
-    /// Takes what is next; `proven` says whether the client has shown that it has access.
+    /// Whether a message may be taken; `proven` says whether the client has shown that it has
+    /// access.
+    fn is_open(&self, proven: bool) -> bool {
+        match self.gate {
+            Gate::Short => false,
+            Gate::Pulling => proven && self.order.allows(),
+            Gate::Open => self.order.allows(),
+        }
+    }
+
+    /// Whether there is something to be taken.
+    fn has_next(&self, proven: bool) -> bool {
+        self.pulled.first().is_some() || (self.is_open(proven) && self.has_messages())
+    }
+
+    /// Takes what is next.
     fn next(&mut self, proven: bool) -> Option<Incoming> {
         if let Some(ctx) = self.pulled.pop() {
             return Some(Incoming::Pulled(ctx));
         }
-        match self.gate {
-            Gate::Short => return None,
-            Gate::Pulling if !proven => return None,
-            Gate::Open | Gate::Pulling => {}
+        if !self.is_open(proven) {
+            return None;
         }
-        let message = self.held.pop().or_else(|| self.messages.pop());
-        message.map(Incoming::Message)
+        let message = self.held.pop().or_else(|| self.messages.pop())?;
+        self.order.take();
+        Some(Incoming::Message(message))
     }
 }
 
@@ -135,15 +205,29 @@ impl WorkItem<1> for Chan {
 }
 
 impl Chan {
-    /// Takes what was received next; `None` if nothing was, or nothing is taken now. Then calls
-    /// `clear`, which has sunrpc send no thread until there is more.
+    /// Takes what was received next; `None` if nothing was, or nothing is taken now. Calls `clear`,
+    /// which has sunrpc send no thread until there is more, together with the last.
     pub(super) fn next_incoming(&self, clear: impl FnOnce()) -> Option<Incoming> {
         let mut inbox = self.inbox.lock();
-        let next = inbox.next(self.handle.has_access());
-        if next.is_none() {
+        let proven = self.handle.has_access();
+        let next = inbox.next(proven);
+        if !inbox.has_next(proven) {
             clear();
         }
         next
+    }
+
+    /// Leave to pull the Read chunks of a Call before any thread looks at it: for a client that has
+    /// shown that it has access, as long as nothing is held back.
+    pub(super) fn leave_at_once(&self) -> Option<Leave> {
+        let inbox = self.inbox.lock();
+        let free = inbox.gate == Gate::Open && inbox.held.is_empty();
+        (free && self.handle.has_access()).then_some(Leave { share: None })
+    }
+
+    /// The RDMA Reads of a Call are about to be posted.
+    pub(super) fn note_pull(&self) {
+        self.inbox.lock().order.pull();
     }
 
     /// Keeps a Call whose Read chunks are here for a service thread, and calls one. It is dropped
@@ -153,6 +237,7 @@ impl Chan {
             return;
         }
         let mut inbox = self.inbox.lock();
+        inbox.order.pulled();
         let full = inbox.pulled.push(ctx);
         if inbox.gate == Gate::Short {
             // The memory regions of this one are available.
@@ -255,3 +340,6 @@ impl Chan {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -2,13 +2,13 @@
 
 //! Read chunks: pulled from the client before the Call is delivered (RFC 8166, section 3.5).
 //!
-//! The service decodes a Call from memory, so all of it has to be there. Two service threads
-//! take part, which may be one:
+//! The service decodes a Call from memory, so all of it has to be there:
 //!
 //! ```text
-//!   receive(message):  pages gathered, RDMA Reads posted, thread free for other work
-//!   completion:        queued as pulled
-//!   receive(pulled):   pages exchanged with the thread's, Call delivered
+//!   Receive completes:  spare pages gathered, RDMA Reads posted
+//!     without these:    the same by receive(message), with pages of the service thread
+//!   RDMA Reads complete: queued as pulled
+//!   receive(pulled):    pages exchanged with the thread's, Call delivered
 //! ```
 //!
 //! # Where the octets land
@@ -37,11 +37,17 @@ use super::{
         Reservation,
         Work, //
     },
-    tunables::STAT_READ, //
+    tunables::{
+        STAT_READ,
+        STAT_RECV, //
+    }, //
 };
 use crate::{
     kapi::{
-        ext::pages::PageVec,
+        ext::{
+            noio::NoIo,
+            pages::PageVec, //
+        },
         rdma::{
             cq::{
                 impl_has_cqe,
@@ -346,6 +352,69 @@ impl Chan {
         posted.map_err(|refused| (refused.error, Work::Pull(refused.owner)))
     }
 
+    fn submit_pull(&self, qp: &Qp<Chan>, ctx: Pin<KBox<ReadCtx>>) {
+        self.note_pull();
+        if self.submit(qp, Work::Pull(ctx)).is_err() {
+            self.fail();
+        }
+    }
+
+    /// Posts the RDMA Reads of a Call with what is at hand; gives the Call back if that is too
+    /// little. For completions: allocates next to nothing, and waits for nothing.
+    pub(super) fn start_pull_at_once(
+        &self,
+        qp: &Qp<Chan>,
+        buf: CallBox,
+        chunks: ReadChunks,
+        call: &Parsed,
+        leave: Leave,
+    ) -> Option<CallBox> {
+        // Reclaim may wait for what the queue behind this one has to do.
+        let _no_io = NoIo::begin();
+        let layout = Layout::new(chunks, buf.bytes(), call.header_len);
+        let Ok(mut ctx) = self.prepare_pull_at_once(qp, &buf, &layout, call) else {
+            return Some(buf);
+        };
+        STAT_RECV.inc();
+        *ctx.as_mut().project().job = Some(Job {
+            buf,
+            call: *call,
+            layout,
+            leave,
+        });
+        self.submit_pull(qp, ctx);
+        None
+    }
+
+    fn prepare_pull_at_once(
+        &self,
+        qp: &Qp<Chan>,
+        buf: &CallBox,
+        layout: &Layout,
+        call: &Parsed,
+    ) -> Result<Pin<KBox<ReadCtx>>> {
+        // Over iWARP memory regions may be short, and what is short is waited for elsewhere.
+        if self.params.read_mrs != 0 {
+            return Err(EAGAIN);
+        }
+        let mut ctx = self.reads.lock().pop().ok_or(ENOMEM)?;
+        let transfer = ctx.as_mut().project().transfer;
+        let pages = transfer.unmap();
+        let count = layout.page_count();
+        let filled = self.pages.lock().fill(pages, count);
+        let prepared = match filled {
+            Ok(()) if pages.len() == count => {
+                layout.map(qp, &call.lists(buf.bytes()), transfer, buf.cid())
+            }
+            _ => Err(ENOMEM),
+        };
+        if prepared.is_ok() && transfer.sqes() <= self.sq.depth() {
+            return Ok(ctx);
+        }
+        self.keep_read_ctx(ctx);
+        Err(ENOMEM)
+    }
+
     /// Frees a Call that is not pulled after all.
     pub(super) fn drop_pull(&self, qp: &Qp<Chan>, mut ctx: Pin<KBox<ReadCtx>>) {
         let fields = ctx.as_mut().project();
@@ -390,9 +459,7 @@ impl Conn {
                     leave,
                 };
                 *ctx.as_mut().project().job = Some(job);
-                if self.chan().submit(self.qp(), Work::Pull(ctx)).is_err() {
-                    self.chan().fail();
-                }
+                self.chan().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) => {
                 self.chan().pull_ended(leave);
@@ -464,6 +531,7 @@ impl Conn {
         let pages = fields.transfer.unmap();
         let delivered = match job {
             Some(job) => {
+                self.trim_later();
                 trace_svcrdma_read_finished(job.buf.cid());
                 self.assemble(receiver, job, pages)
             }

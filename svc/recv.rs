@@ -318,6 +318,50 @@ fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) 
     }
 }
 
+impl Chan {
+    /// Posts the RDMA Reads of a Call that was just received, if it has Read chunks and all that
+    /// takes is at hand; returns any other message. For the completion, which must not wait: a
+    /// service thread looks at what is returned.
+    pub(super) fn pull_at_once(&self, qp: &Qp<Chan>, mut buf: CallBox) -> Option<CallBox> {
+        if !message::may_have_read_list(buf.bytes()) {
+            return Some(buf);
+        }
+        let Some(leave) = self.leave_at_once() else {
+            return Some(buf);
+        };
+        let limits = self.params.list_limits();
+        let Ok(call) = message::decode(buf.bytes(), &limits, self.spoken.accepts()) else {
+            return Some(buf);
+        };
+        match self.judge(&call, buf.bytes()) {
+            Ok(Verdict::Pull(chunks)) => {
+                buf.data_mut().state = self.call_state(&call);
+                self.start_pull_at_once(qp, buf, chunks, &call, leave)
+            }
+            _ => Some(buf),
+        }
+    }
+
+    /// Takes note of a message and decides about it; `bytes` is the message.
+    ///
+    /// # Errors
+    ///
+    /// The message cannot be used.
+    fn judge(&self, message: &Parsed, bytes: &[u8]) -> Result<Verdict, DecodeError> {
+        self.spoken.hear(message)?;
+        judge(message, bytes, self.params.max_stream())
+    }
+
+    /// What is remembered about a Call that was just received.
+    fn call_state(&self, call: &Parsed) -> CallState {
+        let invalidates = match call.version {
+            Version::One => self.params.remote_invalidation,
+            Version::Two => self.params.can_invalidate,
+        };
+        CallState::new(call, invalidates)
+    }
+}
+
 impl Conn {
     /// Takes a message on its way: delivers it, or starts to pull its Read chunks, or answers
     /// it with an error.
@@ -338,20 +382,13 @@ impl Conn {
             }
         };
         trace_call(buf.cid(), &message);
-        let verdict = spoken
-            .hear(&message)
-            .and_then(|()| judge(&message, buf.bytes(), params.max_stream()));
-        let invalidates = match message.version {
-            Version::One => params.remote_invalidation,
-            Version::Two => params.can_invalidate,
-        };
-        match verdict {
+        match self.chan().judge(&message, buf.bytes()) {
             Ok(Verdict::Deliver) => {
-                buf.data_mut().state = CallState::new(&message, invalidates);
+                buf.data_mut().state = self.chan().call_state(&message);
                 return self.deliver_inline(receiver, buf, &message);
             }
             Ok(Verdict::Pull(chunks)) => {
-                buf.data_mut().state = CallState::new(&message, invalidates);
+                buf.data_mut().state = self.chan().call_state(&message);
                 self.start_pull(receiver, buf, chunks, &message);
             }
             Ok(Verdict::Answered) => {

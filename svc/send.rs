@@ -340,6 +340,12 @@ impl Conn {
         let received = call.state.call.ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
         let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
+        call.state.locate(|at| {
+            let mut word = [0; 4];
+            let at = host_len(at);
+            let copied = reply.message().copy_to(at..at.saturating_add(4), &mut word);
+            (copied == word.len()).then(|| u32::from_be_bytes(word))
+        });
         call.state.settle(total);
         let out = Outgoing {
             call: received,

@@ -45,7 +45,8 @@ use super::units::{
     padded_len,
     Credits,
     Handle,
-    Xid, //
+    Xid,
+    WORD, //
 };
 use super::version::{
     Version,
@@ -265,6 +266,19 @@ impl Rejected {
             (_, Answer::Report(report)) => may_be_call.then_some(report),
         }
     }
+}
+
+/// Whether a message has a Read list, as far as its first words show: a look before [`decode`] for
+/// whoever has no use for another message.
+pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
+    let word = |at: usize| {
+        let word = bytes.get(at..at.saturating_add(WORD))?;
+        Some(u32::from_be_bytes(word.try_into().ok()?))
+    };
+    let version = word(WORD).and_then(Version::from_word);
+    version
+        .and_then(|version| word(version.lists_at()))
+        .is_some_and(|list| list != 0)
 }
 
 /// Reads and checks a received message: `bytes` is exactly what the Receive got. `accepts` are
