@@ -77,7 +77,8 @@ const VERSION_MS: u32 = 10_000;
 /// A connection, from its first step on.
 ///
 /// The fields are dropped in the order they are written: the QP is drained before its buffers
-/// go, the id goes when nothing is left on the device, and only then is the device let go.
+/// are freed, the id is destroyed when nothing is left on the device, and the removal of the device
+/// is delayed until then.
 pub(crate) struct Connection {
     qp: QpOwner<Conn>,
     conn: Arc<Conn>,
@@ -93,7 +94,7 @@ impl Connection {
     /// What happened, and what is reported to the RPC layer: `EPROTO` without a device that leads
     /// to the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
     /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
-    /// the device or the transport goes meanwhile.
+    /// the device or the transport is removed meanwhile.
     pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, Failed> {
         if tunables::MAX_VERSION.get() < Version::Two.word() || xprt.avoids_version_2() {
             return Self::attempt(xprt, false);
@@ -130,8 +131,14 @@ impl Connection {
         let limits = limits(device, xprt.max_reqs(), &server).map_err(Failed::known)?;
         let conn =
             Self::prepare(xprt, id, events.clone(), limits, asks).map_err(Failed::passing)?;
-        conn.connect(xprt, events)?;
-        conn.settle(xprt, events)?;
+        let made = conn
+            .connect(xprt, events)
+            .and_then(|()| conn.settle(xprt, events));
+        if let Err(failed) = made {
+            // The watchdog may be queued, and has a reference.
+            conn.shutdown();
+            return Err(failed);
+        }
         Ok(conn)
     }
 
@@ -253,14 +260,14 @@ impl Connection {
         self.id.local_addr()
     }
 
-    /// Tells the peer that the connection is over, and no more.
+    /// Only tells the peer that the connection ends.
     pub(super) fn disconnect(&self) {
-        // Without a connection there is nobody to tell.
+        // Fails without a connection, and then there is no peer to tell.
         let _ = self.qp.disconnect();
     }
 
-    /// Ends the connection: on return no completion runs any more, and the server reaches
-    /// nothing of ours. Sleeps.
+    /// Ends the connection: on return no completion runs, and the server reaches none of our
+    /// memory. Sleeps.
     pub(super) fn shutdown(&self) {
         self.id.handler().fsm.lock().retire();
         self.conn.retire();

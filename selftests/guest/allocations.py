@@ -39,12 +39,14 @@ PHASES = (
     ("teardown", r"\((rdma_destroy_id|rdma_disconnect)\)"),
     ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
     ("listen", r"^svc::Rdma|listening_id|IdInner"),
-    ("connect", r"^clnt::(conn|connect|sendctx|mr_pool|transport|invalidate)|Connector|XprtOps::(new|bc_setup)\+|"
+    ("connect", r"^clnt::(conn|connect|events|version|pools|sendctx|transport|invalidate)|"
+                r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|SparePage|"
                 r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"
                 r"RecvBox|Mr::new|SendMap|Register::new|"
                 r"svc_bc::setup|Listener::accept|connect_request|post_first_receives|svc::sq|"
                 r"svc::(accept|conn|listen|pool)|IdInner"),
-    ("io", r"buf_alloc|RpcBuf|MrPool|Mr::new|DmaBuf|Connection::(receive|send)|receive_message|"
+    ("io", r"buf_alloc|RpcBuf|Mr::new|DmaBuf|SendCtx|SendBuf|InvCtx|RecvBox|"
+           r"Connection::(receive|send)|receive_message|"
            r"send_ctx|svc::(send|read)|send_request|Transfer|PageVec|fill_sparse|Segment"),
     ("callback", r"CallbackOps|send_ctx|DmaBuf"),
 )
