@@ -121,7 +121,7 @@ module_unload() {
 
 # --- server -------------------------------------------------------------------
 
-# server_start: nfsd with TCP and RDMA listeners, exporting a tmpfs. Leases and
+# server_start [THREADS]: nfsd with TCP and RDMA listeners, exporting a tmpfs. Leases and
 # grace periods are as short as the kernel allows, so that tests need not wait.
 server_start() {
 	modprobe -a nfsd lockd || return
@@ -130,7 +130,7 @@ server_start() {
 	echo 10 >/proc/fs/nfsd/nfsv4leasetime
 	echo 10 >/proc/fs/nfsd/nfsv4gracetime
 	echo 1 >/proc/sys/fs/nfs/nlm_grace_period
-	# Else it depends on the guest's memory.
+	# The default depends on the guest's memory.
 	echo 1048576 >/proc/fs/nfsd/max_block_size
 	mkdir -p "$EXPORT" /var/lib/nfs/nfsdcld /var/lib/nfs/v4recovery
 	mountpoint -q "$EXPORT" || mount -t tmpfs -o size=2g,mode=1777 export "$EXPORT"
@@ -216,8 +216,8 @@ rdma_leftovers() {
 	rdma resource show cq | grep -v 'comm \[ib_core\]'
 }
 
-# what_waits: for a job whose time is over: who is in an RPC, what RPCs wait for, and whether
-# the network and their connections carry anything.
+# what_waits: for a job that has timed out: which processes are in an RPC, what RPCs wait for,
+# and whether the network and their connections carry anything.
 what_waits() {
 	local process
 	for process in /proc/[0-9]*; do

@@ -2,12 +2,11 @@
 """Delegations: handed out over RDMA, and recalled over the same connections (RFC 8167).
 
 The first client has mounts in the client guest; the second one is in the server guest and comes
-over TCP, so that every callback that goes over RDMA is one to the first client. A recall that
-did not work would be seen by the content: the first client would go on with what it has cached,
-or what it has not sent yet would be missing.
+over TCP, so that every callback over RDMA is one to the first client. A recall that fails shows in
+the content: the first client keeps using its cache, or what it has not sent yet is missing.
 
-nfsd does not hand out delegations of files like those recalled shortly before, so all files are
-opened before the first recall, and kept open, or the client would give them back by itself.
+nfsd delegates no file whose handle resembles that of one recalled shortly before, so all files are
+opened before the first recall. They stay open because the client returns unused delegations.
 """
 
 import collections
@@ -36,7 +35,7 @@ SETS = {"read": (MANY, PLAIN), "write": (MANY, PLAIN), "rburst": (BURST, SEVERAL
 RUST_SERVER = os.environ.get("SERVER_MODULE") == "rust"
 # Of RPC-over-RDMA.
 VERSION = int(os.environ.get("RPCRDMA_VERSION", "1"))
-# Seconds of a lease here: if a callback gets lost, nothing happens before it is over.
+# Seconds of a lease. The server notices a lost callback when the lease has expired.
 LEASE = 10
 
 LOAD = """
@@ -173,9 +172,9 @@ def recalled(opened, name, threads):
 
 
 def revoked():
-    """How many delegations the server has taken away, as a recall was lost: the client gives up
-    the state. How long an open takes says less: who has to wait looks again after a pause, and
-    pauses grow."""
+    """How many delegations the server has revoked because a recall was lost; the client then
+    frees the state. The time that an open takes says less, since a client that is told to wait
+    tries again after pauses that grow."""
     with open("/proc/self/mountstats", encoding="ascii") as file:
         return sum(map(int, re.findall(r"FREE_STATEID: (\d+)", file.read())))
 
@@ -298,7 +297,7 @@ def views():
 def one_each():
     """sunrpc is asked in sysfs to set up the callbacks of connections that have theirs."""
     if not RUST_SERVER:
-        raise Skip("the C server forgets the first, which then stays for good")
+        raise Skip("the C server forgets the first transport and never frees it")
     there = "/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma"
     asked = shell(f"""peer 'for xprt in {there}; do
         echo $(dirname $xprt); echo 1 >$(dirname $xprt)/add_xprt; done 2>&1; true'""")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Kerberos: krb5, krb5i and krb5p over NFS versions 3, 4.0 and 4.2.
+
+With krb5 payloads travel in chunks as with AUTH_SYS. krb5i and krb5p protect the arguments and
+results as a whole, so that nothing of them may be moved by a chunk of its own (RFC 8166, section
+8.2.2): a message that is too long for a Send travels whole, a Call in a Position Zero Read chunk,
+a Reply in a Reply chunk.
+"""
+
+import collections
+import hashlib
+import os
+import subprocess
+
+import roce
+from capture import Capture
+from harness import EXPORT, IWARP, LONG, SERVER, Delta, Skip, case, data, expect, expect_that, \
+    mount, read_file, shell, umount, write_file
+
+FOLDER = "/mnt/kerberos"
+SERVICE = {"krb5": 1, "krb5i": 2, "krb5p": 3}
+SIZES = (0, 1, 100, 3001, 4096, 5000, 65537, (1 << 20) - 1, (1 << 20) + 1)
+RUST = {"client": os.environ["CLIENT_MODULE"] == "rust",
+        "server": os.environ["SERVER_MODULE"] == "rust"}
+# Seconds of load, and how long a stat may take meanwhile; the machine may be busy.
+SECONDS, SLOWEST = (60, 2) if LONG else (10, 5)
+
+
+def copies(folder):
+    """Files of several sizes, written and read back past the cache; what they hold."""
+    files = {f"size-{size}": data(size, size + 3) for size in SIZES}
+    for name, content in files.items():
+        write_file(f"{folder}/{name}", content)
+    for name, content in files.items():
+        expect(f"content of {name}", read_file(f"{folder}/{name}"), content)
+        expect(f"content of {name}, O_DIRECT", read_file(f"{folder}/{name}", os.O_DIRECT), content)
+    return files
+
+
+def directory(folder, version):
+    """Names that do not fit in a Send, a long symlink, attributes; what a stat has to say."""
+    names = {f"{number:03}-{'n' * 150}" for number in range(50)}
+    os.mkdir(f"{folder}/names")
+    for name in names:
+        write_file(f"{folder}/names/{name}", b"")
+    expect("names", set(os.listdir(f"{folder}/names")), names)
+    os.symlink("t/" * 700 + "end", f"{folder}/link")
+    os.mkdir(f"{folder}/attributes", 0o750)
+    os.utime(f"{folder}/attributes", (1000000000, 1234567890))
+    # In version 4 with Kerberos an owner is a name, for which each side needs an ID mapper.
+    owner = (3, 7) if version == "3" else (0, 0)
+    if version == "3":
+        os.chown(f"{folder}/attributes", *owner)
+    os.rename(f"{folder}/names", f"{folder}/renamed")
+    return "{} {} 750 1234567890".format(*owner)
+
+
+def on_server(name, files, attributes):
+    """What the server itself has."""
+    with open(f"/t/{name}.sums", "w", encoding="ascii") as file:
+        for path, content in files.items():
+            file.write(f"{hashlib.sha256(content).hexdigest()}  {path}\n")
+    found = shell(f"""peer 'cd {EXPORT}/{name} && sha256sum --quiet -c /t/{name}.sums &&
+        ls renamed | wc -l && readlink link | wc -c && stat -c "%u %g %a %Y" attributes'""")
+    expect("names, length of the link, attributes on the server", found.split("\n")[:3],
+           ["50", "1404", attributes])
+
+
+def chunk_rules(capture, flavor):
+    """What the Calls of the mount look like: their flavor, and which chunks they have."""
+    calls = [message for message in capture.messages()
+             if message.kind == roce.CALL and message.program == roce.NFS]
+    services = collections.Counter(call.gss_service for call in calls if call.gss_procedure == 0)
+    # What manages a client's state asks for integrity, whatever the mount asks for.
+    expect_that(f"services of RPCSEC_GSS: {services}",
+                services[SERVICE[flavor]] > 50 and set(services) <= {2, SERVICE[flavor]})
+    data_calls = [call for call in calls if call.gss_service == SERVICE[flavor]]
+    whole = [m for m in capture.messages()
+             if m.proc == roce.NOMSG and m.source != SERVER["ipv4"]]
+    reduced = [m for m in data_calls + whole if m.write_chunks or any(m.read_positions)]
+    print(f"{len(calls)} inline Calls, {len(whole)} in a Read chunk as a whole, "
+          f"{len(reduced)} with a payload in a chunk")
+    if flavor == "krb5":
+        expect_that("no payload travelled in a chunk", reduced)
+        expect("Position Zero Read chunks", len(whole), 0)
+    else:
+        expect("payloads in chunks", [(m.read_positions, m.write_chunks) for m in reduced], [])
+        expect_that("no Call travelled as a whole", whole)
+        expect("positions of their Read chunks", {p for m in whole for p in m.read_positions}, {0})
+
+
+def one(version, flavor):
+    """One flavor over one version."""
+    name = f"{flavor}-{version}"
+    mount(version, "ipv4", FOLDER, f"sec={flavor}")
+    try:
+        with open("/proc/self/mounts", encoding="ascii") as file:
+            line = next(line for line in file if line.split()[1] == FOLDER)
+        expect_that(f"no sec={flavor} in {line}", f"sec={flavor}," in line)
+        os.mkdir(f"{FOLDER}/{name}")
+        with Delta(FOLDER) as delta:
+            files = copies(f"{FOLDER}/{name}")
+            attributes = directory(f"{FOLDER}/{name}", version)
+    finally:
+        umount(FOLDER)
+    on_server(name, files, attributes)
+    if flavor == "krb5":
+        expect_that(f"no payload in chunks: {delta.moved}",
+                    delta.read_chunks and delta.write_chunks)
+    else:
+        expect("Write chunks", delta.write_chunks, 0)
+        expect_that(f"nothing went as a whole: {delta.moved}",
+                    delta.nomsg_call_count and delta.reply_chunks)
+    expect("bad Replies", delta.bad_reply_count, 0)
+    expect("new connections", delta.connect_count, 0)
+
+
+STATS = """
+import os, sys, time
+path, end, slowest, count = sys.argv[1], time.monotonic() + float(sys.argv[2]), 0, 0
+while time.monotonic() < end:
+    started = time.monotonic()
+    os.stat(path)
+    slowest, count = max(slowest, time.monotonic() - started), count + 1
+print(slowest, count)
+"""
+
+
+def overtaking():
+    """Small Calls overtake WRITEs, which are delivered once they have been pulled. A server that
+    lets too many of them do so finds the WRITE's sequence number outside of the window of the
+    context, drops it, and the client gives the connection up (RFC 2203, section 5.3.3.1)."""
+    mount("3", "ipv4", FOLDER, "sec=krb5i,noac,nconnect=2")
+    path = f"{FOLDER}/overtaken"
+    write_file(path, b"")
+    try:
+        with Delta(FOLDER) as delta:
+            writers = [subprocess.Popen(
+                ["timeout", str(SECONDS), "sh", "-c", "while dd if=/dev/zero "
+                 f"of={path}-{number} bs=1M count=16 oflag=direct status=none; do :; done"])
+                for number in range(4)]
+            looks = [subprocess.Popen(["python3", "-B", "-c", STATS, path, str(SECONDS)],
+                                      stdout=subprocess.PIPE, text=True) for _ in range(16)]
+            results = [look.communicate(timeout=SECONDS + 100)[0].split() for look in looks]
+            for writer in writers:
+                writer.wait(100)
+    finally:
+        shell(f"rm -f {path}*", check=False)
+        umount(FOLDER)
+    slowest = max(float(result[0]) for result in results)
+    print(f"{SECONDS} s: {sum(int(result[1]) for result in results)} stats, the slowest {slowest:.2f}"
+          f" s; {delta.nomsg_call_count} Calls as a whole; {delta.connect_count} connections lost")
+    expect_that("there was no load", delta.nomsg_call_count >= 4 * SECONDS)
+    return delta.connect_count, slowest
+
+
+def main():
+    """The group."""
+    with case("a realm, a KDC in the server, tickets"):
+        shell("peer '. /t/guest/kerberos.sh; kerberos_server' && "
+              ". /t/guest/kerberos.sh && kerberos_client")
+    for flavor in SERVICE:
+        with Capture(flavor) as capture:
+            for version in "3", "4.0", "4.2":
+                with case(f"{flavor} over version {version}"):
+                    one(version, flavor)
+        with case(f"{flavor}: what travels in chunks, in a capture"):
+            if IWARP:
+                raise Skip("there is no capture of iWARP")
+            chunk_rules(capture, flavor)
+    with case(f"krb5i: WRITEs that small Calls overtake for {SECONDS} s"):
+        lost, slowest = overtaking()
+        if RUST["server"]:
+            expect("connections lost", lost, 0)
+        if RUST["client"]:
+            expect_that(f"a stat took {slowest:.1f} s", slowest <= SLOWEST)
+    with case("without Kerberos again"):
+        shell("peer '. /t/guest/kerberos.sh; kerberos_end; rm -rf /srv/export/*'; "
+              ". /t/guest/kerberos.sh; kerberos_end")
+
+
+main()
