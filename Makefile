@@ -22,6 +22,9 @@ help:
 	@echo '  demo           two guests with the module: copy a source tree to the server and back'
 	@echo '  check          all tests (SUITES="..." for some: see selftests/check)'
 	@echo '  check-debug    tests in a kernel with KASAN, lockdep, kmemleak, fault injection'
+	@echo '  bench          what an RPC costs, with our module and with the C module (15 minutes;'
+	@echo '                 BENCH_ARGS=... : see selftests/bench/run --help); or, on a client with'
+	@echo '                 an RDMA device: SERVER=<host> EXPORT=<path> [SECONDS=<n>]'
 	@echo '  shell          a prompt in a client guest, with the mount in place'
 	@echo
 	@echo 'KERNEL=<release>, such as 7.3.4+deb13-amd64, takes that one of Debian'"'"'s kernels.'
@@ -127,6 +130,16 @@ vmtest: all
 deb:
 	@$(VM)/deb
 
+# With a server of one's own it is this machine that is measured.
+ifneq ($(SERVER)$(EXPORT),)
+bench:
+	@[ -n "$(SERVER)" ] && [ -n "$(EXPORT)" ] || { echo "error: give both: make bench SERVER=<host> EXPORT=<path>" >&2; exit 2; }
+	@python3 -B selftests/bench/hardware.py '$(SERVER)' '$(EXPORT)' $(SECONDS)
+else
+bench: all
+	@selftests/bench/run $(or $(BENCH_ARGS),--memory --out bench-results)
+endif
+
 fuzz:
 	@selftests/fuzz/run $(or $(FUZZ_SECONDS),60)
 
@@ -157,6 +170,6 @@ clean-objects:
 	rm -f .module-common.o .built-for
 
 clean: clean-objects
-	rm -rf .build .debug doc rust-project.json selftests/host/target selftests/fuzz/target
+	rm -rf .build .debug bench-results doc rust-project.json selftests/host/target selftests/fuzz/target
 
-.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest deb fuzz lint install clean clean-objects
+.PHONY: help check-kdir $(NATIVE) prepare debug-kernel debug-module demo shell check check-debug vmtest deb bench fuzz lint install clean clean-objects

@@ -15,10 +15,25 @@ from guest import GuestError, Machine  # noqa: E402
 from run import Pair, host_name, host_path, run_folder, say  # noqa: E402
 
 from jobs import BY_NAME, JOBS  # noqa: E402
+import memory  # noqa: E402
+import report  # noqa: E402
 from split import Symbols, split  # noqa: E402
 
-MODULE = "/src/rpcrdma_rs/rpcrdma_rs.ko"
+MODULE = f"{os.environ['BUILD']}/rpcrdma_rs/rpcrdma_rs.ko"
+EPILOG = """
+Each job runs over NFS version 3 in one guest with one processor, which is client and server
+and counts its instructions. host is all but the software NIC and idling, transport what has a
+frame of the module in its call chain, self the module's own code; "leaf < own" is a leaf that
+the module's function own has called, perhaps by way of others. Figures of one build repeat
+within some percent: it is samples that are counted.
+
+  selftests/bench/run --job rand-read-4k --side rust     two minutes
+  selftests/bench/run --job none --memory                memory alone
+"""
 PARTS = ("whole", "host", "transport", "self", "nic", "idle")
+# Allocations and their ends, of which measure.py leaves the call chains.
+EVENTS = ("kmalloc", "kmem_cache_alloc", "mm_page_alloc", "kfree", "kmem_cache_free",
+          "mm_page_free")
 # For one job in a guest, on a machine that is busy.
 SECONDS = 600
 
@@ -30,6 +45,17 @@ def readable(names):
                           check=True)
     return dict(zip(names, (re.sub(r"rpcrdma_rs\[\w*\]::|\[[0-9a-f]{16}\]", "", line)
                             for line in done.stdout.splitlines())))
+
+
+def callers(folder, job, event, figures, symbols):
+    """Who allocates or frees within the transport, per operation."""
+    with open(f"{folder}/{job.name}.{event}", "rb") as file:
+        found = split(file.read(), figures["profiler"], symbols).through
+    names = readable({own for own, _ in found})
+    counts = {}
+    for (own, _), count in found.items():
+        counts[names[own]] = counts.get(names[own], 0) + count / figures["traced"]
+    return sorted(((value, name) for name, value in counts.items()), reverse=True)
 
 
 def figures_of(folder, job, symbols):
@@ -51,6 +77,8 @@ def figures_of(folder, job, symbols):
                       for (own, leaf), count in result.through.most_common(40)],
         "other": [(count * scale, names[leaf]) for leaf, count in result.other.most_common(40)],
     }
+    figures["callers"] = {event: callers(folder, job, event, figures, symbols)
+                          for event in EVENTS}
     return figures
 
 
@@ -87,62 +115,91 @@ def run_side(side, jobs, module, factor):
     return results
 
 
-def table(jobs, results, top):
-    """The report in text."""
-    parts = ("whole", "host", "transport", "self")
-    print("Thousands of instructions per operation: ours / C (ratio)")
-    print(f"{'job':28}" + "".join(f"{part:>28}" for part in parts))
-    for job in jobs:
-        sides = {side: results[side][job.name]["parts"] for side in results}
-        row = f"{job.title:28}"
-        for part in parts:
-            values = [f"{sides[side][part]:.2f}" for side in ("rust", "c") if side in sides]
-            text = " / ".join(values)
-            if len(sides) == 2:
-                text += f" ({sides['rust'][part] / max(sides['c'][part], 1e-9):.2f})"
-            row += f"{text:>28}"
-        print(row)
-    for job in jobs:
-        for side, figures in results.items():
-            one = figures[job.name]
-            print(f"\n{job.name} {side}: {one['samples']} samples, " + ", ".join(
-                f"{part} {value:.2f}" for part, value in one["parts"].items()))
-            for title, functions in one["functions"].items():
-                for value, name in functions[:top]:
-                    print(f"  {title:10}{value:9.3f}  {name}")
+def positive(text):
+    """A number above zero, of the command line."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not above 0")
+    return number
 
 
 def arguments():
     """The command line."""
-    parser = argparse.ArgumentParser(prog="selftests/bench/run", description=__doc__)
-    parser.add_argument("--job", action="append", choices=[*BY_NAME, "all"], metavar="JOB",
-                        help=f"one of {', '.join(BY_NAME)}, all; may be given more than once")
-    parser.add_argument("--side", choices=("rust", "c", "both"), default="both")
-    parser.add_argument("--top", type=int, default=25, metavar="N", help="functions shown")
-    parser.add_argument("--factor", type=float, default=1, metavar="F",
-                        help="measure F times as long")
+    parser = argparse.ArgumentParser(
+        prog="selftests/bench/run", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", action="append", choices=[*BY_NAME, "all", "none"], metavar="JOB",
+                        help=f"one of {', '.join(BY_NAME)}, all (the default), none; may be "
+                        "given more than once")
+    parser.add_argument("--side", choices=("rust", "c", "both"), default="both",
+                        help="the module (default: both, at the same time)")
+    parser.add_argument("--memory", action="store_true", help="also the memory of a connection")
+    parser.add_argument("--many", action="store_true", help="also 256 connections to one server")
+    parser.add_argument("--top", type=int, default=25, metavar="N",
+                        help="functions shown of each kind (default: 25)")
+    parser.add_argument("--factor", type=positive, default=1, metavar="F",
+                        help="measure F times as long (default: 1)")
     parser.add_argument("--module", metavar="FILE", help="our module (default: as built)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
-    return parser.parse_args()
+    parser.add_argument("--out", metavar="FOLDER",
+                        help="write bench.txt, bench.json and bench.svg there too")
+    args = parser.parse_args()
+    names = args.job or ["all"]
+    args.jobs = [job for job in JOBS if job.name in names or "all" in names]
+    args.module = host_path(args.module) if args.module else MODULE
+    args.sides = ("rust", "c") if args.side == "both" else (args.side,)
+    if not os.path.exists(args.module) and "rust" in args.sides:
+        parser.error(f"there is no module {args.module}: run 'make all' first")
+    if args.out and os.path.exists(host_path(args.out)) and not os.path.isdir(host_path(args.out)):
+        parser.error(f"--out: {args.out} is not a folder")
+    return args
+
+
+def measure(args):
+    """All figures that were asked for, by kind and side."""
+    figures = {}
+    if args.jobs:
+        # QEMU is told to die with the thread that starts it, and these live until all is done.
+        with ThreadPoolExecutor() as pool:
+            runs = {side: pool.submit(run_side, side, args.jobs, args.module, args.factor)
+                    for side in args.sides}
+            figures["jobs"] = {side: run.result() for side, run in runs.items()}
+    if args.memory:
+        figures["memory"] = {side: memory.measure(side, args.module) for side in args.sides}
+    if args.many:
+        figures["many"] = {side: memory.many(side, args.module) for side in args.sides}
+    return figures
+
+
+def text_of(args, figures):
+    """The report."""
+    lines = []
+    if args.jobs:
+        lines += report.costs(args.jobs, figures["jobs"]) + report.counts(args.jobs, figures["jobs"])
+    if args.memory:
+        lines += report.memory(figures["memory"])
+    for side, found in figures.get("many", {}).items():
+        lines += ["", f"256 connections to one server, {report.SIDES[side]}:"]
+        lines += [f"  {name}: {value}" for name, value in found.items()]
+    if args.jobs:
+        lines += report.functions(args.jobs, figures["jobs"], args.top)
+    return "\n".join(lines) + "\n"
 
 
 def main():
     """The tool."""
     args = arguments()
-    names = args.job or ["all"]
-    jobs = [job for job in JOBS if job.name in names or "all" in names]
-    module = host_path(args.module) if args.module else MODULE
-    if not os.path.exists(module) and args.side != "c":
-        sys.exit(f"error: no module {module}: run 'make all' first")
-    sides = ("rust", "c") if args.side == "both" else (args.side,)
-    # QEMU is told to die with the thread that starts it, and these live until all is done.
-    with ThreadPoolExecutor() as pool:
-        runs = {side: pool.submit(run_side, side, jobs, module, args.factor) for side in sides}
-        results = {side: run.result() for side, run in runs.items()}
-    table(jobs, results, args.top)
-    if args.json:
-        with open(host_path(args.json), "w", encoding="ascii") as file:
-            json.dump(results, file, indent=1)
+    figures = measure(args)
+    text = text_of(args, figures)
+    print(text, end="")
+    if args.out:
+        os.makedirs(host_path(args.out), exist_ok=True)
+        title = "Instructions per operation, ours against the C module"
+        for name, content in (("txt", text), ("json", json.dumps(figures, indent=1)),
+                              ("svg", report.plot(args.jobs, figures.get("jobs", {}), title))):
+            if content:
+                with open(f"{host_path(args.out)}/bench.{name}", "w", encoding="utf-8") as file:
+                    file.write(content)
+        say(f"written to {args.out}: bench.txt, bench.json, bench.svg")
 
 
 if __name__ == "__main__":

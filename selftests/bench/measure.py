@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """In a guest: run one job on a mount and measure it, into files of the shared folder.
 
-measure.py JOB OUT SECONDS-FACTOR: OUT.json gets the figures, OUT.samples the samples.
+measure.py JOB OUT SECONDS-FACTOR: OUT.json gets the figures, OUT.samples the samples of
+the processor's clock, OUT.EVENT those of each kind of allocation.
 """
 
 import json
@@ -12,13 +13,31 @@ import time
 
 sys.path.insert(0, "/t/guest")
 
-from events import sample  # noqa: E402
+from events import Chains, Counts, sample  # noqa: E402
 from jobs import BY_NAME, FILE_MIB  # noqa: E402
 from harness import EXPORT, mount, umount  # noqa: E402
 
 FOLDER = "/mnt/bench"
 # Operations before anything is measured; the programs have been loaded by then.
 WARM_UP = 200
+
+# What is counted: trace events and calls of functions.
+EVENTS = {
+    "Work Requests sent": "call:rdma_rxe:do_complete",
+    "posts of them": "call:rdma_rxe:rxe_post_send",
+    "Receives posted": "call:rdma_rxe:post_one_recv",
+    "posts of Receives": "call:rdma_rxe:rxe_post_recv",
+    "completions": "call:rdma_rxe:rxe_cq_post",
+    "svc_xprt_enqueue": "call:sunrpc:svc_xprt_enqueue",
+    "threads woken": "call:sunrpc:svc_pool_wake_idle_thread",
+    "svc_xprt_dequeue": "sunrpc:svc_xprt_dequeue",
+    "alloc_pages_bulk": "call:alloc_pages_bulk_noprof",
+    "kmalloc": "kmem:kmalloc",
+    "kmem_cache_alloc": "kmem:kmem_cache_alloc",
+    "context switches": "sched:sched_switch",
+}
+ALLOCATIONS = ("kmem:kmalloc", "kmem:kmem_cache_alloc", "kmem:mm_page_alloc", "kmem:kfree",
+               "kmem:kmem_cache_free", "kmem:mm_page_free")
 
 
 def procedures():
@@ -54,6 +73,19 @@ class Window:
         return count
 
 
+def pages():
+    """Pages that the kernel has allocated and freed since it booted."""
+    counts = {"allocated": 0, "freed": 0}
+    with open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            name, value = line.split()
+            if name.startswith("pgalloc_"):
+                counts["allocated"] += int(value)
+            elif name == "pgfree":
+                counts["freed"] += int(value)
+    return counts
+
+
 def say(text):
     """A line of progress."""
     print(text, flush=True)
@@ -77,29 +109,51 @@ def wait_for_load(job, load):
         time.sleep(0.05)
 
 
+def count(job, seconds):
+    """What happens per operation: events, pages, and the call chains of allocations."""
+    before = pages()
+    with Window() as window, Counts(EVENTS.values()) as counts:
+        time.sleep(seconds)
+    after, operations = pages(), window.operations(job)
+    for why in counts.missing:
+        say(f"not counted: {why}")
+    found = {title: counts.of[name] / operations for title, name in EVENTS.items()
+             if name in counts.of}
+    for name, value in after.items():
+        found[f"pages {name}"] = (value - before[name]) / operations
+    with Window() as window, Chains(ALLOCATIONS) as chains:
+        time.sleep(seconds / 5)
+    return found, window.operations(job), chains.records
+
+
 def measure(job, out, factor):
     """The figures of a job."""
-    load = subprocess.Popen(job.command(FOLDER), stdout=open(f"{out}.log", "wb"), stderr=subprocess.STDOUT)
+    load = subprocess.Popen(job.command(FOLDER), stdout=open(f"{out}.log", "wb"),
+                            stderr=subprocess.STDOUT)
     try:
         wait_for_load(job, load)
         say("measuring")
         with Window() as window:
             time.sleep(job.seconds * factor)
-        say("profiling")
-        samples = sample(job.seconds * factor)
+        say("sampling")
+        samples = {"samples": sample(job.seconds * factor)}
+        say("counting")
+        counts, traced, chains = count(job, job.seconds * factor / 2)
         if load.poll() is not None:
             raise SystemExit(f"the job ended with status {load.returncode}, see {out}.log")
     finally:
         load.kill()
         load.wait()
-    count = window.operations(job)
+    operations = window.operations(job)
     return {
         "profiler": os.getpid(),
-        "operations": count,
+        "operations": operations,
         "seconds": window.seconds,
         "rpcs": {name: value for name, value in window.rpcs.items() if value},
-        "microseconds": window.seconds * 1e6 / count,
-    }, samples
+        "microseconds": window.seconds * 1e6 / operations,
+        "counts": counts,
+        "traced": traced,
+    }, samples | chains
 
 
 def main():
@@ -116,8 +170,9 @@ def main():
     finally:
         umount(FOLDER)
     say("copying")
-    with open(f"{out}.samples", "wb") as file:
-        file.write(samples)
+    for name, records in samples.items():
+        with open(f"{out}.{name.rpartition(':')[2]}", "wb") as file:
+            file.write(records)
     with open(f"{out}.json", "w", encoding="ascii") as file:
         json.dump(figures, file)
     print(f"{job.name}: {figures['operations']} operations, "

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Tests of the splitter with records as the kernel writes them; prints KTAP."""
+
+import struct
+import sys
+
+from split import CONTEXTS, LOST, SAMPLE, Symbols, samples, split
+
+KALLSYMS = """ffffffff81000000 T _text
+ffffffff81000100 T memset
+ffffffff81000200 t pv_native_safe_halt
+ffffffff81000300 T nfsd_read
+ffffffff81000400 D jiffies
+ffffffffc0000000 t rxe_requester\t[rdma_rxe]
+ffffffffc0001000 t send_request\t[rpcrdma_rs]
+ffffffffc0001200 t recv_done\t[rpcrdma_rs]
+ffffffffc0002000 t xprt_rdma_send_request\t[rpcrdma]
+ffffffffc0003000 t svc_recv\t[sunrpc]
+""".splitlines()
+KERNEL_CONTEXT = (1 << 64) - 128
+MEMSET, HALT, NFSD = 0xffffffff81000110, 0xffffffff81000204, 0xffffffff810003ff
+RXE, SEND, RECV, C_SEND, SVC = (0xffffffffc0000010, 0xffffffffc0001010, 0xffffffffc0001210,
+                                0xffffffffc0002010, 0xffffffffc0003010)
+JOB, PROFILER = 7, 9
+
+
+def record(chain, process=JOB):
+    """A sample with this call chain, the innermost frame first."""
+    body = struct.pack("QIIQ", chain[0], process, process, len(chain) + 1)
+    body += struct.pack(f"{len(chain) + 1}Q", KERNEL_CONTEXT, *chain)
+    return struct.pack("IHH", SAMPLE, 1, 8 + len(body)) + body
+
+
+def split_of(*chains):
+    """The split of these samples."""
+    return split(b"".join(map(record, chains)), PROFILER, Symbols(KALLSYMS))
+
+
+def functions_by_address():
+    """An address belongs to the last function that starts at or before it."""
+    symbols = Symbols(KALLSYMS)
+    assert symbols.at(0xffffffff81000100) == ("memset", "")
+    assert symbols.at(NFSD) == ("nfsd_read", "")
+    assert symbols.at(SEND) == ("send_request", "rpcrdma_rs")
+    assert symbols.at(0x7f0000001000)[0] == "user space"
+
+
+def data_is_no_function():
+    """A variable's address ends no function."""
+    assert Symbols(KALLSYMS).at(0xffffffff81000408)[0] == "nfsd_read"
+
+
+def parts():
+    """Each sample is in one part, and self and host follow from these."""
+    found = split_of([HALT], [RXE, SVC], [SEND, SVC], [MEMSET, SEND, SVC], [NFSD, SVC], [C_SEND])
+    assert dict(found.parts) == {"whole": 6, "idle": 1, "nic": 1, "transport": 3, "self": 2,
+                                 "other": 1, "host": 4}, found.parts
+
+
+def nic_wins():
+    """What the NIC does on behalf of the transport is the NIC's."""
+    found = split_of([MEMSET, RXE, SEND, SVC])
+    assert found.parts["nic"] == 1 and found.parts["transport"] == 0
+
+
+def functions():
+    """Functions are counted by leaf, and with the module's own frame that is innermost."""
+    found = split_of([MEMSET, RECV, SEND], [MEMSET, RECV, SEND], [SEND, SVC], [NFSD, SVC])
+    assert found.through == {("recv_done", "memset"): 2}, found.through
+    assert found.own == {"send_request": 1} and found.other == {"nfsd_read": 1}
+
+
+def profiler_is_left_out():
+    """The profiler's own samples count nowhere."""
+    records = record([NFSD], PROFILER) + record([NFSD])
+    assert split(records, PROFILER, Symbols(KALLSYMS)).parts["whole"] == 1
+
+
+def contexts_are_no_frames():
+    """The kernel's marks in a call chain are dropped, and user space counts as other."""
+    (process, chain), = samples(record([NFSD, SVC]))
+    assert (process, chain) == (JOB, [NFSD, SVC]) and max(chain) < CONTEXTS
+    assert split_of([0x7f0000001000]).other == {"user space": 1}
+
+
+def other_records_are_passed_over():
+    """A record of another kind is no sample."""
+    other = struct.pack("IHHQ", 5, 0, 16, 0)
+    assert len(list(samples(other + record([NFSD]) + other))) == 1
+
+
+def lost_samples_are_told():
+    """A split of what is not complete would be wrong."""
+    try:
+        list(samples(struct.pack("IHHQQ", LOST, 0, 24, 1, 5)))
+    except ValueError:
+        return
+    raise AssertionError("nothing said")
+
+
+TESTS = (functions_by_address, data_is_no_function, parts, nic_wins, functions,
+         profiler_is_left_out, contexts_are_no_frames, other_records_are_passed_over,
+         lost_samples_are_told)
+
+
+def main():
+    """The tests."""
+    failed = 0
+    print(f"1..{len(TESTS)}")
+    for number, test in enumerate(TESTS, 1):
+        try:
+            test()
+        except AssertionError as error:
+            failed += 1
+            print(f"not ok {number} {test.__name__}\n# {error}")
+        else:
+            print(f"ok {number} {test.__name__}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
