@@ -23,10 +23,8 @@ use crate::{
     kapi::{
         ext::{
             completion::Done,
-            memory::{
-                MemSeg,
-                MemSegs, //
-            }, //
+            lend::LentSegs,
+            memory::MemSeg, //
         },
         rdma::{
             mr::{
@@ -156,15 +154,14 @@ pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) 
 /// `EMSGSIZE` when `most` or `idle` is too few. `ENOMEM` when there is no room in the IOMMU, `EIO`
 /// when the device cannot. What was mapped is in `chunk`.
 pub(super) fn map_chunk<'a>(
-    segs: impl Iterator<Item = MemSeg<'a>>,
+    mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
     access: Access,
     tag: u32,
     most: u32,
     idle: &mut MrList,
     chunk: &mut MrList,
 ) -> Result {
-    let mut segs = MemSegs::new(segs);
-    while segs.front().is_some() {
+    while !segs.is_empty() {
         if chunk.len() >= most as usize {
             return Err(EMSGSIZE);
         }

@@ -277,7 +277,7 @@ fn map<T: XprtOps>(
     match plan.call {
         CallMode::Copy | CallMode::Gather => (),
         CallMode::ReadChunk { .. } => {
-            let segs = call.segs(call.page_range());
+            let segs = slot.lend_call(call.page_range());
             let chunk = &mut chunks.read;
             map_chunk(segs, Access::RemoteRead, tag, most, regions, chunk)?;
         }
@@ -287,7 +287,7 @@ fn map<T: XprtOps>(
             } else {
                 Access::RemoteRead
             };
-            let segs = call.segs(0..call.total());
+            let segs = slot.lend_call(0..call.total());
             map_chunk(segs, access, tag, most, regions, &mut chunks.read)?;
         }
     }
@@ -295,13 +295,13 @@ fn map<T: XprtOps>(
     match plan.reply {
         ReplyMode::Inline => Ok(()),
         ReplyMode::WriteChunk => {
-            let segs = answer.segs(answer.page_range());
+            let segs = slot.lend_answer(answer.page_range());
             map_chunk(segs, access, tag, most, regions, &mut chunks.write)
         }
         ReplyMode::ReplyChunk => {
             let chunk = &mut chunks.reply;
             map_chunk(
-                answer.segs(0..answer.total()),
+                slot.lend_answer(0..answer.total()),
                 access,
                 tag,
                 most,

@@ -33,10 +33,11 @@ use super::{
     bindings,
     ext::{
         completion::Done,
-        memory::{
-            MemSeg,
-            MemSegs, //
-        }, //
+        lend::{
+            Lender, //
+            LentSegs,
+        },
+        memory::MemSeg, //
     },
     fixture::{
         long_pause,
@@ -87,6 +88,12 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
     })
 }
 
+/// Lends runs of memory that the callers keep until they are unmapped.
+fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Arc<Lender>, runs: I) -> LentSegs<'a, I> {
+    // SAFETY: The callers keep the memory.
+    unsafe { LentSegs::new(runs, lender) }
+}
+
 /// The bytes `range` of a region, as its peer names them.
 fn remote(mr: &Mr, range: Range<usize>) -> Result<Remote> {
     Ok(Remote {
@@ -123,8 +130,13 @@ fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
 
 /// The server writes `mr` and invalidates it with its message; the bytes must be there.
 fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
+    let lender = Lender::new(None)?;
     let len = memory.len();
-    let taken = mr.map(&mut MemSegs::new(runs(memory)), Access::RemoteWrite, 0x8166)?;
+    let taken = mr.map(
+        &mut lent(&lender, runs(memory)),
+        Access::RemoteWrite,
+        0x8166,
+    )?;
     check(
         taken == len && mr.length() as usize == len,
         "one registration for all",
@@ -176,8 +188,9 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
 
 /// The server reads `mr`; the client invalidates it. The bytes must have arrived.
 fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
+    let lender = Lender::new(None)?;
     let (len, before) = (memory.len(), mr.handle());
-    mr.map(&mut MemSegs::new(runs(memory)), Access::RemoteRead, 1)?;
+    mr.map(&mut lent(&lender, runs(memory)), Access::RemoteRead, 1)?;
     check(mr.handle() != before, "a handle is not used twice")?;
     client.send(b"read", Some(mr))?;
     server.expect(b"read")?;
@@ -222,9 +235,10 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
 
 /// Chains that are not posted leave no trace.
 fn unposted(client: &Side) -> Result {
+    let lender = Lender::new(None)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut MemSegs::new(runs(&memory)), Access::RemoteRead, 0)?;
+    mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteRead, 0)?;
     let message = Message::new(&client.pd, b"-", Transfer::new())?;
     let result = client.qp.post::<Message>(message, |_, chain| {
         chain.reg_mr(&mut mr)?;
@@ -272,9 +286,10 @@ fn late_write(client: &Side, server: &Side) -> Result {
 
 /// A QP that is closed is a fence, and takes nothing any more.
 fn closed(client: &Side) -> Result {
+    let lender = Lender::new(None)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut MemSegs::new(runs(&memory)), Access::RemoteWrite, 0)?;
+    mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteWrite, 0)?;
     let message = Message::new(&client.pd, b"bye", Transfer::new())?;
     posted(client.qp.post::<Message>(message, |m, chain| {
         chain.reg_mr(&mut mr)?;
@@ -307,12 +322,13 @@ fn closed(client: &Side) -> Result {
 
 /// A chain that the device takes a part of completes when the QP is closed.
 fn in_part(address: u32) -> Result {
+    let lender = Lender::new(None)?;
     let (client, _server) = connect(address, 2)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mrs = KVec::with_capacity(LONG_CHAIN, GFP_KERNEL)?;
     for _ in 0..LONG_CHAIN {
         let mut mr = Mr::new(&client.pd, 1)?;
-        mr.map(&mut MemSegs::new(runs(&memory)), Access::RemoteRead, 0)?;
+        mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteRead, 0)?;
         mrs.push(mr, GFP_KERNEL)?;
     }
     let message = Message::new(&client.pd, b"part", Transfer::new())?;

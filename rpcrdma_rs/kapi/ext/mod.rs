@@ -5,6 +5,7 @@
 pub(crate) mod addr;
 pub(crate) mod completion;
 pub(crate) mod errno;
+pub(crate) mod lend;
 pub(crate) mod memory;
 pub(crate) mod net;
 pub(crate) mod noio;

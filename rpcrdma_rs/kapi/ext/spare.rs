@@ -9,17 +9,24 @@ use kernel::{
         Page,
         PAGE_SIZE, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
-use super::memory::MemSeg;
+use super::{
+    lend::{
+        Lender, //
+        LentSegs,
+    },
+    memory::MemSeg, //
+};
 use crate::kapi::bindings;
 
 /// A page that peers may write anything into, and that is never read.
 ///
 /// It stands for as much room as is asked for: a region may name it many times, and so may many
 /// regions at the same time.
-pub(crate) struct SparePage(Page);
+pub(crate) struct SparePage(Arc<Lender>);
 
 impl SparePage {
     /// Allocates one. May sleep.
@@ -28,15 +35,22 @@ impl SparePage {
     ///
     /// `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self(Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?))
+        let page = Page::alloc_page(GFP_KERNEL | __GFP_ZERO)?;
+        Lender::new(Some(page)).map(Self)
     }
 
     /// Room of `pages` pages.
-    pub(crate) fn segs(&self, pages: usize) -> impl Iterator<Item = MemSeg<'_>> {
-        let page = NonNull::new(self.0.as_ptr().cast::<bindings::page>());
-        (0..pages).filter_map(move |_| {
+    pub(crate) fn segs(&self, pages: usize) -> LentSegs<'_, impl Iterator<Item = MemSeg<'_>>> {
+        let page = self
+            .0
+            .page()
+            .map(|page| page.as_ptr().cast::<bindings::page>());
+        let page = page.and_then(NonNull::new);
+        let runs = (0..pages).filter_map(move |_| {
             // SAFETY: The page is ours, and valid as long as `self` is borrowed.
             unsafe { MemSeg::from_page(page?, 0, PAGE_SIZE) }
-        })
+        });
+        // SAFETY: A loan keeps the lender, and with it the page.
+        unsafe { LentSegs::new(runs, &self.0) }
     }
 }

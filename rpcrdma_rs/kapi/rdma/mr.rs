@@ -52,9 +52,15 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::memory::{
-        MemSeg,
-        MemSegs, //
+    ext::{
+        lend::{
+            LentSegs,
+            Loan, //
+        },
+        memory::{
+            MemSeg,
+            MemSegs, //
+        }, //
     }, //
 };
 
@@ -86,6 +92,8 @@ pub(crate) struct MrInner {
     inv: Opaque<bindings::ib_send_wr>,
     list: KVec<bindings::scatterlist>,
     nents: usize,
+    /// Keeps what is mapped.
+    loan: Option<Loan>,
     /// References to what is mapped, if that is shared.
     pages: KVec<PageRef>,
     gaps: bool,
@@ -151,6 +159,7 @@ impl Mr {
             inv: Opaque::new(inv),
             list,
             nents: 0,
+            loan: None,
             pages: KVec::new(),
             gaps,
             state: State::Idle,
@@ -194,7 +203,7 @@ impl Mr {
     /// lost.
     pub(crate) fn map<'s, I>(
         &mut self,
-        segs: &mut MemSegs<'s, I>,
+        segs: &mut LentSegs<'s, I>,
         access: Access,
         tag: u32,
     ) -> Result<usize>
@@ -206,7 +215,7 @@ impl Mr {
             return Err(EBUSY);
         }
         this.access = access;
-        let filled = this.fill(segs).and_then(|(count, bytes)| {
+        let filled = this.fill(segs.segs()).and_then(|(count, bytes)| {
             this.dma_map(count)?;
             Ok(bytes)
         });
@@ -214,6 +223,7 @@ impl Mr {
             this.pages.clear();
             return filled;
         };
+        this.loan = Some(segs.loan());
         // SAFETY: The region is ours, unknown to the device as long as it is not registered, and
         // its requests are in no chain.
         unsafe {
@@ -437,6 +447,7 @@ impl MrInner {
         }
         self.nents = 0;
         self.pages.clear();
+        self.loan = None;
     }
 }
 

@@ -299,6 +299,7 @@ impl<T: XprtOps> OpsTable<T> {
             if !bindings::rpcrdma_shim_bc_prealloc((*task).tk_rqstp) {
                 let (this, slot) = Self::of_task(task);
                 T::release_buffers(this, slot);
+                slot.wait_returned();
             }
         }
     }

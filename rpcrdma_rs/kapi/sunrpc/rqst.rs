@@ -17,7 +17,10 @@
 use core::{
     cell::UnsafeCell,
     mem::ManuallyDrop,
-    ops::Deref,
+    ops::{
+        Deref,
+        Range, //
+    },
     pin::Pin,
     ptr::NonNull, //
 };
@@ -25,9 +28,14 @@ use core::{
 use kernel::{
     new_spinlock,
     prelude::*,
-    sync::SpinLock,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
     time::{
+        delay::fsleep,
         msecs_to_jiffies,
+        Delta,
         Jiffies,
         NSEC_PER_MSEC, //
     },
@@ -37,11 +45,20 @@ use kernel::{
 use super::{
     clock::time_before,
     ops::XprtOps,
-    xdr_buf::XdrBuf, //
+    xdr_buf::{
+        Segs,
+        XdrBuf, //
+    },
 };
 use crate::kapi::{
     bindings,
-    ext::jiffies, //
+    ext::{
+        jiffies,
+        lend::{
+            Lender,
+            LentSegs, //
+        }, //
+    },
 };
 
 /// Memory that sunrpc encodes a Call into or that a Reply is decoded from.
@@ -111,6 +128,7 @@ pub(crate) struct Slot<T: XprtOps> {
     call: UnsafeCell<RpcBuf>,
     answer: UnsafeCell<RpcBuf>,
     pinned: UnsafeCell<bool>,
+    lender: Arc<Lender>,
     #[pin]
     data: T::Slot,
 }
@@ -129,6 +147,7 @@ impl<T: XprtOps> Slot<T> {
             call: UnsafeCell::new(RpcBuf::EMPTY),
             answer: UnsafeCell::new(RpcBuf::EMPTY),
             pinned: UnsafeCell::new(false),
+            lender: Lender::new(None)?,
             data <- T::new_slot(),
         })
     }
@@ -186,6 +205,28 @@ impl<T: XprtOps> Slot<T> {
     pub(crate) fn answer(&self) -> &XdrBuf {
         // SAFETY: As for `call`.
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
+    }
+
+    /// Lends the bytes `range` of the Call to a device.
+    pub(crate) fn lend_call(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
+        // SAFETY: The RPC neither completes nor gives its memory up while there is a loan, see
+        // `Pinned::complete` and `wait_returned`.
+        unsafe { LentSegs::new(self.call().segs(range), &self.lender) }
+    }
+
+    /// Lends the bytes `range` of what is for the Reply to a device.
+    pub(crate) fn lend_answer(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
+        // SAFETY: As for `lend_call`.
+        unsafe { LentSegs::new(self.answer().segs(range), &self.lender) }
+    }
+
+    /// Waits until nothing of the request's memory is lent, as it ought to be.
+    pub(super) fn wait_returned(&self) {
+        if kernel::warn_on!(!self.lender.has_all()) {
+            while !self.lender.has_all() {
+                fsleep(Delta::from_millis(10));
+            }
+        }
     }
 
     /// Whether data items may be placed directly: not under a security flavor that protects
@@ -423,7 +464,12 @@ impl<T: XprtOps> Pinned<T> {
 
     /// Completes the RPC with a message of `len` bytes that the peer has put into the answer's
     /// memory, or with an error for its caller.
+    ///
+    /// If any of the request's memory is still lent, which is a bug, the RPC is left as it was.
     pub(crate) fn complete(self, result: Result<usize>) {
+        if kernel::warn_on!(!self.lender.has_all()) {
+            return;
+        }
         let this = ManuallyDrop::new(self);
         let rqst = this.as_rqst();
         // SAFETY: The request, its task and its transport stay while it is pinned.

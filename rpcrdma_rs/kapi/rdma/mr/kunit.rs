@@ -4,10 +4,13 @@
 //! chain registers or invalidates a region is noted as when one is.
 
 use super::*;
-use crate::kapi::fixture::{
-    page,
-    pd,
-    references, //
+use crate::kapi::{
+    ext::lend::Lender,
+    fixture::{
+        page,
+        pd,
+        references, //
+    }, //
 };
 
 /// Pages of a region.
@@ -31,10 +34,17 @@ impl Drop for Page {
     }
 }
 
+/// Lends runs of pages that the callers keep until they are unmapped.
+fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Arc<Lender>, runs: I) -> LentSegs<'a, I> {
+    // SAFETY: The callers keep the pages.
+    unsafe { LentSegs::new(runs, lender) }
+}
+
 /// A region with one page mapped, for a peer that writes.
 fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
+    let lender = Lender::new(None)?;
     let mut mr = Mr::new(pd, MAX_PAGES)?;
-    let mut runs = MemSegs::new(page.run(0, PAGE_SIZE).into_iter());
+    let mut runs = lent(&lender, page.run(0, PAGE_SIZE).into_iter());
     mr.map(&mut runs, Access::RemoteWrite, 0)?;
     Ok(mr)
 }
@@ -74,9 +84,10 @@ type Run = (usize, usize);
 
 /// How many runs of `shape` one registration takes, and of how many bytes it is then.
 fn taken(pd: &Arc<Pd>, page: &Page, shape: &[Run]) -> Result<(usize, usize)> {
+    let lender = Lender::new(None)?;
     let mut mr = Mr::new(pd, MAX_PAGES)?;
     let runs = shape.iter().map_while(|(at, len)| page.run(*at, *len));
-    let mut runs = MemSegs::new(runs);
+    let mut runs = lent(&lender, runs);
     let bytes = mr.map(&mut runs, Access::RemoteRead, 0)?;
     let told = mr.length() as usize;
     mr.unmap()?;
@@ -84,7 +95,7 @@ fn taken(pd: &Arc<Pd>, page: &Page, shape: &[Run]) -> Result<(usize, usize)> {
         return Err(EIO);
     }
     let mut left = 0;
-    while runs.take(1).is_some() {
+    while runs.segs().take(1).is_some() {
         left += 1;
     }
     Ok((shape.len() - left, bytes))
@@ -124,6 +135,7 @@ mod tests {
 
     #[test]
     fn shared_pages_are_held_until_they_are_unmapped() -> Result {
+        let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = Mr::new(&pd, MAX_PAGES)?;
         for (access, held) in [
@@ -132,7 +144,7 @@ mod tests {
             (Access::SharedRead, 2),
         ] {
             let whole = || page.run(0, PAGE_SIZE);
-            let mut runs = MemSegs::new([whole(), whole()].into_iter().flatten());
+            let mut runs = lent(&lender, [whole(), whole()].into_iter().flatten());
             mr.map(&mut runs, access, 0)?;
             assert_eq!(references(page.0), 1 + held);
             mr.unmap()?;
@@ -142,28 +154,49 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_lent_while_it_is_mapped() -> Result {
+        let (pd, page, lender) = (pd()?, Page(page()?), Lender::new(None)?);
+        let mut mr = Mr::new(&pd, MAX_PAGES)?;
+        let mut runs = lent(&lender, page.run(0, 9).into_iter());
+        mr.map(&mut runs, Access::RemoteWrite, 0)?;
+        assert!(!lender.has_all());
+        // Nothing is left to map, and nothing is lent.
+        let mut other = Mr::new(&pd, MAX_PAGES)?;
+        assert!(other.map(&mut runs, Access::RemoteWrite, 0) == Err(EINVAL));
+        mr.unmap()?;
+        assert!(lender.has_all());
+        let mut runs = lent(&lender, page.run(0, 9).into_iter());
+        mr.map(&mut runs, Access::RemoteWrite, 0)?;
+        drop(mr);
+        assert!(lender.has_all());
+        Ok(())
+    }
+
+    #[test]
     fn what_is_mapped_is_not_mapped_again() -> Result {
+        let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = mapped(&pd, &page)?;
-        let mut runs = MemSegs::new(page.run(0, 1).into_iter());
+        let mut runs = lent(&lender, page.run(0, 1).into_iter());
         assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Err(EBUSY));
         // What could not be used was not taken.
-        assert!(runs.front().is_some());
+        assert!(runs.segs().front().is_some());
         mr.unmap()?;
         mr.unmap()?;
-        let mut runs = MemSegs::new(page.run(0, 1).into_iter());
+        let mut runs = lent(&lender, page.run(0, 1).into_iter());
         assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Ok(1));
         mr.unmap()
     }
 
     #[test]
     fn each_mapping_has_a_handle_and_an_offset_of_its_own() -> Result {
+        let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = Mr::new(&pd, MAX_PAGES)?;
         let mut last = mr.handle();
         // More often than the low byte, which is all that changes, has values.
         for tag in 0..300 {
-            let mut runs = MemSegs::new(page.run(16, 4).into_iter());
+            let mut runs = lent(&lender, page.run(16, 4).into_iter());
             mr.map(&mut runs, Access::RemoteRead, tag)?;
             assert!(mr.handle() != last);
             assert_eq!(mr.handle() >> 8, last >> 8);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: loans are counted until the last is dropped.
+
+use super::*;
+use crate::kapi::{
+    bindings,
+    fixture::references, //
+};
+use core::ptr::NonNull;
+
+#[kunit_tests(rpcrdma_lend)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lender_has_all_when_no_loan_is_left() -> Result {
+        let lender = Lender::new(None)?;
+        assert!(lender.has_all());
+        // SAFETY: There are no runs.
+        let mut segs = unsafe { LentSegs::new(core::iter::empty::<MemSeg<'_>>(), &lender) };
+        assert!(segs.is_empty() && lender.has_all());
+        let (first, second) = (segs.loan(), segs.loan());
+        assert!(!lender.has_all());
+        drop(first);
+        assert!(!lender.has_all());
+        drop(second);
+        assert!(lender.has_all());
+        Ok(())
+    }
+
+    #[test]
+    fn a_loan_keeps_the_page() -> Result {
+        let page = Page::alloc_page(GFP_KERNEL)?;
+        let raw = NonNull::new(page.as_ptr().cast()).ok_or(EINVAL)?;
+        let lender = Lender::new(Some(page))?;
+        let loan = Loan::new(&lender);
+        // SAFETY: The reference is ours, so that the page can be looked at.
+        unsafe { bindings::rpcrdma_shim_get_page(raw.as_ptr()) };
+        drop(lender);
+        assert_eq!(references(raw), 2);
+        drop(loan);
+        assert_eq!(references(raw), 1);
+        // SAFETY: Taken above.
+        unsafe { bindings::rpcrdma_shim_put_page(raw.as_ptr()) };
+        Ok(())
+    }
+}
