@@ -39,7 +39,7 @@ pub(crate) struct SockAddr {
 // SAFETY: A value of its own; the pointer that `storage` has for its alignment is never followed.
 unsafe impl Send for SockAddr {}
 
-// SAFETY: As above, and there is no interior mutability.
+// SAFETY: Shared access reads plain bytes: there is no interior mutability.
 unsafe impl Sync for SockAddr {}
 
 impl SockAddr {
@@ -120,7 +120,7 @@ impl SockAddr {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8; Self::MAX_LEN] {
-        // SAFETY: As above; any bytes are a valid storage.
+        // SAFETY: The storage has as many bytes, borrowed mutably, and any bytes are a valid one.
         unsafe { &mut *(&raw mut self.storage).cast() }
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Done {
 
 // SAFETY: C's completions are made for use by several threads.
 unsafe impl Send for Done {}
-// SAFETY: See `Send`.
+// SAFETY: C's completions have a lock of their own.
 unsafe impl Sync for Done {}
 
 impl Done {

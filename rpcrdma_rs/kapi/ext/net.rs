@@ -19,7 +19,7 @@ pub(crate) struct Net(Opaque<bindings::net>);
 
 // SAFETY: A namespace is shared by everything in it; all we do is hand its address on.
 unsafe impl Send for Net {}
-// SAFETY: As above.
+// SAFETY: Shared access reads only its address.
 unsafe impl Sync for Net {}
 
 impl Net {

@@ -146,7 +146,8 @@ impl PageVec {
         let mut rest = &mut dst[..];
         for run in self.runs(self.checked(at, rest.len())?) {
             let (now, later) = rest.split_at_mut_checked(run.len()).ok_or(EINVAL)?;
-            // SAFETY: As for `copy_in`.
+            // SAFETY: The pages are ours and the run has that many bytes; `dst` is not in pages of
+            // an array, which nobody has a reference to.
             unsafe { copy_from_page(&run, now) };
             rest = later;
         }

@@ -40,7 +40,7 @@ pub(crate) struct WaitQueue {
 
 // SAFETY: C's wait queues are made for use by several threads.
 unsafe impl Send for WaitQueue {}
-// SAFETY: See `Send`.
+// SAFETY: C's wait queues have a lock of their own.
 unsafe impl Sync for WaitQueue {}
 
 impl WaitQueue {

@@ -150,7 +150,7 @@ pub(super) struct IdInner {
 
 // SAFETY: Ids are used from every thread.
 unsafe impl Send for IdInner {}
-// SAFETY: See `Send`.
+// SAFETY: The CM's own locks guard an id; what is ours in it is atomic or constant.
 unsafe impl Sync for IdInner {}
 
 impl IdInner {
@@ -355,7 +355,7 @@ impl<H: Handler> Id<H> {
     pub(crate) fn device(&self) -> Option<&Device> {
         // SAFETY: The id is valid. An id that is bound to a device keeps it.
         let device = NonNull::new(unsafe { (*self.as_raw()).device })?;
-        // SAFETY: As above.
+        // SAFETY: The id keeps the device that it is bound to, and is borrowed.
         Some(unsafe { Device::from_raw(device.as_ptr()) })
     }
 
@@ -425,7 +425,7 @@ unsafe fn private_data<'a>(ptr: *const c_void, len: u8) -> &'a [u8] {
     if ptr.is_null() {
         return &[];
     }
-    // SAFETY: By this function's contract.
+    // SAFETY: Not null, so by this function's contract there are as many bytes.
     unsafe { core::slice::from_raw_parts(ptr.cast(), usize::from(len)) }
 }
 
@@ -499,7 +499,7 @@ unsafe extern "C" fn handle_event<H: Handler>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> c_int {
-    // SAFETY: By this function's contract.
+    // SAFETY: The id is valid and its context an `H` by this function's contract.
     let handler = unsafe { &*(*id).context.cast::<H>() };
     // SAFETY: The event is the CM's local, lent to us; it owns its data.
     if let Some(event) = unsafe { read_event(&*event) } {

@@ -243,7 +243,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
         return;
     };
     let _landing = qp.landing();
-    // SAFETY: As above.
+    // SAFETY: ib_core calls with a valid CQ.
     let cid = unsafe { cid_of(cq, ticket.post) };
     let result = match WcError::of(wc, cid) {
         Some(error) => Err(error),

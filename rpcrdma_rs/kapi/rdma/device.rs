@@ -24,7 +24,7 @@ pub(crate) struct Device(Opaque<bindings::ib_device>);
 // SAFETY: ib_core's devices are used from every thread; what we read of them is constant
 // while the device is registered.
 unsafe impl Send for Device {}
-// SAFETY: See `Send`.
+// SAFETY: Shared access reads what is constant, and the name byte by byte.
 unsafe impl Sync for Device {}
 
 /// What a device can do. All values are as the driver reports them, never negative.
@@ -177,13 +177,13 @@ impl<'a> Port<'a> {
 
     /// How many rdma_rw contexts a transfer of `pages` pages takes at most.
     pub(crate) fn rw_mr_factor(&self, pages: u32) -> u32 {
-        // SAFETY: As above.
+        // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_mr_factor(self.device.as_raw(), self.number, pages) }
     }
 
     /// How many Send Queue entries `contexts` rdma_rw contexts take at most.
     pub(crate) fn rw_max_send_wr(&self, contexts: u32) -> u32 {
-        // SAFETY: As above.
+        // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_max_send_wr(self.device.as_raw(), self.number, contexts, 0) }
     }
 }

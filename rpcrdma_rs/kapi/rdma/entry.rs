@@ -65,7 +65,7 @@ pub(super) struct Entry(Opaque<Raw>);
 
 // SAFETY: Every access to the fields follows the invariants of `Raw`.
 unsafe impl Send for Entry {}
-// SAFETY: See `Send`.
+// SAFETY: The state, which is atomic, says which thread has the other fields.
 unsafe impl Sync for Entry {}
 
 impl Entry {
@@ -204,7 +204,7 @@ impl Register {
     ///
     /// The entry must have its fields to the caller.
     unsafe fn remove(raw: *mut Raw) {
-        // SAFETY: By this function's contract.
+        // SAFETY: The caller has the fields to itself by this function's contract.
         let Some(register) = (unsafe { (*raw).register.take() }) else {
             return;
         };

@@ -100,7 +100,7 @@ impl<T: Linked> List<T> {
     pub(crate) fn pop(&mut self) -> Option<T> {
         let first = NonNull::new(self.first)?;
         // INVARIANT: One node less, at the front.
-        // SAFETY: By the type's invariant.
+        // SAFETY: The list owns the node, which is valid, and its link.
         self.first = unsafe { *T::link(first.as_ptr()) };
         if self.first.is_null() {
             self.last = null_mut();
@@ -127,7 +127,7 @@ impl<T: Linked> List<T> {
         if self.last.is_null() {
             self.first = node;
         } else {
-            // SAFETY: By the type's invariant.
+            // SAFETY: The list owns its last node, which is valid as it is not null.
             unsafe { *T::link(self.last) = node };
         }
     }
@@ -140,7 +140,7 @@ impl<T: Linked> List<T> {
             // SAFETY: A pointer of the list that is not null is a `T`, by the invariant and by what
             // `Linked` says of the layout; the list is borrowed.
             let item = unsafe { &*core::ptr::from_ref(slot).cast::<T>() };
-            // SAFETY: By the type's invariant.
+            // SAFETY: The list owns the node, and is borrowed, so that the link stays as it is.
             slot = unsafe { &*T::link(node.as_ptr()) };
             Some(item)
         })

@@ -42,7 +42,7 @@ pub(crate) struct Pd {
 
 // SAFETY: PDs are used from every thread.
 unsafe impl Send for Pd {}
-// SAFETY: See `Send`.
+// SAFETY: ib_core's own locks and counters guard a PD; what is ours in it is atomic or constant.
 unsafe impl Sync for Pd {}
 
 impl Pd {

@@ -283,7 +283,8 @@ impl<H: QpHandler> Qp<H> {
             if !unsafe { Entry::start(entry, &self.register, ticket) } {
                 return Err(EBUSY);
             }
-            // SAFETY: As above; a pointer that is in flight is borrowed shared only.
+            // SAFETY: The owner was given up and is not taken back before this post has ended; a
+            // pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
             // SAFETY: The QP is ours, and the chain is gone before we are.
             let mut chain = unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), ticket) };

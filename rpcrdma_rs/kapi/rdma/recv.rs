@@ -180,7 +180,7 @@ impl<T> RecvBuf<T> {
     ///
     /// As for [`Self::give`].
     unsafe fn keep(this: NonNull<Self>) -> RecvBox<T> {
-        // SAFETY: By this function's contract.
+        // SAFETY: The box is the caller's alone, and not posted, so its flight ends here.
         unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
         // INVARIANT: As above.
         RecvBox(this)
@@ -192,7 +192,7 @@ impl<T> RecvBuf<T> {
     ///
     /// `this` must be valid.
     unsafe fn describe(this: *mut Self, wr: &mut bindings::ib_recv_wr) {
-        // SAFETY: By this function's contract.
+        // SAFETY: The buffer is valid by this function's contract; no reference is made.
         let (sge, entry) = unsafe { (&raw mut (*this).sge, &raw mut (*this).entry) };
         wr.sg_list = sge;
         wr.num_sge = 1;
@@ -260,14 +260,14 @@ impl<T> core::ops::Deref for RecvBox<T> {
     type Target = RecvBuf<T>;
 
     fn deref(&self) -> &RecvBuf<T> {
-        // SAFETY: By the type's invariant.
+        // SAFETY: The pointer is a box given up, ours alone, and `self` is borrowed.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<T> Drop for RecvBox<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant.
+        // SAFETY: The pointer is a box given up, which nobody uses after this drop.
         drop(unsafe { KBox::from_raw(self.0.as_ptr()) });
     }
 }
@@ -284,12 +284,13 @@ unsafe impl<T> Linked for RecvBox<T> {
     }
 
     unsafe fn from_node(node: NonNull<RecvBuf<T>>) -> Self {
-        // SAFETY: By this function's contract.
+        // SAFETY: `node` is from `into_node`, which gives what `into_raw` gives, and taken back
+        // once.
         unsafe { Self::from_raw(node) }
     }
 
     unsafe fn link(node: *mut RecvBuf<T>) -> *mut *mut RecvBuf<T> {
-        // SAFETY: By this function's contract.
+        // SAFETY: The node is valid by this function's contract.
         unsafe { &raw mut (*node).next }
     }
 }
