@@ -10,10 +10,11 @@
 //!    +------------------ released with its Call <----------------------+
 //! ```
 //!
-//! There are as many buffers as credits twice over: one posted for each message the client may
-//! send, one for each Call in process; and some for replies to callbacks, and a batch. A client
-//! that sends more than it was granted is served as long as there are buffers. Then it finds no
-//! Receive posted, and loses its connection for that.
+//! There is a buffer for each credit that was granted, and some for replies to callbacks, and a
+//! batch. They are posted, or keep a Call in process, which counts against the client's credits as
+//! well. More are made when the client uses many; see [`Receives`]. A client that sends more than
+//! it was granted is served as long as there are buffers. Then it finds no Receive posted, and
+//! loses its connection for that.
 
 use super::{
     backchannel,

@@ -14,7 +14,7 @@ use crate::kapi::ext::sysctl::{
 };
 use kernel::prelude::*;
 
-/// Credits that a connection grants, if its device allows as many Receives.
+/// Credits that a connection grants at most, if its device allows as many Receives.
 pub(super) static MAX_REQUESTS: Uint = Uint::new(128, 4, 16384);
 
 /// Bytes of the largest message received or sent inline, transport header included.
