@@ -49,7 +49,7 @@ help:
 	@echo '  lint           the layers, and other rules of the tree'
 	@echo '  clippy         clippy with the kernel'"'"'s flags, warnings are errors'
 	@echo '  rust-analyzer  rust-project.json'
-	@echo '  doc            rustdoc of the pure code'
+	@echo '  doc            rustdoc of the wire format and of the crate, in doc/'
 
 ifdef KDIR
 
@@ -88,11 +88,31 @@ clippy: check-kdir
 	@rm -rf $(CLIPPY_DIR)
 CLIPPY_DIR ?= /tmp/rpcrdma_rs-clippy
 
+# The kernel's script knows no cfg of ours: that of the test modules is added.
 rust-analyzer: check-kdir
 	$(KMAKE) rust-analyzer
+	python3 -c "$$CFG_OF_SUITES"
 
-doc:
+define CFG_OF_SUITES
+import json
+suites = {"kapi_test.rs": "rpcrdma_kapi_test", "kunit_main.rs": "rpcrdma_kunit"}
+with open("rust-project.json") as file:
+    project = json.load(file)
+for crate in project["crates"]:
+    cfg = suites.get(crate["root_module"].rsplit("/", 1)[-1])
+    if cfg:
+        crate["cfg"].append(cfg)
+with open("rust-project.json", "w") as file:
+    json.dump(project, file, sort_keys=True, indent=4)
+endef
+export CFG_OF_SUITES
+
+# The crate's by the command that compiled it, made one for rustdoc.
+doc: all
 	rustdoc --edition 2021 --crate-name xdr -o doc xdr/mod.rs
+	RUSTC_BOOTSTRAP=1 sh -c "$$(sed -n -e '1s/^savedcmd_[^=]*:= //p' rpcrdma_rs/.rpcrdma_main.o.cmd | \
+		sed -e 's/ rustc / rustdoc --document-private-items --crate-name rpcrdma_rs /' \
+			-e 's/ --emit=[^ ]*//g' -e 's/ --out-dir [^ ]*/ -o doc/' -e 's/ -Zbinary_dep_depinfo=y//')"
 
 # The build folder is not the checkout's, which cargo of the machine may use.
 test:

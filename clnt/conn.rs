@@ -43,6 +43,10 @@ use super::{
     chunks::unmap_fenced,
     events::Events,
     invalidate::InvCtx,
+    live::{
+        Live,
+        State, //
+    },
     pools::{
         Pools,
         Shortage,
@@ -55,7 +59,10 @@ use super::{
         Event,
         Failure, //
     },
-    transport::ClntXprt,
+    transport::{
+        ClntXprt,
+        Ended, //
+    },
     version::Spoken, //
 };
 use crate::{
@@ -141,6 +148,8 @@ pub(super) struct Conn {
     pub(super) spoken: Spoken,
     /// The grant of the last Reply.
     credits: Atomic<u32>,
+    /// What the live view shows.
+    pub(super) live: Arc<Live>,
     reported: Atomic<bool>,
     #[pin]
     pools: SpinLock<Pools>,
@@ -173,8 +182,9 @@ impl Conn {
         limits: ClientLimits,
         ours: Private,
         asks: bool,
+        live: Arc<Live>,
     ) -> Result<Arc<Self>> {
-        let pools = Pools::new(&limits)?;
+        let pools = Pools::new(&limits, live.clone())?;
         let spare = SparePage::new()?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         // No RPC of this connection waits while it is asked for.
@@ -187,6 +197,7 @@ impl Conn {
                 events,
                 spoken: Spoken::new(ours, xid),
                 credits: Atomic::new(1),
+                live,
                 reported: Atomic::new(false),
                 pools <- new_spinlock!(pools),
                 refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
@@ -249,7 +260,9 @@ impl Conn {
             return self.events.feed(Event::Down(Failure::Lost));
         }
         if !self.reported.xchg(true, Relaxed) {
+            self.live.set_state(State::Lost);
             if let Some(xprt) = self.link.get() {
+                xprt.note_end(Ended::Completion);
                 xprt.force_disconnect();
             }
         }
@@ -257,7 +270,12 @@ impl Conn {
 
     /// The connection is being closed: its loss is not reported from here on.
     pub(super) fn retire(&self) {
-        self.reported.store(true, Relaxed);
+        if !self.reported.xchg(true, Relaxed) && self.live.is_connected() {
+            if let Some(xprt) = self.link.get() {
+                xprt.note_end(Ended::Local);
+            }
+        }
+        self.live.set_state(State::Lost);
         self.pools.lock().retire();
     }
 
@@ -277,6 +295,7 @@ impl Conn {
     pub(super) fn set_credits(&self, xprt: &Xprt<ClntXprt>, grant: Credits) {
         if self.credits.load(Relaxed) != grant.0 {
             self.credits.store(grant.0, Relaxed);
+            self.live.granted.store(grant.0, Relaxed);
             xprt.set_credits(grant.0);
         }
     }
@@ -286,6 +305,7 @@ impl Conn {
         let starved = {
             let mut pools = self.pools.lock();
             f(&mut pools);
+            pools.publish();
             pools.take_starved()
         };
         if starved {
@@ -593,6 +613,7 @@ impl Completion for SendCtx {
             }
         });
         if result.is_err() {
+            conn.live.failed_completions.add(1);
             conn.lost();
         }
     }

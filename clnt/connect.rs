@@ -22,6 +22,7 @@ use super::{
         Events,
         Failed, //
     },
+    live::Live,
     state::{
         Failure,
         Step, //
@@ -32,6 +33,10 @@ use super::{
 };
 use crate::{
     kapi::{
+        ext::debugfs::{
+            Folder,
+            Side, //
+        },
         rdma::{
             client::RemovalGuard,
             cm,
@@ -80,6 +85,7 @@ const VERSION_MS: u32 = 10_000;
 /// are freed, the id is destroyed when nothing is left on the device, and the removal of the device
 /// is delayed until then.
 pub(crate) struct Connection {
+    _folder: Folder<Live>,
     qp: QpOwner<Conn>,
     conn: Arc<Conn>,
     id: cm::Id<Events>,
@@ -143,6 +149,8 @@ impl Connection {
     }
 
     /// Makes all that a connection works with, on the device that was found.
+    // A stack frame of its own: that of the caller is large.
+    #[inline(never)]
     fn prepare(
         xprt: &Xprt<ClntXprt>,
         id: cm::Id<Events>,
@@ -152,6 +160,8 @@ impl Connection {
     ) -> Result<Arc<Self>> {
         let removal = RemovalGuard::new(id.device().ok_or(ENODEV)?, events.clone())?;
         let pd = Pd::new(&id)?;
+        let device = id.device().ok_or(ENODEV)?.name();
+        let live = Live::new(xprt, device, &limits)?;
         let conn = Conn::new(
             xprt.link(),
             events,
@@ -159,6 +169,7 @@ impl Connection {
             limits,
             our_sizes(asks),
             asks,
+            live.clone(),
         )?;
         let config = QpConfig {
             max_send_wr: limits.send_wr,
@@ -171,6 +182,7 @@ impl Connection {
         let qp = QpOwner::new(&id, &pd, &config, conn.clone())?;
         let this = Arc::new(
             Self {
+                _folder: Folder::new(Side::Client, conn.number(), live),
                 qp,
                 conn,
                 id,
@@ -233,6 +245,7 @@ impl Connection {
         spoken.agree(&events.peer.lock());
         let ours = spoken.ours();
         if let Some(agreed) = spoken.agreed() {
+            self.conn.live.agree(agreed);
             trace_xprtrdma_inline_thresh(
                 &self.id.local_addr(),
                 Peer::of(xprt),

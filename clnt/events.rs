@@ -21,7 +21,10 @@ use super::{
         Fsm,
         Step, //
     },
-    transport::ClntXprt, //
+    transport::{
+        ClntXprt,
+        Ended, //
+    }, //
 };
 use crate::{
     kapi::{
@@ -85,7 +88,20 @@ impl Events {
         match fsm.event(event) {
             Action::None => (),
             Action::Wake => self.wait.wake_all(),
-            Action::Disconnect => self.force_disconnect(&fsm),
+            Action::Disconnect => {
+                self.note_end(event);
+                self.force_disconnect(&fsm);
+            }
+        }
+    }
+
+    /// Notes why an established connection ends.
+    fn note_end(&self, event: Event) {
+        if let Some(xprt) = self.link.get() {
+            xprt.note_end(match event {
+                Event::Down(Failure::DeviceGone) => Ended::Device,
+                _ => Ended::Peer,
+            });
         }
     }
 

@@ -28,6 +28,7 @@ mod conn;
 mod connect;
 mod events;
 mod invalidate;
+mod live;
 mod marshal;
 mod pools;
 mod reply;

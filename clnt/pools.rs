@@ -13,10 +13,17 @@
 
 use core::pin::Pin;
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
+};
 
 use super::{
     invalidate::InvCtx,
+    live::Live,
     send_queue::{
         Progress,
         SendQueue, //
@@ -74,6 +81,7 @@ pub(super) enum Shortage {
 /// See the module's documentation.
 pub(super) struct Pools {
     limits: ClientLimits,
+    live: Arc<Live>,
     sends: Pool<SendCtx>,
     sends_made: usize,
     reverse_sends: Pool<SendCtx>,
@@ -104,10 +112,11 @@ impl Pools {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(super) fn new(limits: &ClientLimits) -> Result<Self> {
+    pub(super) fn new(limits: &ClientLimits, live: Arc<Live>) -> Result<Self> {
         let regions = Self::most_regions(limits);
         Ok(Self {
             limits: *limits,
+            live,
             sends: KVec::with_capacity(limits.requests as usize, GFP_KERNEL)?,
             sends_made: 0,
             reverse_sends: KVec::with_capacity(REVERSE_REQUESTS as usize, GFP_KERNEL)?,
@@ -176,10 +185,20 @@ impl Pools {
                 taken.push(mr);
             }
         }
+        self.publish();
         Ok(Taken {
             ctx,
             regions: taken,
         })
+    }
+
+    /// Tells the live view what there is.
+    pub(super) fn publish(&self) {
+        self.live.owed.store(self.owed, Relaxed);
+        self.live.receives.store(self.posted, Relaxed);
+        self.live.regions.store(self.regions_made, Relaxed);
+        self.live.idle.store(self.idle.len(), Relaxed);
+        self.live.queue_room.store(self.queue.room(), Relaxed);
     }
 
     /// Gives back what a Call was to be sent with: the device has seen nothing of it. `registered`
@@ -288,6 +307,7 @@ impl Pools {
         self.regions_made += 1;
         // There is room for as many as there may be.
         let _ = self.invs.push_within_capacity(inv);
+        self.publish();
     }
 
     /// The server may call from here on.
@@ -332,6 +352,7 @@ impl Pools {
         self.posted += missing;
         // CAST: At most `missing`.
         let to_make = missing - list.len() as u32;
+        self.publish();
         (list, to_make)
     }
 
@@ -340,6 +361,7 @@ impl Pools {
         // CAST: They were counted as posted.
         self.posted = self.posted.saturating_sub(rest.len() as u32 + missing);
         self.free.append(&mut rest);
+        self.publish();
     }
 
     /// How many Receives are posted.
@@ -392,6 +414,7 @@ impl Pools {
             self.regions_made -= 1;
             surplus.regions.push(mr);
         }
+        self.publish();
     }
 
     /// Takes a Send out that is surplus.

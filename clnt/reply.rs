@@ -39,10 +39,11 @@ use super::{
     conn::Conn,
     invalidate::{
         After,
-        Delivery, //
+        Delivery,
         InvCtx,
-        PendingReply,
+        PendingReply, //
     },
+    live::Live,
     state::{
         Event,
         Step, //
@@ -120,8 +121,14 @@ impl QpHandler for Conn {
 
     fn recv_done(&self, qp: &Qp<Self>, buffer: RecvBox<()>, result: Result<RecvWc, WcError>) {
         match &result {
-            Ok(wc) => trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len),
-            Err(e) => trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0),
+            Ok(wc) => {
+                trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len);
+                self.live.note_received(wc.byte_len);
+            }
+            Err(e) => {
+                trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0);
+                self.live.failed_completions.add(1);
+            }
         }
         if result.is_err() {
             self.lost();
@@ -159,6 +166,7 @@ impl Completion for InvCtx {
             }
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
+                conn.live.failed_completions.add(1);
                 conn.lost();
             }
         }
@@ -191,6 +199,7 @@ impl Conn {
             Ok(parsed) => Ok(parsed),
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), &rejected);
+                self.live.malformed.add(1);
                 Err(rejected)
             }
         };
@@ -209,6 +218,7 @@ impl Conn {
             None => {
                 let (xid, version) = (header.xid.0, header.version);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
+                self.live.stray_replies.add(1);
                 if let Err(rejected) = parsed {
                     self.refuse_call(qp, &rejected);
                 }
@@ -256,6 +266,7 @@ impl Conn {
             // A second one, or to a Call that has not been sent.
             drop(chunks);
             xprt.stats.bad_replies.add(1);
+            self.live.bad_replies.add(1);
             return self.drop_message(buffer);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
@@ -288,7 +299,7 @@ impl Conn {
             delivery,
         };
         if list.is_empty() {
-            let buffer = complete(xprt, answer);
+            let buffer = complete(&self.live, xprt, answer);
             return self.give_back(|pools| {
                 pools.received(true);
                 pools.put_receive(buffer);
@@ -314,7 +325,7 @@ impl Conn {
             return;
         };
         if left.is_empty() {
-            return self.put_receive(complete(&xprt, answer));
+            return self.put_receive(complete(&self.live, &xprt, answer));
         }
         // The connection is broken, and when it is drained the regions are fenced. Until then
         // they stay with the request, which will be sent again on the next connection.
@@ -325,7 +336,7 @@ impl Conn {
 }
 
 /// Completes an RPC, nothing of which the server reaches any longer; returns the receive buffer.
-fn complete(xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
+fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
     let PendingReply {
         rqst,
         buffer,
@@ -342,17 +353,23 @@ fn complete(xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
                         trace_xprtrdma_fixup(xid, copied);
                     }
                     stats.placed_bytes.add(placed as usize);
+                    live.placed.add(placed as usize);
                     stats.fixup_bytes.add(copied);
                 }
-                Err(_) => stats.bad_replies.add(1),
+                Err(_) => {
+                    stats.bad_replies.add(1);
+                    live.bad_replies.add(1);
+                }
             }
         }
         Delivery::Placed { len } => {
             stats.placed_bytes.add(len as usize);
+            live.placed.add(len as usize);
             rqst.complete(Ok(len as usize));
         }
         Delivery::Failed => {
             stats.bad_replies.add(1);
+            live.bad_replies.add(1);
             rqst.complete(Err(EIO));
         }
     }

@@ -8,7 +8,10 @@ use core::pin::Pin;
 use kernel::prelude::*;
 
 use super::{
-    chunks::Chunks,
+    chunks::{
+        chunk_len,
+        Chunks, //
+    },
     connect::Connection,
     marshal::{
         marshal,
@@ -111,6 +114,7 @@ fn send(
         return Err((error, ctx));
     }
     slot.note_sent();
+    let octets = ctx.message().octets();
     ctx.as_mut().set_registered(chunks.count());
     let posted = connection.qp().post::<SendCtx>(ctx, |ctx, chain| {
         chunks.try_for_each(|mr| {
@@ -121,7 +125,8 @@ fn send(
         trace_xprtrdma_post_send(Task::of(slot), chain.cid(), chain.wrs());
         Ok(())
     });
-    posted.map_err(|failed| {
+    let sent = posted.map(|()| conn.live.note_sent(octets, chunk_len(&chunks.read)));
+    sent.map_err(|failed| {
         trace_xprtrdma_post_send_err(Task::of(slot), failed.error.to_errno());
         chunks.retract(failed.unposted());
         let mut ctx = failed.owner;

@@ -54,6 +54,11 @@ impl SendQueue {
         self.room >= entries
     }
 
+    /// How many entries are not claimed.
+    pub(super) fn room(&self) -> u32 {
+        self.room
+    }
+
     /// Gives claimed entries back.
     pub(super) fn release(&mut self, entries: u32) {
         self.room = self.room.saturating_add(entries);

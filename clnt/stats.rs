@@ -2,37 +2,12 @@
 
 //! Counters of a transport, and the line of `/proc/self/mountstats` that shows them.
 
-use kernel::{
-    seq_file::SeqFile,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+use kernel::seq_file::SeqFile;
+
+use crate::kapi::{
+    ext::count::Count,
+    sunrpc::xprt::Counters, //
 };
-
-use crate::kapi::sunrpc::xprt::Counters;
-
-/// A number that only grows.
-pub(super) struct Count(Atomic<u64>);
-
-impl Count {
-    const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// Counts `n` more. Most are zero in most RPCs, which costs no write.
-    #[inline]
-    pub(super) fn add(&self, n: usize) {
-        if n != 0 {
-            // CAST: A `usize` has at most 64 bits.
-            self.0.add(n as u64, Relaxed);
-        }
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
 
 /// What a transport counts, over all of its connections.
 pub(super) struct Stats {

@@ -50,6 +50,8 @@ pub(crate) struct ClntXprt {
     failed: Atomic<bool>,
     /// Whether a good Reply, or a good Call of the server, came since the last attempt.
     useful: Atomic<bool>,
+    /// Why the last connection has ended, as `Ended`; 0 if none has.
+    ended: Atomic<u32>,
     #[pin]
     backoff: SpinLock<Backoff>,
     /// Whether the server may call.
@@ -57,6 +59,31 @@ pub(crate) struct ClntXprt {
     /// When the server last failed to take the question for version 2, in jiffies; zero if it
     /// has not.
     no_version_2: Atomic<usize>,
+}
+
+/// Why a connection has ended.
+#[derive(Clone, Copy)]
+pub(super) enum Ended {
+    /// The server disconnected, or cannot be reached any more.
+    Peer = 1,
+    /// The device or our address was removed.
+    Device,
+    /// A Work Request failed.
+    Completion,
+    /// We closed it: it was idle, a Call timed out, or the transport is destroyed.
+    Local,
+}
+
+impl Ended {
+    /// One word for it.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Ended::Peer => "peer",
+            Ended::Device => "device",
+            Ended::Completion => "completion",
+            Ended::Local => "local",
+        }
+    }
 }
 
 impl ClntXprt {
@@ -73,6 +100,7 @@ impl ClntXprt {
             failed: Atomic::new(false),
             useful: Atomic::new(false),
             backoff <- new_spinlock!(Backoff::new(pauses)),
+            ended: Atomic::new(0),
             reverse: Atomic::new(false),
             no_version_2: Atomic::new(0),
         }? Error)
@@ -131,6 +159,19 @@ impl ClntXprt {
                 AVOID_MS / 60_000
             );
         }
+    }
+
+    /// Notes why a connection ends.
+    pub(super) fn note_end(&self, why: Ended) {
+        self.ended.store(why as u32, Relaxed);
+    }
+
+    /// Why the last connection has ended; `None` if none has.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        let ended = self.ended.load(Relaxed);
+        [Ended::Peer, Ended::Device, Ended::Completion, Ended::Local]
+            .into_iter()
+            .find(|why| *why as u32 == ended)
     }
 
     /// Notes whether an attempt to connect has failed; returns whether the one before had.

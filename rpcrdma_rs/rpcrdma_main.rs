@@ -46,11 +46,14 @@ struct RpcRdma {
     _server_tunables: kapi::ext::sysctl::Registration,
     _devices: kapi::rdma::client::Registration,
     _queue: kapi::ext::work::OwnQueue,
+    /// The queue removes what is in there.
+    _live: kapi::ext::debugfs::Registration,
 }
 
 impl RpcRdma {
     /// Registers everything, or nothing.
     fn register(module: &'static ThisModule) -> Result<Self> {
+        let live = kapi::ext::debugfs::Registration::new();
         let queue = kapi::ext::work::OwnQueue::new()?;
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
         // Before the tunables, whose names may be taken as well: the class tells by whom.
@@ -68,6 +71,7 @@ impl RpcRdma {
             _server_tunables: server_tunables,
             _devices: devices,
             _queue: queue,
+            _live: live,
         })
     }
 }

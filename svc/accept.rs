@@ -17,6 +17,7 @@ use super::{
         Bounds,
         Sizes, //
     },
+    live::Live,
     tunables::{
         MAX_OUTBOUND_READ_REQUESTS,
         MAX_REQUESTS,
@@ -75,7 +76,7 @@ use kernel::{
     sync::{
         aref::ARef,
         Arc, //
-    }, //
+    },
 };
 
 /// Credits for callbacks: how many the server has under way at a time.
@@ -240,8 +241,10 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     let (private, agreed) = private_data(&pending.client, &attrs);
     let removal = RemovalGuard::new(port.device(), id.handler().clone())?;
     let pd = Pd::new(&id).inspect_err(|e| trace_svcrdma_pd_err(&peer, e.to_errno()))?;
+    let device = port.device().name();
     let params = Params {
         peer,
+        live: Live::new(peer, device, sizes, agreed)?,
         sizes,
         receive_size: private.receive.0 as usize,
         remote_invalidation: agreed.remote_invalidation,

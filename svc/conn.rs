@@ -34,6 +34,10 @@ use super::{
         Incoming, //
     },
     limits::Sizes,
+    live::{
+        Live,
+        State, //
+    },
     pool::PagePool,
     post::{
         Peer,
@@ -52,6 +56,10 @@ use crate::{
     kapi::{
         compat::smp_mb,
         ext::{
+            debugfs::{
+                Folder,
+                Side, //
+            },
             patience::{
                 patiently,
                 Patience, //
@@ -146,6 +154,8 @@ pub(super) struct Params {
     pub(super) peer: SockAddr,
     /// Sizes of the queues; among them the credits that are granted.
     pub(super) sizes: Sizes,
+    /// What the live view shows.
+    pub(super) live: Arc<Live>,
     /// Octets of a Receive buffer, and of the buffer that a reply is sent from.
     pub(super) receive_size: usize,
     /// Whether a reply may invalidate a handle of a client that speaks version 1.
@@ -176,6 +186,7 @@ impl Params {
 
 /// A connection. The fields are dropped in the order in which it is taken down.
 pub(super) struct Conn {
+    _folder: Folder<Live>,
     qp: QpOwner<Chan>,
     chan: Arc<Chan>,
     id: Id<ConnEvents>,
@@ -233,6 +244,7 @@ impl Chan {
         let peer = Peer {
             handle: handle.clone(),
             addr: params.peer,
+            live: params.live.clone(),
         };
         let sq = Sq::new(params.sizes.sends, contexts, peer, LOOK_MS)?;
         let received = Inbox::new(contexts)?;
@@ -304,6 +316,7 @@ impl Chan {
 
     /// Closes the connection because of a completion, and says so unless it is an aftermath.
     pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
+        self.params.live.failed_completions.add(1);
         if !error.flushed() && !self.is_closing() {
             limited!(pr_warn!(
                 "server: {what} failed: {} (vendor {:#x}); closing the connection of {}\n",
@@ -323,6 +336,7 @@ impl QpHandler for Chan {
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
+                self.params.live.note_received(wc.byte_len);
                 self.received(qp);
                 if let Some(buf) = self.pull_at_once(qp, buf) {
                     self.queue_message(buf);
@@ -457,6 +471,11 @@ impl Conn {
         removal: RemovalGuard,
     ) -> Self {
         Conn {
+            _folder: Folder::new(
+                Side::Server,
+                chan.params.live.number,
+                chan.params.live.clone(),
+            ),
             qp,
             chan,
             id,
@@ -573,6 +592,7 @@ impl Connection for Conn {
     }
 
     fn detach(this: &SvcXprt<Self>) {
+        this.chan.params.live.set_state(State::Closing);
         // Fails if the connection is gone already.
         let _ = this.qp.disconnect();
         this.chan.sq.close();

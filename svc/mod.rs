@@ -36,6 +36,7 @@ mod inbox;
 mod ledger;
 mod limits;
 mod listen;
+mod live;
 mod pool;
 mod post;
 mod read;

@@ -18,6 +18,7 @@ use super::{
         Chan,
         Conn, //
     },
+    live::Live,
     read::ReadCtx,
     send::SendCtx,
     sq::{
@@ -46,7 +47,13 @@ use crate::kapi::{
         trace_svcrdma_sq_retry, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
+};
 
 /// The Send Queue of a connection.
 pub(super) type Queue = Sq<Waiting, Peer>;
@@ -82,6 +89,7 @@ pub(super) struct Waiting {
 pub(super) struct Peer {
     pub(super) handle: Handle<Conn>,
     pub(super) addr: SockAddr,
+    pub(super) live: Arc<Live>,
 }
 
 impl Client for Peer {
@@ -98,6 +106,10 @@ impl Client for Peer {
             ));
         }
         self.handle.close();
+    }
+
+    fn note_free(&self, free: u32) {
+        self.live.queue_free.store(free, Relaxed);
     }
 }
 
@@ -117,6 +129,7 @@ impl Chan {
             Submitted::Granted(work, reservation) => self.post(qp, work, reservation),
             Submitted::InLine(free) => {
                 STAT_SQ_STARVE.inc();
+                self.params.live.queue_waits.add(1);
                 trace_svcrdma_sq_full(sqes, free, self.sq.depth());
                 Ok(())
             }

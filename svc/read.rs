@@ -261,6 +261,7 @@ impl Layout {
                 },
             )?;
             STAT_READ.inc();
+            qp.handler().params.live.read.add(host_len(segment.length));
         }
         Ok(())
     }

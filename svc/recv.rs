@@ -187,6 +187,10 @@ impl Chan {
             return Ok(());
         }
         let list = recvs.pool.missing(target, batch);
+        self.params
+            .live
+            .receives
+            .store(recvs.pool.posted(), Relaxed);
         drop(recvs);
         if list.is_empty() {
             return Ok(());
@@ -199,7 +203,13 @@ impl Chan {
 
     /// A posted Receive has got a message: the next ones are posted.
     pub(super) fn received(&self, qp: &Qp<Chan>) {
-        self.recvs.lock().pool.landed();
+        let mut recvs = self.recvs.lock();
+        recvs.pool.landed();
+        self.params
+            .live
+            .receives
+            .store(recvs.pool.posted(), Relaxed);
+        drop(recvs);
         if self.refill(qp).is_err() {
             self.fail();
         }
@@ -383,6 +393,7 @@ impl Conn {
             }
         };
         trace_call(buf.cid(), &message);
+        params.live.version.store(message.header.version, Relaxed);
         match self.chan().judge(&message, buf.bytes()) {
             Ok(Verdict::Deliver) => {
                 buf.data_mut().state = self.chan().call_state(&message);
@@ -436,6 +447,7 @@ impl Conn {
     /// Answers a message that cannot be used, if its sender expects that, and forgets it.
     fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
         trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
+        self.chan().params.live.malformed.add(1);
         self.forget(buf);
         if let Some(header) = header {
             self.send_refusal(&header, answer);
@@ -444,6 +456,7 @@ impl Conn {
 
     /// Answers a Call that cannot be served with `report`, and forgets it.
     pub(super) fn refuse(&self, buf: CallBox, header: &Header, report: ErrorBody) {
+        self.chan().params.live.refused.add(1);
         self.forget(buf);
         self.send_refusal(header, Answer::Report(report));
     }

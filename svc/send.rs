@@ -314,6 +314,11 @@ fn write(
             },
         )?;
         STAT_WRITE.inc();
+        qp.handler()
+            .params
+            .live
+            .written
+            .add(host_len(segment.length));
         at = end;
     }
     match at == host_len(from.end) {
@@ -464,6 +469,7 @@ impl Conn {
             return Err(error);
         }
         self.chan().submit(self.qp(), Work::Reply(ctx))?;
+        self.chan().params.live.note_sent(len);
         self.chan().events.answer();
         Ok(())
     }

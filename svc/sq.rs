@@ -60,6 +60,11 @@ pub(super) trait Client: Send + Sync + 'static {
 
     /// Chains do not complete in time: closes the connection. Process context.
     fn stalled(&self);
+
+    /// So many entries are free by now. Under a spin lock.
+    fn note_free(&self, free: u32) {
+        let _ = free;
+    }
 }
 
 /// The Send Queue of one connection. In line are `W`s.
@@ -171,6 +176,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                 Submitted::InLine(state.ledger.entries().0)
             }
         };
+        self.client.note_free(state.ledger.entries().0);
         let start = state.ledger.start_watch();
         drop(guard);
         if start {
@@ -192,6 +198,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         if state.ledger.admit(count) != Admission::Granted {
             return Err(crate::kapi::sunrpc::errno::enotconn());
         }
+        self.client.note_free(state.ledger.entries().0);
         let start = state.ledger.start_watch();
         drop(state);
         if start {
@@ -217,6 +224,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         if !state.ledger.advance(count) {
             return None;
         }
+        self.client.note_free(state.ledger.entries().0);
         let (_, chain) = state.line.pop()?;
         self.waiting.store(state.line.first().is_some(), Relaxed);
         let sq = self.clone();
@@ -248,7 +256,9 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
 
 impl<W: Send + 'static, C: Client> Drop for SqReservation<W, C> {
     fn drop(&mut self) {
-        self.sq.state.lock().ledger.give(self.count);
+        let mut state = self.sq.state.lock();
+        state.ledger.give(self.count);
+        self.sq.client.note_free(state.ledger.entries().0);
     }
 }
 

@@ -33,10 +33,11 @@ TEST_MODULES = (
     "/src/.debug/selftests/kunit/rpcrdma_kunit.ko",
     "/src/.debug/selftests/kapi/rpcrdma_kapi_test.ko",
 )
-# What make install puts beside the module.
+# What is installed with the module.
 INSTALLED = (
     "/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf",
     "/src/rpcrdma_rs/udev/60-rpcrdma_rs.rules",
+    "/src/rpcrdma_rs/tools/rpcrdma-top",
 )
 # How much more time a group gets in the debug kernel, with --long, and as the machine may be slow.
 DEBUG_SLOWER, LONG_SLOWER, MACHINE_SLOWER = 6, 10, 3
@@ -70,6 +71,7 @@ def pair_groups():
         for family in ("ipv4", "ipv6") for version in ("3", "4.0", "4.1", "4.2")
     ]
     groups.append(Group("observe", "python3 -B /t/guest/observe.py"))
+    groups.append(Group("live", "python3 -B /t/guest/live.py"))
     groups.append(Group("load", "python3 -B /t/guest/load.py"))
     groups.append(Group("recall", "python3 -B /t/guest/recall.py"))
     groups.append(Group("versions", "python3 -B /t/guest/versions.py"))

@@ -4,6 +4,8 @@
 
 pub(crate) mod addr;
 pub(crate) mod completion;
+pub(crate) mod count;
+pub(crate) mod debugfs;
 pub(crate) mod errno;
 pub(crate) mod lend;
 pub(crate) mod memory;
@@ -18,10 +20,26 @@ pub(crate) mod wait;
 pub(crate) mod work;
 
 use super::bindings;
-use kernel::time::Jiffies;
+use kernel::time::{
+    msecs_to_jiffies,
+    Jiffies, //
+};
 
 /// What time it is. Any context.
 pub(crate) fn jiffies() -> Jiffies {
     // SAFETY: The clock is there to be read; a word is read in one piece.
     unsafe { (&raw const bindings::jiffies).read_volatile() }
+}
+
+/// How many milliseconds ago the time `then` was, to a tick; 0 if it is not past. Any context.
+pub(crate) fn msecs_since(then: Jiffies) -> u64 {
+    let ticks = jiffies().wrapping_sub(then);
+    // Another processor, whose clock is a tick ahead, may have written it.
+    if ticks > Jiffies::MAX / 2 {
+        return 0;
+    }
+    (ticks as u64)
+        .saturating_mul(1000)
+        .checked_div(msecs_to_jiffies(1000) as u64)
+        .unwrap_or(0)
 }

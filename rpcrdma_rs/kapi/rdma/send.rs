@@ -94,6 +94,11 @@ impl SendBuf {
         self.body.as_mut_slice()
     }
 
+    /// The octets of the message.
+    pub(crate) fn octets(&self) -> usize {
+        self.sges.iter().map(|sge| sge.length as usize).sum()
+    }
+
     fn push(&mut self, sge: bindings::ib_sge) -> Result {
         if self.sges.len() >= self.most {
             return Err(ENOSPC);

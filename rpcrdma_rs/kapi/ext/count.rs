@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A counter.
+
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
+
+/// A number that only grows. Any context.
+pub(crate) struct Count(Atomic<u64>);
+
+impl Count {
+    /// Zero.
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Counts `n` more. Most are zero in most RPCs, which costs no write.
+    #[inline]
+    pub(crate) fn add(&self, n: usize) {
+        if n != 0 {
+            // CAST: A `usize` has at most 64 bits.
+            self.0.add(n as u64, Relaxed);
+        }
+    }
+
+    /// What was counted.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

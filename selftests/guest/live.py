@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""The live view: folders in debugfs, and rpcrdma-top. For a client of ours; of the server's
+part what there is with ours. Run in the client guest."""
+
+import json
+import os
+import subprocess
+import time
+
+from harness import ONE_GUEST, Skip, case, data, expect, expect_that, in_background, mount, \
+    shell, umount, write_file
+
+FOLDER = "/mnt/live"
+LIVE = "/sys/kernel/debug/rpcrdma_rs"
+TOP = "/t/rpcrdma-top"
+CLIENT = os.environ.get("CLIENT_MODULE") == "rust"
+SERVER = os.environ.get("SERVER_MODULE") == "rust"
+MOST_OFF = 0.02
+
+
+def look(where="", interval=0.2):
+    """What rpcrdma-top says of the connections, here or at the peer."""
+    command = f"python3 {TOP} --once --json --interval {interval}"
+    return json.loads(shell(f"peer '{command}'" if where else command))["connections"]
+
+
+def of_side(side, found):
+    """The connections of one side, of which there is one."""
+    found = [record for record in found if record["side"] == side]
+    expect(f"connections as {side}", len(found), 1)
+    return found[0]
+
+
+def near(what, got, wanted):
+    """Fail unless two counts agree within MOST_OFF."""
+    expect_that(f"{what}: {got}, expected {wanted} or close to it",
+                abs(got - wanted) <= max(wanted * MOST_OFF, 2))
+
+
+def facts():
+    """What a connection is, as both sides show it."""
+    mount("4.2", "ipv4", FOLDER)
+    client = of_side("client", look())
+    expect("state", client["state"], "connected")
+    expect_that(f"peer {client['peer']}", client["peer"] == "192.168.88.2:20049")
+    expect_that("no Receives are posted", client["receives_posted"] > 0)
+    expect_that("there are no regions", client["regions"] > 0)
+    expect_that("more credits are granted than asked for",
+                0 < client["credits_granted"] <= client["credits_asked"])
+    if SERVER:
+        server = of_side("server", look("peer"))
+        expect("state of the server's", server["state"], "connected")
+        expect("what the server sends, and the client receives", server["send_threshold"],
+               client["receive_threshold"])
+        expect("what the client sends, and the server receives", client["send_threshold"],
+               server["receive_threshold"])
+        expect("credits granted", server["credits_granted"], client["credits_granted"])
+
+
+def counts():
+    """After some I/O, counts are those of mountstats, and both sides agree."""
+    before = counters()
+    start = of_side("client", look())
+    write_file(f"{FOLDER}/file", data(8 << 20, 1))
+    shell(f"echo 3 >/proc/sys/vm/drop_caches; cat {FOLDER}/file >/dev/null")
+    end = of_side("client", look())
+    after = counters()
+    grown = {name: end[name] - start[name] for name in end if isinstance(end[name], int)}
+    for name, theirs in (("messages_sent", "sends"), ("messages_received", "recvs"),
+                         ("write_chunks", "total_rdma_reply")):
+        near(name, grown[name], after[theirs] - before[theirs])
+    near("octets read by the server", grown["read_chunks"], 8 << 20)
+    near("octets written by the server", grown["write_chunks"], 8 << 20)
+    for name in ("bad_replies", "stray_replies", "malformed", "failed_completions"):
+        expect(name, end[name], 0)
+    if SERVER:
+        server = of_side("server", look("peer"))
+        near("Calls received", server["messages_received"], end["messages_sent"])
+        near("octets of Read chunks", server["read_chunks"], end["read_chunks"])
+        near("octets of RDMA Writes", server["write_chunks"], end["write_chunks"])
+
+
+def counters():
+    """The mount's counters in mountstats."""
+    lines = shell(f"rdma_counters {FOLDER}").splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+def rate():
+    """Rates are what the counts have grown by, over the time between two looks."""
+    stop = f"{FOLDER}/stop"
+    done = in_background(shell, f"while [ ! -e {stop} ]; do head -c 1M {FOLDER}/file | "
+                         f"dd of={FOLDER}/copy bs=64k oflag=direct status=none; done")
+    try:
+        with subprocess.Popen(["python3", TOP, "--json", "--interval", "4"], text=True,
+                              stdout=subprocess.PIPE) as top:
+            looks = [json.loads(top.stdout.readline()) for _ in range(2)]
+            top.terminate()
+    finally:
+        shell(f"touch {stop}")
+        done.result(120)
+        shell(f"rm {stop}")
+    first, second = (of_side("client", look["connections"]) for look in looks)
+    seconds = looks[1]["time"] - looks[0]["time"]
+    for name, shown in second["rates"].items():
+        counted = (second[name] - first[name]) / seconds
+        expect_that(f"{name}: a rate of {shown:.1f} is shown, it was {counted:.1f}",
+                    abs(shown - counted) <= counted * MOST_OFF)
+    expect_that("nothing was sent meanwhile", second["rates"]["messages_sent"] > 0)
+
+
+def table():
+    """The table has a line for the connection; without what it needs, rpcrdma-top says so."""
+    text = shell(f"python3 {TOP} --once --interval 0.1")
+    expect_that(f"no line of the connection in {text}", "192.168.88.2:20049" in text)
+    done = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "python3", TOP, "--once"],
+                          text=True, capture_output=True, check=False)
+    expect("exit status without root", done.returncode, 1)
+    expect_that(f"it says '{done.stderr}'", "sudo" in done.stderr)
+    done = subprocess.run(["python3", TOP, "--once", "--folder", "/none"], text=True,
+                          capture_output=True, check=False)
+    expect("exit status without folder", done.returncode, 1)
+    expect_that(f"it says '{done.stderr}'", "debugfs" in done.stderr)
+
+
+def read_for(seconds, where=""):
+    """Read every status again and again."""
+    script = (f"end=$((SECONDS + {seconds})); while [ $SECONDS -lt $end ]; do "
+              f"cat {LIVE}/*/*/status 2>/dev/null; done | wc -l")
+    return shell(f"peer '{script}'" if where else script)
+
+
+def ends():
+    """Connections end and begin while they are read, and leave no folder."""
+    readers = [in_background(read_for, 12)]
+    for _ in range(5):
+        umount(FOLDER)
+        mount("4.2", "ipv4", FOLDER)
+        shell(f"ls -l {FOLDER} >/dev/null")
+    lines = [int(reader.result(120)) for reader in readers]
+    expect_that("nothing was read", all(lines))
+    umount(FOLDER)
+    for _ in range(50):
+        left = os.listdir(f"{LIVE}/client")
+        if not left:
+            break
+        time.sleep(0.1)
+    expect("folders of connections that have ended", left, [])
+
+
+def held():
+    """A status that is open keeps the module, and cannot be read when the connection has ended."""
+    if ONE_GUEST:
+        raise Skip("the module is the server's as well")
+    mount("4.2", "ipv4", FOLDER)
+    number = os.listdir(f"{LIVE}/client")[0]
+    with open(f"{LIVE}/client/{number}/status", encoding="ascii") as file:
+        umount(FOLDER)
+        time.sleep(2)
+        done = subprocess.run(["rmmod", "rpcrdma_rs"], text=True, capture_output=True, check=False)
+        expect_that(f"rmmod says '{done.stderr}'", "in use" in done.stderr)
+        try:
+            expect("what is read of a connection that has ended", file.read(), "")
+        except OSError:
+            pass
+
+
+def main():
+    """All tests."""
+    if not CLIENT:
+        print("skip - live view # the client is the C module")
+        return
+    os.makedirs(FOLDER, exist_ok=True)
+    for name, test in (("both sides show what the connection is", facts),
+                       ("counts agree with mountstats and with each other", counts),
+                       ("rates are those of the interval", rate),
+                       ("rpcrdma-top prints a table, or why not", table),
+                       ("connections end while they are read", ends),
+                       ("an open status keeps the module", held)):
+        with case(name):
+            test()
+    shell(f"umount {FOLDER}", check=False)
+
+
+main()

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The live view of a connection: `rpcrdma_rs/server/<number>/status` of debugfs.
+//!
+//! The connection stores what it knows into atomics as it goes, and a reader loads them: it takes
+//! no lock, and keeps neither connection nor device. Lines are `name: value`.
+//! `Documentation/live.rst` explains each.
+
+use super::limits::Sizes;
+use crate::{
+    kapi::{
+        ext::{
+            addr::SockAddr,
+            count::Count,
+            debugfs::Status,
+            jiffies,
+            msecs_since, //
+        },
+        rdma::device::DeviceName, //
+    },
+    xdr::private::Private,
+};
+use core::fmt;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Jiffies,
+};
+
+/// Numbers connections.
+static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
+
+/// Values of `state`, in the order of their names.
+#[derive(Clone, Copy)]
+pub(super) enum State {
+    /// The client has not sent anything.
+    Accepted,
+    /// Messages come.
+    Connected,
+    /// It is being closed.
+    Closing,
+}
+
+const STATES: [&str; 3] = ["accepted", "connected", "closing"];
+
+/// What a reader sees of one connection.
+pub(super) struct Live {
+    /// No other connection has the same.
+    pub(super) number: u64,
+    peer: SockAddr,
+    device: DeviceName,
+    sizes: Sizes,
+    agreed: Private,
+    state: Atomic<u32>,
+    /// Version of the last message; 0 before the first.
+    pub(super) version: Atomic<u32>,
+    /// Receives posted.
+    pub(super) receives: Atomic<u32>,
+    /// Free entries of the Send Queue.
+    pub(super) queue_free: Atomic<u32>,
+    /// Times that a chain had to wait for room in the Send Queue.
+    pub(super) queue_waits: Count,
+    received: Count,
+    sent: Count,
+    inline_in: Count,
+    inline_out: Count,
+    /// Octets of RDMA Reads and of RDMA Writes.
+    pub(super) read: Count,
+    pub(super) written: Count,
+    /// Messages that could not be used.
+    pub(super) malformed: Count,
+    /// Calls whose chunks could not be served.
+    pub(super) refused: Count,
+    /// Work Requests that failed.
+    pub(super) failed_completions: Count,
+    /// When the last message came or left.
+    last: Atomic<Jiffies>,
+}
+
+impl Live {
+    /// That of a connection which is being accepted.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    // It is large, and the stack of whoever makes a connection is not.
+    #[inline(never)]
+    pub(super) fn new(
+        peer: SockAddr,
+        device: DeviceName,
+        sizes: Sizes,
+        agreed: Private,
+    ) -> Result<Arc<Self>> {
+        let live = Live {
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
+            peer,
+            device,
+            sizes,
+            agreed,
+            state: Atomic::new(State::Accepted as u32),
+            version: Atomic::new(0),
+            receives: Atomic::new(0),
+            queue_free: Atomic::new(sizes.sends),
+            queue_waits: Count::new(),
+            received: Count::new(),
+            sent: Count::new(),
+            inline_in: Count::new(),
+            inline_out: Count::new(),
+            read: Count::new(),
+            written: Count::new(),
+            malformed: Count::new(),
+            refused: Count::new(),
+            failed_completions: Count::new(),
+            last: Atomic::new(jiffies()),
+        };
+        Ok(Arc::new(live, GFP_KERNEL)?)
+    }
+
+    /// The connection is in that state from here on.
+    pub(super) fn set_state(&self, state: State) {
+        self.state.store(state as u32, Relaxed);
+    }
+
+    /// A message of `inline` octets was received.
+    pub(super) fn note_received(&self, inline: u32) {
+        if self.state.load(Relaxed) == State::Accepted as u32 {
+            self.set_state(State::Connected);
+        }
+        self.received.add(1);
+        self.inline_in.add(inline as usize);
+        self.last.store(jiffies(), Relaxed);
+    }
+
+    /// A message of `inline` octets was sent.
+    pub(super) fn note_sent(&self, inline: usize) {
+        self.sent.add(1);
+        self.inline_out.add(inline);
+        self.last.store(jiffies(), Relaxed);
+    }
+}
+
+impl Status for Live {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = STATES.get(self.state.load(Relaxed) as usize);
+        let in_process = self.received.get().saturating_sub(self.sent.get());
+        let depth = self.sizes.sends;
+        let used = depth.saturating_sub(self.queue_free.load(Relaxed));
+        writeln!(f, "peer: {}", self.peer)?;
+        writeln!(f, "device: {}", self.device.to_str().unwrap_or("-"))?;
+        writeln!(f, "state: {}", state.unwrap_or(&"unknown"))?;
+        writeln!(f, "version: {}", self.version.load(Relaxed))?;
+        writeln!(f, "send_threshold: {}", self.agreed.send.0)?;
+        writeln!(f, "receive_threshold: {}", self.agreed.receive.0)?;
+        let invalidation = u8::from(self.agreed.remote_invalidation);
+        writeln!(f, "remote_invalidation: {invalidation}")?;
+        writeln!(f, "credits_granted: {}", self.sizes.credits)?;
+        writeln!(f, "credits_used: {in_process}")?;
+        writeln!(f, "receives_posted: {}", self.receives.load(Relaxed))?;
+        writeln!(f, "send_queue_depth: {depth}")?;
+        writeln!(f, "send_queue_used: {used}")?;
+        writeln!(f, "send_queue_waits: {}", self.queue_waits.get())?;
+        writeln!(f, "messages_sent: {}", self.sent.get())?;
+        writeln!(f, "messages_received: {}", self.received.get())?;
+        writeln!(f, "inline_sent: {}", self.inline_out.get())?;
+        writeln!(f, "inline_received: {}", self.inline_in.get())?;
+        writeln!(f, "read_chunks: {}", self.read.get())?;
+        writeln!(f, "write_chunks: {}", self.written.get())?;
+        writeln!(f, "malformed: {}", self.malformed.get())?;
+        writeln!(f, "refused: {}", self.refused.get())?;
+        writeln!(f, "failed_completions: {}", self.failed_completions.get())?;
+        writeln!(f, "idle_ms: {}", msecs_since(self.last.load(Relaxed)))
+    }
+}
