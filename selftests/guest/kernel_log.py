@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """What a kernel log must not say, wherever it is read: in a guest or on the host."""
 
+import os
 import re
 
 FAULT = re.compile(
@@ -26,3 +27,23 @@ def log_faults(text):
             locks = LOCK.findall("\n".join(lines[number:number + 9])) if "WARNING:" in line else ()
             found.append("; ".join([line, *(f"{lock} in {where}" for lock, where in locks)]))
     return found
+
+
+class KernelLog:
+    """The kernel log of this machine from now on."""
+
+    def __init__(self):
+        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self.fd, 0, os.SEEK_END)
+
+    def faults(self):
+        """Lines written since the last call that no test may cause."""
+        found = []
+        while True:
+            try:
+                text = os.read(self.fd, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return found
+            except BrokenPipeError:  # overwritten before we read it
+                continue
+            found += log_faults(text.split(";", 1)[-1].split("\n")[0])

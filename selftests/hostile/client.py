@@ -7,7 +7,7 @@ import time
 
 import peer
 import wire
-from ktap import Failed
+from cases import Failed
 
 PROBES = itertools.count(0x4805_0000)
 XIDS = itertools.count(0x1_0000)

@@ -13,7 +13,7 @@ import os
 
 import wire
 from fake import DATA, GETATTR, READ, READDIR, READLINK, SYMLINK, WRITE
-from ktap import Failed, Skip, Table
+from cases import Failed, Skip, Table
 from wire import Segment
 
 TABLE = Table()

@@ -7,7 +7,7 @@ import time
 import wire
 from client_cases import Short, hang_up
 from fake import GETATTR, READ, READDIR, READLINK, SYMLINK, WRITE
-from ktap import Failed
+from cases import Failed
 from server_fuzz import WORDS
 from wire import Segment
 

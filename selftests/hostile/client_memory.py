@@ -13,7 +13,7 @@ import peer
 import wire
 from client_cases import PATIENCE, POOL, RETRIED, TABLE, hang_up, spoiled
 from fake import GETATTR, READ, READLINK, WRITE
-from ktap import Failed
+from cases import Failed
 
 
 # --- memory protection ---------------------------------------------------------------

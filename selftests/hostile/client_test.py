@@ -9,6 +9,7 @@ import sys
 
 import client_fuzz
 import client_memory  # noqa: F401  (adds its cases to the table)
+import client_stalls  # noqa: F401  (likewise)
 import peer
 from client_cases import TABLE, Mount
 from fake import FakeServer, MountServer

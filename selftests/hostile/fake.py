@@ -238,6 +238,8 @@ class FakeServer(threading.Thread):
         self.end = None
         self.private = wire.cm_private()
         self.size = 4096
+        # How many Receives a new connection has; None: as many as the client may need.
+        self.posted = None
         self.connections = 0
         self.refusals = 0
         self.orders = queue.Queue()
@@ -289,7 +291,8 @@ class FakeServer(threading.Thread):
                 done.put((None, error))
             return True
         before = self.end
-        self.end = self.listener.poll(self.private, before, receives=128, size=self.size)
+        self.end = self.listener.poll(self.private, before, receives=128, size=self.size,
+                                      posted=self.posted)
         if self.end is not before and self.end:
             self.connections += 1
         if self.end is None:

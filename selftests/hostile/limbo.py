@@ -21,7 +21,7 @@ def main(address, port):
     held = [server.connect(receives=4, sends=4) for _ in range(4)]
     held += [server.connect(establish=False, receives=4, sends=4) for _ in range(4)]
     for _ in range(4):
-        client = server.connect(receives=0, sends=64)
+        client = server.connect(receives=0, sends=64, retry=7)
         held.append(client)
         for _ in range(16):
             client.send(null())

@@ -10,7 +10,7 @@ import time
 
 import peer
 import wire
-from ktap import Failed, Table
+from cases import Failed, Table
 from relay import XIDS, callback
 from wire import Segment
 

@@ -11,7 +11,7 @@ import struct
 import peer
 import wire
 from client import XIDS, check_null
-from ktap import Failed, Table
+from cases import Failed, Table
 from wire import Segment
 
 TABLE = Table()

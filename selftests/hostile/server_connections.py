@@ -8,7 +8,7 @@ import time
 import peer
 import wire
 from client import XIDS, check_null
-from ktap import Failed
+from cases import Failed
 from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern
 from wire import Segment
 

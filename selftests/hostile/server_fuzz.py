@@ -7,7 +7,7 @@ import time
 import peer
 import wire
 from client import XIDS, is_probe
-from ktap import Failed
+from cases import Failed
 from server_cases import FILE, PAGE, null
 from wire import Segment
 

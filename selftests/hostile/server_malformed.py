@@ -6,7 +6,7 @@ import struct
 import peer
 import wire
 from client import XIDS, check_header
-from ktap import Failed, Skip
+from cases import Failed, Skip
 from server_cases import FILE, PAGE, TABLE, batches, equal, null, pattern
 from wire import Segment
 

@@ -16,7 +16,7 @@ import time
 import peer
 import wire
 from client import XIDS
-from ktap import Failed, Skip, shell
+from cases import Failed, Skip, shell
 from server_cases import FILE, TABLE, null
 from wire import Segment
 

@@ -10,7 +10,7 @@ import contextlib
 import peer
 import wire
 from client import XIDS
-from ktap import Failed
+from cases import Failed
 from server_cases import TABLE, equal
 
 case = TABLE.case

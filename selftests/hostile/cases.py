@@ -1,41 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""A table of cases, run one by one, with KTAP output and an eye on the log."""
+"""A table of cases, run one by one, with an eye on the kernel log. Results are printed by the
+guests' harness."""
 
 import argparse
 import os
 import re
 import sys
-import time
-import traceback
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "../guest"))
 
+import harness  # noqa: E402
 from harness import Skip, shell  # noqa: E402, F401  (also for the cases)
-from kernel_log import log_faults  # noqa: E402
+from kernel_log import KernelLog  # noqa: E402
 
 
 class Failed(AssertionError):
     """What was seen is not what has to be."""
-
-
-class KernelLog:
-    """The kernel log from now on."""
-
-    def __init__(self):
-        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        os.lseek(self.fd, 0, os.SEEK_END)
-
-    def faults(self):
-        """Lines written since the last call that no case may cause."""
-        found = []
-        while True:
-            try:
-                text = os.read(self.fd, 8192).decode(errors="replace")
-            except BlockingIOError:
-                return found
-            except BrokenPipeError:  # overwritten before we read it
-                continue
-            found += log_faults(text.split(";", 1)[-1].split("\n")[0])
 
 
 class Table:
@@ -78,31 +58,40 @@ class Table:
         if not cases:
             raise SystemExit(f"error: no case has '{only}' in its name")
         failures = 0
-        print(f"KTAP version 1\n1..{len(cases)}", flush=True)
-        for number, (name, function, fixed) in enumerate(cases, 1):
-            start = time.monotonic()
-            verdict, notes = "ok", []
-            directive = ""
-            try:
-                subject.notes = notes
-                function(subject, **fixed)
-            except Skip as reason:
-                directive = f" # SKIP {reason}"
-            except Exception:
-                verdict = "not ok"
-                notes += traceback.format_exc().splitlines()[-6:]
-            try:
-                after()
-            except Exception as error:
-                verdict = "not ok"
-                notes.append(f"afterwards: {error!r}")
-            if faults := log.faults():
-                verdict = "not ok"
-                notes += [f"kernel log: {line}" for line in faults[:5]]
-            failures += verdict != "ok"
-            for note in notes:
-                print(f"# {note}")
-            seconds = time.monotonic() - start
-            timing = f"# {name}: {seconds:.1f} s\n" if seconds > 2 else ""
-            print(f"{timing}{verdict} {number} {name}{directive}", flush=True)
+        for name, function, fixed in cases:
+            with harness.case(name):
+                failures += 1
+                try:
+                    one(subject, lambda: function(subject, **fixed), after, log)
+                except Skip:
+                    failures -= 1
+                    raise
+                failures -= 1
         return failures
+
+
+def one(subject, function, after, log):
+    """Run one case. What comes after it is done and looked at in any case."""
+    subject.notes = []
+    wrong = []
+    skipped = None
+    try:
+        function()
+    except Skip as reason:
+        skipped = reason
+    except Exception as error:  # pylint: disable=broad-except
+        wrong.append(error)
+    for note in subject.notes:
+        print(note)
+    try:
+        after()
+    except Exception as error:  # pylint: disable=broad-except
+        print(f"afterwards: {error!r}")
+        wrong.append(error)
+    if faults := log.faults():
+        print("\n".join(f"kernel log: {line}" for line in faults[:5]))
+        wrong.append(Failed("the kernel log has faults"))
+    if wrong:
+        raise wrong[0]
+    if skipped:
+        raise skipped
