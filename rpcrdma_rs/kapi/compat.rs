@@ -2,9 +2,9 @@
 
 //! What differs between the kernels that this source is built for.
 //!
-//! Every difference between kernels is in this file, in a form that all of them compile. No
-//! version number decides: an item takes either of two types, or relies on what all of them
-//! have. `clnt`, `svc` and `xdr` know of no difference.
+//! Every difference between kernels is in this file. No version number decides: an item takes
+//! either of two types, relies on what all of them have, or depends on what `compat.mk` finds in
+//! the kernel's sources. `clnt`, `svc` and `xdr` know of no difference.
 
 use super::bindings;
 use core::mem::transmute;
@@ -59,4 +59,31 @@ pub(crate) fn smp_mb() {
 /// The limits in `struct ib_device_attr` are signed in Linux 7.2 and unsigned since 7.3.
 pub(in crate::kapi) fn device_limit<T: TryInto<u32>>(limit: T) -> u32 {
     limit.try_into().unwrap_or(0)
+}
+
+/// Initialises `slot`.
+///
+/// A method of the initialiser in Linux 7.2, and a function since 7.3.
+///
+/// # Errors
+///
+/// Those of `init`; `slot` is not initialised then.
+///
+/// # Safety
+///
+/// `slot` has room for a `T`, and what becomes of it stays where it is until it is dropped.
+pub(in crate::kapi) unsafe fn pin_init_at<T, E>(
+    slot: *mut T,
+    init: impl pin_init::PinInit<T, E>,
+) -> Result<(), E> {
+    #[cfg(rpcrdma_raw_try_init)]
+    {
+        // SAFETY: By this function's requirements, which are those of both.
+        unsafe { pin_init::raw_try_init(slot, init) }
+    }
+    #[cfg(not(rpcrdma_raw_try_init))]
+    {
+        // SAFETY: By this function's requirements, which are those of both.
+        unsafe { init.__pinned_init(slot) }
+    }
 }

@@ -64,7 +64,10 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    compat::this_module,
+    compat::{
+        pin_init_at,
+        this_module, //
+    },
     ext::{
         jiffies,
         work::cancel_delayed_sync, //
@@ -425,7 +428,7 @@ impl<T: XprtOps> Xprt<T> {
         // SAFETY: `this` has room for all of it, and what is there needs no drop. `data` stays
         // where it is until it is dropped in place. The first thing that can fail comes first.
         unsafe {
-            data.__pinned_init(&raw mut (*this).data)?;
+            pin_init_at(&raw mut (*this).data, data)?;
             (&raw mut (*this).shared).write(shared);
             (&raw mut (*this).strings).write(UnsafeCell::new(Strings::new(&server)));
             (&raw mut (*this).timeout).write(UnsafeCell::new(default_timeout()));
