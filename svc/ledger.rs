@@ -106,6 +106,12 @@ impl Ledger {
         Admission::Granted
     }
 
+    /// Whether a chain of `count` entries has to wait: the queue is open and long enough, but too
+    /// few entries are free, or others wait.
+    pub(super) const fn has_to_wait(&self, count: u32) -> bool {
+        !self.closed && count <= self.depth && !self.has_room(count)
+    }
+
     /// Whether `count` entries are free and no chain waits.
     pub(super) const fn has_room(&self, count: u32) -> bool {
         self.waiting == 0 && count <= self.free
@@ -196,7 +202,9 @@ mod tests {
         assert_eq!(ledger.admit(5), Admission::Refused);
         assert_eq!(ledger.admit(4), Admission::Granted);
         assert_eq!(ledger.admit(1), Admission::InLine);
+        assert!(ledger.has_to_wait(1) && !ledger.has_to_wait(5));
         ledger.close();
+        assert!(!ledger.has_to_wait(1));
         ledger.give(4);
         assert!(!ledger.advance(1));
         assert_eq!(ledger.admit(1), Admission::Refused);

@@ -192,7 +192,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or has not that many entries.
     pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation<W, C>> {
         let mut state = self.state.lock();
-        if count <= self.depth && !state.ledger.has_room(count) {
+        if state.ledger.has_to_wait(count) {
             return Err(EAGAIN);
         }
         if state.ledger.admit(count) != Admission::Granted {
