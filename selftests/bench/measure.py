@@ -92,8 +92,9 @@ def say(text):
 
 
 def settings():
-    """The profiler may use as much time as it takes."""
-    for name, value in (("perf_event_max_sample_rate", 100000), ("perf_cpu_time_max_percent", 0),
+    """The profiler may use as much time as it takes. Once it may, its rate cannot be set, so the
+    limit comes back first, for the jobs after the first one."""
+    for name, value in (("perf_cpu_time_max_percent", 25), ("perf_event_max_sample_rate", 100000), ("perf_cpu_time_max_percent", 0),
                         ("perf_event_paranoid", -1), ("kptr_restrict", 0)):
         with open(f"/proc/sys/kernel/{name}", "w", encoding="ascii") as file:
             file.write(str(value))
