@@ -94,8 +94,9 @@ def say(text):
 def settings():
     """The profiler may use as much time as it takes. Once it may, its rate cannot be set, so the
     limit comes back first, for the jobs after the first one."""
-    for name, value in (("perf_cpu_time_max_percent", 25), ("perf_event_max_sample_rate", 100000), ("perf_cpu_time_max_percent", 0),
-                        ("perf_event_paranoid", -1), ("kptr_restrict", 0)):
+    for name, value in (("perf_cpu_time_max_percent", 25), ("perf_event_max_sample_rate", 100000),
+                        ("perf_cpu_time_max_percent", 0), ("perf_event_paranoid", -1),
+                        ("kptr_restrict", 0)):
         with open(f"/proc/sys/kernel/{name}", "w", encoding="ascii") as file:
             file.write(str(value))
 
@@ -112,17 +113,19 @@ def wait_for_load(job, load):
 
 def count(job, seconds):
     """What happens per operation: events, pages, and the call chains of allocations."""
-    before = pages()
-    with Window() as window, Counts(EVENTS.values()) as counts:
+    # The window is inside: the events take their time to be made.
+    with Counts(EVENTS.values()) as counts, Window() as window:
+        before = pages()
         time.sleep(seconds)
-    after, operations = pages(), window.operations(job)
+        after = pages()
+    operations = window.operations(job)
     for why in counts.missing:
         say(f"not counted: {why}")
     found = {title: counts.of[name] / operations for title, name in EVENTS.items()
              if name in counts.of}
     for name, value in after.items():
         found[f"pages {name}"] = (value - before[name]) / operations
-    with Window() as window, Chains(ALLOCATIONS) as chains:
+    with Chains(ALLOCATIONS) as chains, Window() as window:
         time.sleep(seconds / 5)
     return found, window.operations(job), chains.records
 
