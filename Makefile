@@ -165,6 +165,7 @@ fuzz:
 
 lint:
 	@selftests/lint/layers.sh
+	@selftests/lint/prose.sh
 	@selftests/lint/stack.sh
 
 # The release the module was built for is in the module itself.

@@ -51,7 +51,7 @@ impl Backoff {
         }
     }
 
-    /// The pause before the next attempt, which counts as started when it is over. `last` is what
+    /// The pause before the next attempt, which counts as started when the pause ends. `last` is what
     /// the attempt before came to; `longest` is the limit of the doubling.
     pub(super) fn pause(&mut self, now: usize, last: LastAttempt, longest: usize) -> usize {
         let Some(attempted) = self.attempted else {

@@ -53,7 +53,7 @@ use crate::{
 /// Where a request is on its way.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// No Call of it is with the server, as far as this connection goes.
+    /// The server has no Call of it on this connection.
     #[default]
     Idle,
     /// The Call has been sent, and no Reply has come.

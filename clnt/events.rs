@@ -52,7 +52,7 @@ use crate::{
     xdr::private::Private, //
 };
 
-/// Who hears of a connection's events.
+/// Receives a connection's events.
 #[pin_data]
 pub(super) struct Events {
     #[pin]

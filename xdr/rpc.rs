@@ -6,7 +6,7 @@
 //!   XID CALL 2 prog vers proc | flavor length credential | flavor length verifier | arguments
 //! ```
 //!
-//! Who checks the credential takes what is before the arguments to be in one piece.
+//! The code that checks the credential expects everything before the arguments in one piece.
 
 use super::{
     cursor::Reader,

@@ -47,7 +47,7 @@ pub(crate) struct Task<'a>(*mut bindings::rpc_rqst, PhantomData<&'a ()>);
 impl<'a> Task<'a> {
     /// The task whose request is in `slot`.
     pub(crate) fn of<T: XprtOps>(slot: &'a Slot<T>) -> Self {
-        // INVARIANT: Who has a slot owns it for a task, or pins it.
+        // INVARIANT: The holder of a slot owns it for a task, or pins it.
         Self(slot.as_rqst(), PhantomData)
     }
 }
@@ -198,7 +198,7 @@ events! {
 events! {
     /// A connect is due in `delay` jiffies.
     xprtrdma_op_connect(peer: Peer<'_>, delay: c_ulong);
-    /// An attempt to connect is over: `rc` is zero or an errno, `status` 1 if it is connected, else
+    /// An attempt to connect has ended: `rc` is zero or an errno, `status` 1 if it is connected, else
     /// `rc`.
     xprtrdma_connect(peer: Peer<'_>, rc: c_int, status: c_int);
     /// A connection was taken down.
@@ -236,7 +236,7 @@ events! {
         arguments: TransferMode,
         results: TransferMode,
     );
-    /// A Call could not be marshalled, for now (`EAGAIN`, `ENOBUFS`) or for good.
+    /// A Call could not be marshalled, for now (`EAGAIN`, `ENOBUFS`) or permanently.
     xprtrdma_marshal_failed(task: Task<'_>, xid: u32, ret: c_int);
 
     /// A Send was posted, with what is chained before it.

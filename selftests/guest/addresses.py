@@ -37,7 +37,7 @@ TO_BOND = """
 ip addr del 192.168.88.2/24 dev eth0 && ip addr add 192.168.88.2/24 dev bond0 &&
 ip link set bond0 up
 """
-# Who takes an address over tells the network; Linux does so for a device that gets
+# A host that takes an address over announces it; Linux does so for a device that gets
 # its hardware address, be it the one it has.
 FROM_BOND = """
 ip addr del 192.168.88.2/24 dev bond0 && ip link set bond0 down &&
@@ -105,7 +105,7 @@ def device_away():
 
 def listener_of_one_address():
     """nfsd listens at the bond's address alone. The CM tells such a listener of a fail over, or
-    that the device goes, and forgets it; clients that come later are served all the same."""
+    of the device's removal, and forgets it; clients that come later are served all the same."""
     if not RUST_SERVER:
         raise Skip("the C server's listener dies, see Documentation/known-issues.rst")
     in_server(f"""
@@ -129,7 +129,7 @@ def listener_of_one_address():
 def cases():
     """The tests."""
     in_server(BOND)
-    with case("a listener of one address: the bond below fails over, its RDMA device goes"):
+    with case("a listener of one address: the bond below fails over, its RDMA device is removed"):
         listener_of_one_address()
     # Nobody tells a connection that its address has gone; the RPC timer finds out.
     mount("4.1", "ipv4", FOLDER, "timeo=50")

@@ -403,7 +403,7 @@ def main():
     if only == [name for name, _ in PHASES]:
         with case("every site was hit"):
             expect("sites that were not hit", missed, [])
-    with case("all is over"):
+    with case("everything is torn down"):
         shell("server_stop; settle || rdma_leftovers; module_unload rust")
 
 

@@ -189,7 +189,7 @@ def test_counters(server):
 
 
 def sends_completed(events, side):
-    """Each Send has completed. The last may do so as flushed: who has what it carries may end the
+    """Each Send has completed. The last may complete as flushed: the receiver may end the
     connection before the acknowledgement has been looked at."""
     ids = r"cq\.id=\d+ cid=(\d+)"
     completed = (fields(events, f"{side}_wc_send", ids)

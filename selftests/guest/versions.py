@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Version 2 of RPC-over-RDMA: who asks for it, what it is answered with, and what is on the wire
-then (draft-cel-nfsv4-rpcrdma-version-two-04).
+"""Version 2 of RPC-over-RDMA: the request for it, the answer to that, and the messages that follow
+ (draft-cel-nfsv4-rpcrdma-version-two-04).
 
 The C module speaks version 1 alone: a client that asks falls back, on the same connection.
 """

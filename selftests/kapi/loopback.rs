@@ -399,8 +399,8 @@ impl Drop for Refusing {
     }
 }
 
-/// A device that refuses to stop a queue pair, twice or for good, is asked again; in the end all
-/// comes back.
+/// A device that refuses to stop a queue pair, twice or always, is asked again; everything
+/// posted comes back in the end.
 fn refused(address: u32, for_good: bool) -> Result {
     REFUSED.store(0, Relaxed);
     let (client, _server) = connect(address, 64)?;

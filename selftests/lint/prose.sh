@@ -27,7 +27,6 @@ phrase '\bto be had\b' 'say "available"'
 phrase '\bof (no )?use (any more|again|to)?\b.*(connection|mount|peer)|connection (is|was|that was) of use' 'say what the connection did'
 phrase '\b(device|transport|namespace|id|QP|module|connection)s? (that )?goes( away)?\b' 'say "is removed", "is destroyed"'
 phrase '\bfor good\b' 'say "permanently" or "until X"'
-phrase '\band no more\b|\bno more than that\b' 'say "only"'
 phrase '\b(is|was|are) over\b' 'say "has ended", "is complete"'
 phrase '\bbeside (it|them|that|each|the|other)\b' 'say "in addition to", "next to", "at the same time as"'
 

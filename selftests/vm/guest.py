@@ -325,7 +325,7 @@ class Guest:
         """Faults in `text`, the kernel log or some of it, that nobody was told of yet."""
         faults = []
         for line in log_faults(text):
-            # On the console the second bracket, of who speaks, has no space before it.
+            # On the console the second bracket, which names the CPU or task, follows without a space.
             key = re.sub(r"^(\[ *[\d.]+\]) *(\[[^]]*\])? *", r"\1", line)
             if key not in self.told:
                 self.told.add(key)

@@ -51,7 +51,7 @@ impl Lender {
         self.page.as_ref()
     }
 
-    /// Whether there is no loan. If so, all uses of the memory by way of loans are over.
+    /// Whether there is no loan, and so nothing uses the memory through one.
     pub(crate) fn has_all(&self) -> bool {
         self.loans.load(Acquire) == 0
     }

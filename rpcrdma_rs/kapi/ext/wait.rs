@@ -30,7 +30,7 @@ pub(crate) use new_waitqueue;
 
 /// Threads that wait for something to become true.
 ///
-/// Who makes it true calls [`WaitQueue::wake_all`] afterwards. The condition is evaluated
+/// After making it true, call [`WaitQueue::wake_all`]. The condition is evaluated
 /// by the waiter, which is about to sleep: it must not sleep itself.
 #[pin_data]
 pub(crate) struct WaitQueue {

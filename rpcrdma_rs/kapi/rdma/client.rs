@@ -6,7 +6,7 @@
 //! Whoever has resources on a device holds a [`RemovalGuard`] for it:
 //!
 //! ```text
-//!   RemovalGuard::new ──► guarding ──device goes──► told (Removal::removed) ──► dropped
+//!   RemovalGuard::new ──► guarding ─device removal─► told (Removal::removed) ──► dropped
 //!                            └──────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -48,7 +48,7 @@ use crate::kapi::{
     ext::patience::patiently, //
 };
 
-/// Who is told about devices, by their names. Process context.
+/// Called when a device is added or removed, with its name. Process context.
 pub(crate) trait DeviceEvents: Sync {
     /// A device is there.
     fn added(&self, device: &CStr);
@@ -73,16 +73,16 @@ fn tell(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
     }
 }
 
-/// Who is to give its resources up when their device goes away.
+/// Releases resources on a device when that device is removed.
 pub(crate) trait Removal: Send + Sync + 'static {
-    /// The device is going away: drop the guard soon, or have it dropped. May sleep, and may
-    /// drop the guard itself.
+    /// The device is being removed: drop the guard soon, or arrange for that. May sleep, and
+    /// may drop the guard itself.
     fn removed(&self);
 }
 
 /// The guards of one device.
 struct Guards {
-    /// Set for good when the device is going away.
+    /// Set once the device is being removed; never cleared.
     removing: bool,
     next_key: u64,
     // A server may have thousands of connections.
@@ -242,7 +242,7 @@ unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
     0
 }
 
-/// Called by ib_core when a device goes away, or the client.
+/// Called by ib_core when a device is removed, or when the client unregisters.
 ///
 /// # Safety
 ///

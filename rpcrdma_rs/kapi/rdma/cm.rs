@@ -252,7 +252,7 @@ impl<H: Handler> Id<H> {
         self.inner.as_raw()
     }
 
-    /// Who handles the events.
+    /// The handler of the id's events.
     pub(crate) fn handler(&self) -> &Arc<H> {
         &self.handler
     }
@@ -389,9 +389,9 @@ impl<'a> ConnectRequest<'a> {
     }
 
     /// Takes the new id over: from now on its events go to `handler`, the first of them after
-    /// the callback is over. May sleep.
+    /// the callback returns. May sleep.
     ///
-    /// The id must not be dropped before the callback is over either, so do first what can
+    /// The id must not be dropped before the callback returns either, so do first what can
     /// fail.
     ///
     /// # Errors

@@ -39,8 +39,8 @@ pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings:
 /// # Invariants
 ///
 /// Once there is a `register`, the entry does not move, and is in its list. `previous` and `next`
-/// are that list's, and used under its lock. Who has changed `state` from `IDLE` has the other
-/// fields to itself until it is changed back.
+/// are that list's, and used under its lock. The thread that changes `state` from `IDLE` owns the
+/// other fields until it changes `state` back.
 #[repr(C)]
 struct Raw {
     cqe: bindings::ib_cqe,

@@ -61,7 +61,7 @@ pub(crate) struct Cid {
     pub(crate) completion: u32,
 }
 
-/// Who writes a piece of memory.
+/// Which side writes a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The CPU writes, the device reads.

@@ -28,8 +28,8 @@ use crate::kapi::bindings;
 
 /// The Protection Domain of one connection.
 ///
-/// At most one QP is ever made in it, as its id has no more, so that once this QP is drained no peer reaches memory
-/// registered in it.
+/// It has at most one QP, that of its id. Once that QP is drained, no peer reaches memory
+/// registered in the PD.
 ///
 /// # Invariants
 ///

@@ -88,8 +88,8 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
         result: Result<RecvWc, WcError>,
     );
 
-    /// Called when something is wrong with the QP: the connection is to be torn down. Any
-    /// context: must not sleep. It may be while the QP goes, so it is not to be had here.
+    /// Called when the QP has failed and the connection has to be torn down. Any context; must
+    /// not sleep. May be called during QP teardown, so the QP is not available here.
     fn event(&self, event: QpEvent);
 }
 
@@ -191,7 +191,7 @@ impl<H: QpHandler> Qp<H> {
         unsafe { ArcBorrow::from_raw(self) }.into()
     }
 
-    /// Who handles Receives and events.
+    /// The handler of Receives and events.
     pub(crate) fn handler(&self) -> &Arc<H> {
         &self.handler
     }
@@ -230,7 +230,7 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Begins a post; the QP is not drained before the post is over.
+    /// Begins a post. Draining the QP waits until the post has ended.
     fn enter(&self) -> Result<Posting<'_>> {
         // Counts first, so that `close` either sees us or is seen by us.
         let before = self.gate.fetch_add(1, Acquire);
@@ -244,7 +244,7 @@ impl<H: QpHandler> Qp<H> {
         Ok(posting)
     }
 
-    /// A completion has begun; it is over when the value is dropped.
+    /// Begins a completion, which ends when the value is dropped.
     pub(super) fn landing(&self) -> Landing<'_> {
         Landing(&self.landed)
     }

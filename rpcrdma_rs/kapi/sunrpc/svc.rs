@@ -12,10 +12,10 @@
 //!  new_*()            BUSY; nobody but its maker and its callbacks know it
 //!    | given to sunrpc by Class::create or Listener::accept
 //!  live               service threads call it, one receiver at a time (BUSY)
-//!    | XPT_CLOSE, then detach() by a service thread or who closes it: BUSY for good
+//!    | XPT_CLOSE, then detach() by a service thread or by the closer: BUSY stays set
 //!  dead               references remain: service threads, callbacks, deferred Calls
 //!    | last reference
-//!  free               the data is dropped, which ends all callbacks; then the memory goes
+//!  free               the data is dropped, which ends all callbacks; then the memory is freed
 //! ```
 //!
 //! The last reference to a connection may go under a spin lock: that of a session of NFSv4 does,
@@ -451,7 +451,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     /// Hands the reference to sunrpc, which took one to the module for it already.
     pub(super) fn into_raw(this: ARef<Self>) -> *mut bindings::svc_xprt {
         let xprt: *mut bindings::svc_xprt = ARef::into_raw(this).as_ptr().cast();
-        // SAFETY: The transport is valid. One of the two references to the module goes.
+        // SAFETY: The transport is valid. This drops one of the two references to the module.
         unsafe { bindings::module_put((*(*xprt).xpt_class).xcl_owner) };
         xprt
     }

@@ -305,7 +305,7 @@ impl<T: Callbacks> CallbackOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; the request of `task` is over.
+    /// For sunrpc; the request of `task` has ended.
     unsafe extern "C" fn buf_free(task: *mut bindings::rpc_task) {
         // SAFETY: By the requirement; `buf_alloc` made one buffer of both.
         unsafe { bindings::kfree((*(*task).tk_rqstp).rq_buffer) };

@@ -43,7 +43,7 @@ use crate::kapi::{
 const LATE_MS: u32 = 1000;
 
 /// How often a device may refuse to stop a QP, each time for [`LATE_MS`]. cxgb4 does when it ends
-/// a connection by itself, bnxt_re and irdma do for good once the hardware has failed.
+/// a connection by itself, bnxt_re and irdma always do once the hardware has failed.
 const REFUSALS: u32 = 3;
 
 impl<H: QpHandler> Qp<H> {
