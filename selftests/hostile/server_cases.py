@@ -341,9 +341,10 @@ def versions(server):
     for vers in {0, 2, 3, 0x100, 0x80000001, 0xffffffff} - {highest}:
         with server.connect() as client:
             xid = next(XIDS)
-            outcome = client.exchange(wire.header(xid, vers=vers) + wire.null(xid))
-            server.expect(outcome, "err_vers")
-            data = outcome.raw[0]
+            # Nothing else may be under way: another service thread would let it decide first.
+            client.end.send(wire.header(xid, vers=vers) + wire.null(xid))
+            data = client.end.receive(10)[0]
+            client.null()
             equal(data[:8] + data[12:],
                   wire.u32(xid, vers, wire.ERROR, wire.ERR_VERS, 1, highest), "ERR_VERS")
             credits = int.from_bytes(data[8:12], "big")
