@@ -129,18 +129,21 @@ def full(mount):
 def flood(mount):
     before = mount.relay.connections
     for times in (2, 4, 10):
+        # Ours posts twice as many Receives as it grants. A server that sends more than that may
+        # find no Receive and lose the connection; the mount goes on with the next one.
+        within = mount.kind == "rust" and times == 2
         try:
             answers = mount.null(times * mount.granted, seconds=4)
         except peer.Closed:
-            if mount.kind == "rust":
+            if within:
                 raise
             answers = []
         mount.notes.append(f"{times * mount.granted} Calls, {len(answers)} Replies")
-        if mount.kind == "rust" and len(answers) < mount.granted:
+        if within and len(answers) < mount.granted:
             raise Failed("not even those granted were answered")
         mount.works()
-    if mount.kind == "rust":
-        mount.same_connection(before)
+        if within:
+            mount.same_connection(before)
     for _ in range(2):
         answers = mount.null(mount.granted)
         if len(answers) != mount.granted:
