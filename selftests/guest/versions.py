@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Version 2 of RPC-over-RDMA: the request for it, the answer to that, and the messages that follow
- (draft-cel-nfsv4-rpcrdma-version-two-04).
+(draft-cel-nfsv4-rpcrdma-version-two-04).
 
 The C module speaks version 1 alone: a client that asks falls back, on the same connection.
 """
@@ -8,41 +8,18 @@ The C module speaks version 1 alone: a client that asks falls back, on the same 
 import collections
 import os
 import subprocess
-import time
 
 import roce
+from capture import Capture
 from harness import EXPORT, SERVER, case, counters, data, expect, expect_that, mount, read_file, \
     shell, umount, write_file, Skip
 
 CLIENT = "192.168.88.1"
 FOLDER = "/mnt/versions"
-CAPTURE = "/tmp/versions.pcap"
 OURS = os.environ.get("CLIENT_MODULE") == "rust"
 THEIRS = os.environ.get("SERVER_MODULE") == "rust"
 ASK = "/proc/sys/sunrpc/rdma_max_version"
 OFFER = "/proc/sys/sunrpc/svc_rdma/max_version"
-
-
-def capture():
-    """Capture all Sends."""
-    job = subprocess.Popen(["tcpdump", "-i", "eth0", "-U", "-B", "16384", "-s", "600",
-                            "-w", CAPTURE, roce.FILTER],
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    line = job.stderr.readline()
-    while line and "listening on" not in line:
-        line = job.stderr.readline()
-    expect_that("tcpdump does not run", line)
-    return job
-
-
-def captured(job):
-    """The messages, of which none may be missing: by Queue Pair that they go to."""
-    # The kernel keeps a packet for up to a second until others fill its block.
-    time.sleep(2)
-    job.terminate()
-    text = job.communicate(timeout=20)[1]
-    expect_that(f"tcpdump has lost packets: {text}", "\n0 packets dropped by kernel" in text)
-    return list(roce.messages(CAPTURE))
 
 
 def io(folder):
@@ -60,14 +37,14 @@ def io(folder):
 def session(version):
     """A mount with I/O; returns what was captured of it, and how many regions the client had to
     invalidate by itself for how many chunks."""
-    job = capture()
-    mount(version, "ipv4", FOLDER)
-    folder = f"{FOLDER}/versions-{version}"
-    os.mkdir(folder)
-    io(folder)
-    count = counters(FOLDER)
-    umount(FOLDER)
-    return captured(job), count
+    with Capture("versions") as capture:
+        mount(version, "ipv4", FOLDER)
+        folder = f"{FOLDER}/versions-{version}"
+        os.mkdir(folder)
+        io(folder)
+        count = counters(FOLDER)
+        umount(FOLDER)
+    return capture.messages(), count
 
 
 def set_to(path, value, where=""):
