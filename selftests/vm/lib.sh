@@ -7,10 +7,10 @@
 SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
 ROOT=$CACHE/root            # Debian: toolchain, QEMU, and the guests' root
-DEFAULT_KERNEL=7.2.12+deb13-amd64
+DEFAULT_KERNEL=7.3.4+deb13-amd64
 CHOSEN=$CACHE/default.$DEFAULT_KERNEL   # the default that the archive has, see prepare
 DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
-DEBUG_KERNEL=7.2.12+deb13-amd64         # the kernel whose source it is built from
+DEBUG_KERNEL=7.3.4+deb13-amd64         # the kernel whose source it is built from
 DEBUG_LLVM=-19
 DEBUG_LOCALVERSION=-rpcrdma-debug
 STAMPS=$CACHE/stamps        # one file for each finished step
