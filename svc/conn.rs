@@ -365,7 +365,7 @@ impl QpHandler for Chan {
 pub(super) struct ConnEvents {
     pub(super) established: Atomic<bool>,
     lost: Atomic<bool>,
-    /// Whether the client has had an answer, and with it its credits.
+    /// Whether a message of the client has been answered with a Reply or an error report.
     answered: Atomic<bool>,
     conn: SetOnce<Handle<Conn>>,
     #[pin]
@@ -401,7 +401,7 @@ impl ConnEvents {
         )
     }
 
-    /// The client gets an answer.
+    /// The client gets a Reply or an error report.
     pub(super) fn answer(&self) {
         self.answered.store(true, Relaxed);
     }
@@ -574,9 +574,10 @@ impl Connection for Conn {
     }
 
     /// The service drops a Call without an answer if it has that of an earlier connection in
-    /// process still, and leaves it to the client to ask again after a while. Before the first
-    /// answer a client has one credit (RFC 8166, section 3.3.1), so no other Call would come until
-    /// then. It shall ask sooner; not at once, since some do that without a pause.
+    /// process still, and leaves it to the client to ask again after a while. In version 1 a client
+    /// has one credit before its first answer (RFC 8166, section 3.3.1), so no other Call would come
+    /// until then; in version 2 the Call is as late. The client shall ask sooner; not at once, since
+    /// some do that without a pause.
     fn release(this: &SvcXprt<Self>, mut call: CallBox) {
         let array = call.data_mut().recall();
         if array.has_room() {

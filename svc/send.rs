@@ -393,7 +393,11 @@ impl Conn {
     ) -> Result {
         let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
         match self.fill_out(ctx.as_mut(), reply, out, reply_chunk) {
-            Ok(len) => self.post_send(ctx, len, out.state.invalidate),
+            Ok(len) => {
+                self.post_send(ctx, len, out.state.invalidate)?;
+                self.chan().events.answer();
+                Ok(())
+            }
             Err(e) => {
                 self.chan().keep_send_ctx(ctx);
                 Err(e)
@@ -470,7 +474,6 @@ impl Conn {
         }
         self.chan().submit(self.qp(), Work::Reply(ctx))?;
         self.chan().params.live.note_sent(len);
-        self.chan().events.answer();
         Ok(())
     }
 
@@ -492,7 +495,9 @@ impl Conn {
             _ => trace_svcrdma_err_chunk(header.xid.0),
         }
         let credits = self.credits();
-        self.send_message(|buffer| encode_error(buffer, header, credits, body))
+        self.send_message(|buffer| encode_error(buffer, header, credits, body))?;
+        self.chan().events.answer();
+        Ok(())
     }
 
     /// Sends the message that `write` writes, which is no reply. Invalidates nothing.
