@@ -613,7 +613,7 @@ impl Completion for SendCtx {
             }
         });
         if result.is_err() {
-            conn.live.failed_completions.add(1);
+            conn.live.traffic.failed_completions.add(1);
             conn.lost();
         }
     }

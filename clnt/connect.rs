@@ -33,10 +33,8 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::debugfs::{
-            Folder,
-            Side, //
-        },
+        ext::debugfs::Folder,
+        live::CLIENT,
         rdma::{
             client::RemovalGuard,
             cm,
@@ -182,7 +180,7 @@ impl Connection {
         let qp = QpOwner::new(&id, &pd, &config, conn.clone())?;
         let this = Arc::new(
             Self {
-                _folder: Folder::new(Side::Client, conn.number(), live),
+                _folder: Folder::new(&CLIENT, conn.number(), live),
                 qp,
                 conn,
                 id,

@@ -16,8 +16,7 @@ use kernel::{
             Relaxed, //
         },
         Arc, //
-    },
-    time::Jiffies,
+    }, //
 };
 
 use super::{
@@ -30,12 +29,10 @@ use super::{
 use crate::{
     kapi::{
         ext::{
-            addr::SockAddr,
             count::Count,
-            debugfs::Status,
-            jiffies,
-            msecs_since, //
+            debugfs::Status, //
         },
+        live::Traffic,
         rdma::device::DeviceName,
         sunrpc::xprt::Xprt, //
     },
@@ -57,8 +54,7 @@ const STATES: [&str; 3] = ["connecting", "connected", "lost"];
 
 /// What a reader sees of one connection.
 pub(super) struct Live {
-    peer: SockAddr,
-    device: DeviceName,
+    pub(super) traffic: Traffic,
     credits: u32,
     depth: u32,
     /// Connections that the transport had before this one.
@@ -69,7 +65,6 @@ pub(super) struct Live {
     /// Inline thresholds, ours to send and to receive; 0 before they are agreed.
     send: Atomic<u32>,
     receive: Atomic<u32>,
-    version: Atomic<u32>,
     /// Credits that the server has granted.
     pub(super) granted: Atomic<u32>,
     /// Calls whose Reply is due.
@@ -81,25 +76,10 @@ pub(super) struct Live {
     /// Regions, and those of them that are idle.
     pub(super) regions: Atomic<usize>,
     pub(super) idle: Atomic<usize>,
-    /// Calls sent and Replies taken in.
-    pub(super) sent: Count,
-    pub(super) received: Count,
-    /// Octets sent and received in messages.
-    pub(super) inline_out: Count,
-    pub(super) inline_in: Count,
-    /// Octets offered in Read chunks, and placed by the server.
-    pub(super) read: Count,
-    pub(super) placed: Count,
     /// Replies that failed their RPC, and second ones.
     pub(super) bad_replies: Count,
     /// Replies to no request.
     pub(super) stray_replies: Count,
-    /// Messages that could not be decoded.
-    pub(super) malformed: Count,
-    /// Work Requests that failed.
-    pub(super) failed_completions: Count,
-    /// When the last message came or left.
-    last: Atomic<Jiffies>,
 }
 
 impl Live {
@@ -116,8 +96,7 @@ impl Live {
         limits: &ClientLimits,
     ) -> Result<Arc<Self>> {
         let live = Live {
-            peer: xprt.server(),
-            device,
+            traffic: Traffic::new(xprt.server(), device),
             credits: limits.requests,
             depth: limits.send_wr,
             reconnects: xprt.counters().connects as u64,
@@ -125,24 +104,14 @@ impl Live {
             state: Atomic::new(State::Connecting as u32),
             send: Atomic::new(0),
             receive: Atomic::new(0),
-            version: Atomic::new(0),
             granted: Atomic::new(1),
             owed: Atomic::new(0),
             queue_room: Atomic::new(limits.send_wr),
             receives: Atomic::new(0),
             regions: Atomic::new(0),
             idle: Atomic::new(0),
-            sent: Count::new(),
-            received: Count::new(),
-            inline_out: Count::new(),
-            inline_in: Count::new(),
-            read: Count::new(),
-            placed: Count::new(),
             bad_replies: Count::new(),
             stray_replies: Count::new(),
-            malformed: Count::new(),
-            failed_completions: Count::new(),
-            last: Atomic::new(jiffies()),
         };
         Ok(Arc::new(live, GFP_KERNEL)?)
     }
@@ -159,7 +128,7 @@ impl Live {
 
     /// The server has agreed to that.
     pub(super) fn agree(&self, agreed: &Agreed) {
-        self.version.store(agreed.version.word(), Relaxed);
+        self.traffic.version.store(agreed.version.word(), Relaxed);
         self.send.store(agreed.send().0, Relaxed);
         self.receive.store(agreed.receive().0, Relaxed);
         self.set_state(State::Connected);
@@ -167,19 +136,8 @@ impl Live {
 
     /// A Call of `inline` octets was sent, with Read chunks of `read` octets.
     pub(super) fn note_sent(&self, inline: usize, read: usize) {
-        self.sent.add(1);
-        self.inline_out.add(inline);
-        if read != 0 {
-            self.read.add(read);
-        }
-        self.last.store(jiffies(), Relaxed);
-    }
-
-    /// A message of `inline` octets was received.
-    pub(super) fn note_received(&self, inline: u32) {
-        self.received.add(1);
-        self.inline_in.add(inline as usize);
-        self.last.store(jiffies(), Relaxed);
+        self.traffic.note_sent(inline);
+        self.traffic.read.add(read);
     }
 }
 
@@ -188,10 +146,7 @@ impl Status for Live {
         let state = STATES.get(self.state.load(Relaxed) as usize);
         let idle = self.idle.load(Relaxed);
         let room = self.queue_room.load(Relaxed);
-        writeln!(f, "peer: {}", self.peer)?;
-        writeln!(f, "device: {}", self.device.to_str().unwrap_or("-"))?;
-        writeln!(f, "state: {}", state.unwrap_or(&"unknown"))?;
-        writeln!(f, "version: {}", self.version.load(Relaxed))?;
+        self.traffic.show_peer(f, state.unwrap_or(&"unknown"))?;
         writeln!(f, "send_threshold: {}", self.send.load(Relaxed))?;
         writeln!(f, "receive_threshold: {}", self.receive.load(Relaxed))?;
         writeln!(f, "credits_asked: {}", self.credits)?;
@@ -203,17 +158,9 @@ impl Status for Live {
         writeln!(f, "send_queue_used: {used}")?;
         writeln!(f, "regions: {}", self.regions.load(Relaxed))?;
         writeln!(f, "regions_idle: {idle}")?;
-        writeln!(f, "messages_sent: {}", self.sent.get())?;
-        writeln!(f, "messages_received: {}", self.received.get())?;
-        writeln!(f, "inline_sent: {}", self.inline_out.get())?;
-        writeln!(f, "inline_received: {}", self.inline_in.get())?;
-        writeln!(f, "read_chunks: {}", self.read.get())?;
-        writeln!(f, "write_chunks: {}", self.placed.get())?;
+        self.traffic.show_counts(f)?;
         writeln!(f, "bad_replies: {}", self.bad_replies.get())?;
         writeln!(f, "stray_replies: {}", self.stray_replies.get())?;
-        writeln!(f, "malformed: {}", self.malformed.get())?;
-        writeln!(f, "failed_completions: {}", self.failed_completions.get())?;
-        writeln!(f, "idle_ms: {}", msecs_since(self.last.load(Relaxed)))?;
         writeln!(f, "reconnects: {}", self.reconnects)?;
         writeln!(f, "last_ended: {}", self.ended.map_or("-", Ended::text))
     }

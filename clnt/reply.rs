@@ -123,11 +123,11 @@ impl QpHandler for Conn {
         match &result {
             Ok(wc) => {
                 trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len);
-                self.live.note_received(wc.byte_len);
+                self.live.traffic.note_received(wc.byte_len);
             }
             Err(e) => {
                 trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0);
-                self.live.failed_completions.add(1);
+                self.live.traffic.failed_completions.add(1);
             }
         }
         if result.is_err() {
@@ -166,7 +166,7 @@ impl Completion for InvCtx {
             }
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
-                conn.live.failed_completions.add(1);
+                conn.live.traffic.failed_completions.add(1);
                 conn.lost();
             }
         }
@@ -199,7 +199,7 @@ impl Conn {
             Ok(parsed) => Ok(parsed),
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), &rejected);
-                self.live.malformed.add(1);
+                self.live.traffic.malformed.add(1);
                 Err(rejected)
             }
         };
@@ -353,7 +353,7 @@ fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
                         trace_xprtrdma_fixup(xid, copied);
                     }
                     stats.placed_bytes.add(placed as usize);
-                    live.placed.add(placed as usize);
+                    live.traffic.written.add(placed as usize);
                     stats.fixup_bytes.add(copied);
                 }
                 Err(_) => {
@@ -364,7 +364,7 @@ fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
         }
         Delivery::Placed { len } => {
             stats.placed_bytes.add(len as usize);
-            live.placed.add(len as usize);
+            live.traffic.written.add(len as usize);
             rqst.complete(Ok(len as usize));
         }
         Delivery::Failed => {

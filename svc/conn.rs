@@ -56,10 +56,7 @@ use crate::{
     kapi::{
         compat::smp_mb,
         ext::{
-            debugfs::{
-                Folder,
-                Side, //
-            },
+            debugfs::Folder,
             patience::{
                 patiently,
                 Patience, //
@@ -70,6 +67,7 @@ use crate::{
                 xprtiod, //
             }, //
         },
+        live::SERVER,
         rdma::{
             client::{
                 Removal,
@@ -316,7 +314,7 @@ impl Chan {
 
     /// Closes the connection because of a completion, and says so unless it is an aftermath.
     pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
-        self.params.live.failed_completions.add(1);
+        self.params.live.traffic.failed_completions.add(1);
         if !error.flushed() && !self.is_closing() {
             limited!(pr_warn!(
                 "server: {what} failed: {} (vendor {:#x}); closing the connection of {}\n",
@@ -471,11 +469,7 @@ impl Conn {
         removal: RemovalGuard,
     ) -> Self {
         Conn {
-            _folder: Folder::new(
-                Side::Server,
-                chan.params.live.number,
-                chan.params.live.clone(),
-            ),
+            _folder: Folder::new(&SERVER, chan.params.live.number, chan.params.live.clone()),
             qp,
             chan,
             id,

@@ -12,10 +12,9 @@ use crate::{
         ext::{
             addr::SockAddr,
             count::Count,
-            debugfs::Status,
-            jiffies,
-            msecs_since, //
+            debugfs::Status, //
         },
+        live::Traffic,
         rdma::device::DeviceName, //
     },
     xdr::private::Private,
@@ -29,8 +28,7 @@ use kernel::{
             Relaxed, //
         },
         Arc, //
-    },
-    time::Jiffies,
+    }, //
 };
 
 /// Numbers connections.
@@ -53,34 +51,18 @@ const STATES: [&str; 3] = ["accepted", "connected", "closing"];
 pub(super) struct Live {
     /// No other connection has the same.
     pub(super) number: u64,
-    peer: SockAddr,
-    device: DeviceName,
+    pub(super) traffic: Traffic,
     sizes: Sizes,
     agreed: Private,
     state: Atomic<u32>,
-    /// Version of the last message; 0 before the first.
-    pub(super) version: Atomic<u32>,
     /// Receives posted.
     pub(super) receives: Atomic<u32>,
     /// Free entries of the Send Queue.
     pub(super) queue_free: Atomic<u32>,
     /// Times that a chain had to wait for room in the Send Queue.
     pub(super) queue_waits: Count,
-    received: Count,
-    sent: Count,
-    inline_in: Count,
-    inline_out: Count,
-    /// Octets of RDMA Reads and of RDMA Writes.
-    pub(super) read: Count,
-    pub(super) written: Count,
-    /// Messages that could not be used.
-    pub(super) malformed: Count,
     /// Calls whose chunks could not be served.
     pub(super) refused: Count,
-    /// Work Requests that failed.
-    pub(super) failed_completions: Count,
-    /// When the last message came or left.
-    last: Atomic<Jiffies>,
 }
 
 impl Live {
@@ -99,25 +81,14 @@ impl Live {
     ) -> Result<Arc<Self>> {
         let live = Live {
             number: NEXT_NUMBER.fetch_add(1, Relaxed),
-            peer,
-            device,
+            traffic: Traffic::new(peer, device),
             sizes,
             agreed,
             state: Atomic::new(State::Accepted as u32),
-            version: Atomic::new(0),
             receives: Atomic::new(0),
             queue_free: Atomic::new(sizes.sends),
             queue_waits: Count::new(),
-            received: Count::new(),
-            sent: Count::new(),
-            inline_in: Count::new(),
-            inline_out: Count::new(),
-            read: Count::new(),
-            written: Count::new(),
-            malformed: Count::new(),
             refused: Count::new(),
-            failed_completions: Count::new(),
-            last: Atomic::new(jiffies()),
         };
         Ok(Arc::new(live, GFP_KERNEL)?)
     }
@@ -132,29 +103,17 @@ impl Live {
         if self.state.load(Relaxed) == State::Accepted as u32 {
             self.set_state(State::Connected);
         }
-        self.received.add(1);
-        self.inline_in.add(inline as usize);
-        self.last.store(jiffies(), Relaxed);
-    }
-
-    /// A message of `inline` octets was sent.
-    pub(super) fn note_sent(&self, inline: usize) {
-        self.sent.add(1);
-        self.inline_out.add(inline);
-        self.last.store(jiffies(), Relaxed);
+        self.traffic.note_received(inline);
     }
 }
 
 impl Status for Live {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = STATES.get(self.state.load(Relaxed) as usize);
-        let in_process = self.received.get().saturating_sub(self.sent.get());
+        let in_process = self.traffic.received_less_sent();
         let depth = self.sizes.sends;
         let used = depth.saturating_sub(self.queue_free.load(Relaxed));
-        writeln!(f, "peer: {}", self.peer)?;
-        writeln!(f, "device: {}", self.device.to_str().unwrap_or("-"))?;
-        writeln!(f, "state: {}", state.unwrap_or(&"unknown"))?;
-        writeln!(f, "version: {}", self.version.load(Relaxed))?;
+        self.traffic.show_peer(f, state.unwrap_or(&"unknown"))?;
         writeln!(f, "send_threshold: {}", self.agreed.send.0)?;
         writeln!(f, "receive_threshold: {}", self.agreed.receive.0)?;
         let invalidation = u8::from(self.agreed.remote_invalidation);
@@ -165,15 +124,7 @@ impl Status for Live {
         writeln!(f, "send_queue_depth: {depth}")?;
         writeln!(f, "send_queue_used: {used}")?;
         writeln!(f, "send_queue_waits: {}", self.queue_waits.get())?;
-        writeln!(f, "messages_sent: {}", self.sent.get())?;
-        writeln!(f, "messages_received: {}", self.received.get())?;
-        writeln!(f, "inline_sent: {}", self.inline_out.get())?;
-        writeln!(f, "inline_received: {}", self.inline_in.get())?;
-        writeln!(f, "read_chunks: {}", self.read.get())?;
-        writeln!(f, "write_chunks: {}", self.written.get())?;
-        writeln!(f, "malformed: {}", self.malformed.get())?;
         writeln!(f, "refused: {}", self.refused.get())?;
-        writeln!(f, "failed_completions: {}", self.failed_completions.get())?;
-        writeln!(f, "idle_ms: {}", msecs_since(self.last.load(Relaxed)))
+        self.traffic.show_counts(f)
     }
 }

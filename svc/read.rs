@@ -261,7 +261,12 @@ impl Layout {
                 },
             )?;
             STAT_READ.inc();
-            qp.handler().params.live.read.add(host_len(segment.length));
+            qp.handler()
+                .params
+                .live
+                .traffic
+                .read
+                .add(host_len(segment.length));
         }
         Ok(())
     }

@@ -393,7 +393,11 @@ impl Conn {
             }
         };
         trace_call(buf.cid(), &message);
-        params.live.version.store(message.header.version, Relaxed);
+        params
+            .live
+            .traffic
+            .version
+            .store(message.header.version, Relaxed);
         match self.chan().judge(&message, buf.bytes()) {
             Ok(Verdict::Deliver) => {
                 buf.data_mut().state = self.chan().call_state(&message);
@@ -447,7 +451,7 @@ impl Conn {
     /// Answers a message that cannot be used, if its sender expects that, and forgets it.
     fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
         trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
-        self.chan().params.live.malformed.add(1);
+        self.chan().params.live.traffic.malformed.add(1);
         self.forget(buf);
         if let Some(header) = header {
             self.send_refusal(&header, answer);

@@ -317,6 +317,7 @@ fn write(
         qp.handler()
             .params
             .live
+            .traffic
             .written
             .add(host_len(segment.length));
         at = end;
@@ -473,7 +474,7 @@ impl Conn {
             return Err(error);
         }
         self.chan().submit(self.qp(), Work::Reply(ctx))?;
-        self.chan().params.live.note_sent(len);
+        self.chan().params.live.traffic.note_sent(len);
         Ok(())
     }
 

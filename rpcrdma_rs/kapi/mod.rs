@@ -5,8 +5,8 @@
 //! Written as if it were `rust/kernel/{rdma,sunrpc}`.
 //!
 //! ```text
-//!   trace   recv_context       of this module alone
-//!   rdma    sunrpc             do not import each other
+//!   trace   live   recv_context    of this module alone
+//!   rdma    sunrpc                 do not import each other
 //!        ext
 //! ```
 //!
@@ -20,6 +20,7 @@ mod bindings;
 pub(crate) mod compat;
 
 pub(crate) mod ext;
+pub(crate) mod live;
 pub(crate) mod rdma;
 mod recv_context;
 pub(crate) mod sunrpc;

@@ -3,8 +3,7 @@
 //! Folders of debugfs that show objects which come and go.
 //!
 //! ```text
-//!   rpcrdma_rs/client/<number>/status
-//!   rpcrdma_rs/server/<number>/status
+//!   <root>/<parent>/<number>/status
 //! ```
 //!
 //! The kernel crate's own abstraction leaves the module out of its file operations: a file that
@@ -12,6 +11,8 @@
 //!
 //! A folder is removed by a work of its own. Removing waits for readers, and a reader may wait for
 //! memory, which may be behind the very connection that is shown.
+//!
+//! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
 use core::ptr::null_mut;
 
@@ -52,22 +53,27 @@ pub(crate) trait Status: Send + Sync + 'static {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// Whose connections a folder is about.
-#[derive(Clone, Copy)]
-pub(crate) enum Side {
-    /// Connections to servers.
-    Client,
-    /// Connections of clients.
-    Server,
+/// A folder for objects of one kind.
+pub(crate) struct Parent {
+    name: &'static CStr,
+    /// Null without debugfs, and before and after the registration.
+    dir: Atomic<*mut bindings::dentry>,
 }
 
-/// The folder of each side; null without debugfs, and before and after the registration.
-static SIDES: [Atomic<*mut bindings::dentry>; 2] =
-    [Atomic::new(null_mut()), Atomic::new(null_mut())];
+impl Parent {
+    /// One of that name, which does not exist before it is registered.
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Parent {
+            name,
+            dir: Atomic::new(null_mut()),
+        }
+    }
+}
 
-/// The folders of both sides. Dropping it removes everything in them.
+/// Folders for objects of several kinds. Dropping it removes everything in them.
 pub(crate) struct Registration {
     root: *mut bindings::dentry,
+    parents: &'static [&'static Parent],
 }
 
 // SAFETY: debugfs is used from any thread; only `drop` uses the pointer.
@@ -76,22 +82,23 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Makes the folders. Without debugfs there are none, which is no error. May sleep.
-    pub(crate) fn new() -> Self {
-        let root = create_dir(c"rpcrdma_rs", null_mut());
+    /// Makes the folder `root` with those of `parents` in it. Without debugfs there are none, which
+    /// is no error. May sleep.
+    pub(crate) fn new(root: &CStr, parents: &'static [&'static Parent]) -> Self {
+        let root = create_dir(root, null_mut());
         if !root.is_null() {
-            for (side, name) in SIDES.iter().zip([c"client", c"server"]) {
-                side.store(create_dir(name, root), Release);
+            for parent in parents {
+                parent.dir.store(create_dir(parent.name, root), Release);
             }
         }
-        Registration { root }
+        Registration { root, parents }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        for side in &SIDES {
-            side.xchg(null_mut(), Full);
+        for parent in self.parents {
+            parent.dir.xchg(null_mut(), Full);
         }
         remove(self.root);
     }
@@ -184,10 +191,10 @@ impl<T: Status> WorkItem for Files<T> {
 pub(crate) struct Folder<T: Status>(Option<Pin<KBox<Files<T>>>>);
 
 impl<T: Status> Folder<T> {
-    /// Makes a folder named `number` in that of `side`. If that fails there is none: an object does
+    /// Makes a folder named `number` in `parent`. If that fails there is none: an object does
     /// not fail because it cannot be looked at. May sleep.
-    pub(crate) fn new(side: Side, number: u64, status: Arc<T>) -> Self {
-        let parent = SIDES[side as usize].load(Acquire);
+    pub(crate) fn new(parent: &Parent, number: u64, status: Arc<T>) -> Self {
+        let parent = parent.dir.load(Acquire);
         if parent.is_null() {
             return Folder(None);
         }
@@ -204,7 +211,7 @@ impl<T: Status> Folder<T> {
             pin_init!(Files {
                 dir: null_mut(),
                 status,
-                removal <- new_work!("rpcrdma_rs: debugfs"),
+                removal <- new_work!("debugfs folder"),
             }),
             GFP_KERNEL,
         )?;
