@@ -53,8 +53,8 @@ struct RpcRdma {
 impl RpcRdma {
     /// Registers everything, or nothing.
     fn register(module: &'static ThisModule) -> Result<Self> {
-        let live = kapi::ext::debugfs::Registration::new();
-        let queue = kapi::ext::work::OwnQueue::new()?;
+        let live = kapi::live::register();
+        let queue = kapi::ext::work::OwnQueue::new(c"rpcrdma_rs")?;
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
         // Before the tunables, whose names may be taken as well: the class tells by whom.
         let client = clnt::register()?;

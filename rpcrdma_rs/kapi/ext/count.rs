@@ -16,7 +16,7 @@ impl Count {
         Self(Atomic::new(0))
     }
 
-    /// Counts `n` more. Most are zero in most RPCs, which costs no write.
+    /// Counts `n` more; zero, which is common, costs no write.
     #[inline]
     pub(crate) fn add(&self, n: usize) {
         if n != 0 {

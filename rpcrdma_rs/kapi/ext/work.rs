@@ -3,6 +3,8 @@
 //! Work queues: sunrpc's and the module's own; and cancelling of work.
 //!
 //! Work items themselves are the kernel crate's `Work` and `DelayedWork`.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
 use core::ptr::null_mut;
 
@@ -50,11 +52,16 @@ impl OwnQueue {
     /// # Errors
     ///
     /// `EBUSY` if there is one; `ENOMEM`.
-    pub(crate) fn new() -> Result<Self> {
-        let name = c"rpcrdma_rs".as_char_ptr();
-        // SAFETY: The name is a format without arguments.
-        let queue =
-            unsafe { bindings::alloc_workqueue_noprof(name, bindings::wq_flags_WQ_UNBOUND, 0) };
+    pub(crate) fn new(name: &CStr) -> Result<Self> {
+        // SAFETY: Format and argument are strings; the name is copied.
+        let queue = unsafe {
+            bindings::alloc_workqueue_noprof(
+                c"%s".as_char_ptr(),
+                bindings::wq_flags_WQ_UNBOUND,
+                0,
+                name.as_char_ptr(),
+            )
+        };
         if queue.is_null() {
             return Err(ENOMEM);
         }
