@@ -64,7 +64,7 @@ impl<'a> Peer<'a> {
     /// The server of `xprt`.
     pub(crate) fn of<T: XprtOps>(xprt: &'a Xprt<T>) -> Self {
         // INVARIANT: The transport is valid during `'a`.
-        // SAFETY: As above.
+        // SAFETY: The transport is valid as long as it is borrowed; no reference is made.
         let addr = unsafe { &raw const (*xprt.as_ptr()).addr };
         Self(addr.cast(), PhantomData)
     }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Transport addresses: an owned copy of a C `sockaddr`, IPv4 or IPv6.
+//!
+//! C headers: [`include/linux/sunrpc/addr.h`](srctree/include/linux/sunrpc/addr.h),
+//! [`include/linux/socket.h`](srctree/include/linux/socket.h)
 
 use core::{
     fmt,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! A completion that can be used again.
+//!
+//! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 
 use kernel::{
     prelude::*,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Error codes that have a meaning to sunrpc and that `kernel` does not declare.
+//!
+//! C headers: [`include/linux/errno.h`](srctree/include/linux/errno.h),
+//! [`include/uapi/asm-generic/errno.h`](srctree/include/uapi/asm-generic/errno.h)
 
 use kernel::prelude::*;
 

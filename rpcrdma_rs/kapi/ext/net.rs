@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Network namespaces.
+//!
+//! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)
 
 use kernel::types::Opaque;
 
@@ -30,7 +32,7 @@ impl Net {
     /// `net` must point to a live namespace that stays alive for `'a`.
     pub(in crate::kapi) unsafe fn from_raw<'a>(net: *mut bindings::net) -> &'a Self {
         // CAST: `Net` is transparent over `Opaque<net>`.
-        // SAFETY: By the safety requirement.
+        // SAFETY: By this function's contract it is a namespace that lives for `'a`.
         unsafe { &*net.cast() }
     }
 

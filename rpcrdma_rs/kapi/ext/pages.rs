@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Owned arrays of pages, as sunrpc hands them out and a device reads and writes them.
+//!
+//! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
+//! [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
 use super::{
     super::bindings,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Room for what nobody reads.
+//!
+//! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
 use core::ptr::NonNull;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Waiting for a condition.
+//!
+//! C header: [`include/linux/wait.h`](srctree/include/linux/wait.h)
 
 use core::{
     ffi::c_int,
@@ -81,7 +83,7 @@ impl WaitQueue {
             // SAFETY: We are in process context and hold no lock that forbids sleeping.
             left = unsafe { bindings::schedule_timeout(left) };
         };
-        // SAFETY: As above; afterwards nothing refers to the entry.
+        // SAFETY: Queue and entry are initialised; afterwards nothing refers to the entry.
         unsafe { bindings::finish_wait(self.head.get(), entry.get()) };
         holds
     }

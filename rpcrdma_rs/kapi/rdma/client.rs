@@ -11,6 +11,8 @@
 //! ```
 //!
 //! The removal goes on when the last guard of the device is dropped.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::{
     ffi::{

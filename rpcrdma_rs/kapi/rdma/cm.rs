@@ -13,6 +13,8 @@
 //! only the requests to a listener on all devices come at the same time, one for each device. It
 //! must not drop its own [`Id`], nor the last reference to a QP or PD on it: that waits for
 //! the handler.
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 use core::{
     cell::Cell,

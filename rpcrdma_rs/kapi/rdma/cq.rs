@@ -12,6 +12,8 @@
 //! One `Cqe` is in flight once at a time. Completions run on the workqueue of ib_core, in
 //! process context, one at a time for each QP; what a driver forgot is completed by the thread
 //! that closes the QP. They must not wait for another completion.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::{
     marker::PhantomData,

@@ -4,6 +4,9 @@
 //!
 //! Devices that copy in software (rxe, siw) use kernel addresses for DMA addresses; ib_core's
 //! mapping functions take care of the difference.
+//!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
 use core::{
     ops::Range,

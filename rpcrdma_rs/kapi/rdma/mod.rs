@@ -22,6 +22,9 @@
 //! brings it back. Receives are their own owners, see [`recv::RecvBox`]. What a driver forgets to
 //! complete is brought back when the QP is closed, see [`entry`]. Memory that a peer may read or
 //! write is owned by an [`mr::Mr`], which gives it back only when it is fenced.
+//!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 pub(crate) mod client;
 pub(crate) mod cm;

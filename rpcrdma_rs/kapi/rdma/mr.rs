@@ -17,6 +17,8 @@
 //! registered, invalidated as one of the completions above proves, or out of the peer's reach
 //! because the QP is drained. A region that is dropped before that is leaked, with a warning,
 //! for the device may still write to its memory.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::{
     mem::ManuallyDrop,

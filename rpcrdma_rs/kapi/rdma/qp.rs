@@ -9,6 +9,9 @@
 //! While it is open, anybody who has a reference may post. [`QpOwner::close`] refuses further
 //! posts, drains both queues, and waits until each completion has run. Then it has happened for
 //! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
+//!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 use core::{
     ffi::c_void,

@@ -5,6 +5,8 @@
 //! ```text
 //!   RecvBox ──push──► RecvList ──post_recvs──► posted ──recv_done──► RecvBox
 //! ```
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::{
     ffi::c_int,

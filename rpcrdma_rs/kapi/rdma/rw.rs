@@ -14,6 +14,8 @@
 //! Its Work Requests name the pages directly, by the PD's key for local memory, see [`direct`].
 //! Only RDMA Reads of an iWARP device need registered memory; `rdma_rw` of ib_core does that, see
 //! [`registered`].
+//!
+//! C header: [`include/rdma/rw.h`](srctree/include/rdma/rw.h)
 
 mod direct;
 mod registered;

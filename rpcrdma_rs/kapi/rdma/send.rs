@@ -5,6 +5,8 @@
 //! ```text
 //!   SGEs:  part of the buffer | pages, where they are | part of the buffer
 //! ```
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::{
     mem::ManuallyDrop,

@@ -9,6 +9,8 @@
 //!
 //! The device executes the requests of a chain in the order in which they were added. Only the
 //! last is signaled, and its completion stands for all: the Send Queue completes in order.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::{
     marker::PhantomData,

@@ -11,6 +11,8 @@
 //!
 //! A request has nothing of the connection that the Call came on: it may wait for long to be
 //! answered, and the connection's device may go meanwhile.
+//!
+//! C header: [`include/linux/sunrpc/bc_xprt.h`](srctree/include/linux/sunrpc/bc_xprt.h)
 
 use core::{
     marker::{
@@ -81,7 +83,7 @@ impl<T: XprtOps> BcRqst<T> {
     /// `rqst` must be embedded in a `BcRqst<T>` that lives for `'a`.
     pub(super) unsafe fn from_rqst<'a>(rqst: *mut bindings::rpc_rqst) -> &'a Self {
         // CAST: It is the first field, and the layout is C's.
-        // SAFETY: By the safety requirement.
+        // SAFETY: By this function's contract it is in a `BcRqst` that lives for `'a`.
         unsafe { &*rqst.cast() }
     }
 
@@ -113,7 +115,7 @@ impl<T: XprtOps> BcRqst<T> {
             unsafe { Pin::new_unchecked(KBox::from_raw(rqst.cast::<Self>())) };
         // SAFETY: The transport is live: `xprt_enqueue_bc_request` took a reference.
         let xprt = unsafe { (*rqst).rq_xprt };
-        // SAFETY: As above.
+        // SAFETY: A request that was enqueued is of a transport of ours, which is live.
         let transport = unsafe { Xprt::<T>::from_raw(xprt) };
         transport.bc_pool().put(this);
         // SAFETY: The reference that `xprt_enqueue_bc_request` took.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Classes of client transports.
+//!
+//! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
 use core::{
     cell::UnsafeCell,
@@ -178,7 +180,7 @@ pub(crate) struct Registration(*mut bindings::xprt_class);
 
 // SAFETY: sunrpc has a lock for its classes.
 unsafe impl Send for Registration {}
-// SAFETY: As above.
+// SAFETY: Shared access does nothing.
 unsafe impl Sync for Registration {}
 
 impl Drop for Registration {

@@ -54,7 +54,7 @@ pub(super) struct Shared<T: XprtOps> {
 
 // SAFETY: The pointer is only turned into a shared reference, and an `Xprt` is `Sync`.
 unsafe impl<T: XprtOps> Send for Shared<T> {}
-// SAFETY: As above.
+// SAFETY: The pointer is only turned into a shared reference, and an `Xprt` is `Sync`.
 unsafe impl<T: XprtOps> Sync for Shared<T> {}
 
 impl<T: XprtOps> Shared<T> {
@@ -75,7 +75,7 @@ impl<T: XprtOps> Shared<T> {
     /// The transport's set-up must be complete, and [`Self::close`] must be called before it
     /// is torn down.
     pub(super) unsafe fn open(&self) {
-        // INVARIANT: By the safety requirement.
+        // INVARIANT: The transport's set-up is complete, by this function's contract.
         self.users.store(0, Release);
     }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! What a client transport does: [`XprtOps`], and the `rpc_xprt_ops` made of it.
+//!
+//! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
 use core::marker::PhantomData;
 
@@ -176,7 +178,8 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// `task` must be done with its request, under the transport lock.
     unsafe extern "C" fn release_request(task: *mut bindings::rpc_task) {
-        // SAFETY: By the safety requirement; a task's request is live.
+        // SAFETY: The task has a request, by this function's contract, which stays until it is
+        // released. `rq_cong` is written under the transport lock, which sunrpc holds.
         unsafe {
             let rqst = (*task).tk_rqstp;
             if bindings::rpcrdma_shim_bc_prealloc(rqst) {
@@ -190,51 +193,57 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `xprt` must be a transport that [`Xprt::setup`] made.
+    /// `xprt` must be a transport that [`Xprt::setup`] made, and `task` a task that runs and has no
+    /// request.
     unsafe extern "C" fn alloc_slot(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         let this = unsafe { Xprt::<T>::from_raw(xprt) };
         if let Some(slot) = this.slots().pop() {
-            // SAFETY: The task runs this call.
+            // SAFETY: sunrpc calls for `task`, whose fields are that thread's to write.
             unsafe {
                 (*task).tk_rqstp = slot.as_rqst();
                 (*task).tk_status = 0;
             }
             return;
         }
-        // SAFETY: As above.
+        // SAFETY: sunrpc calls for `task`, whose fields are that thread's to write; the
+        // transport is live, and a task without a request may wait on its backlog.
         unsafe {
             (*task).tk_status = EAGAIN.to_errno();
             bindings::xprt_add_backlog_noncongested(xprt, task);
         }
         // A slot freed before the task was on the backlog has woken nobody.
         if let Some(slot) = this.slots().pop() {
-            // SAFETY: It is not in use.
+            // SAFETY: The slot is one of this transport, and not in use: it came from the pool
+            // just now.
             unsafe { this.hand_on(slot) };
         }
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; `rqst` is the request of a task that is done with it.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. `rqst` is a request of it,
+    /// whose task is done with it.
     unsafe extern "C" fn free_slot(xprt: *mut bindings::rpc_xprt, rqst: *mut bindings::rpc_rqst) {
-        // SAFETY: By the safety requirement; requests of this transport are slots.
+        // SAFETY: `xprt` is ours, and so is `rqst`, by this function's contract; all requests of
+        // a transport of ours that have a task are embedded in slots.
         let (this, slot) = unsafe { (Xprt::<T>::from_raw(xprt), Slot::<T>::from_rqst(rqst)) };
-        // SAFETY: The task is done with the request.
+        // SAFETY: The slot is one of this transport. Nobody uses it: its task is done with it,
+        // by this function's contract.
         unsafe { this.hand_on(slot) };
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn set_port(xprt: *mut bindings::rpc_xprt, port: c_ushort) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         unsafe { Xprt::<T>::from_raw(xprt) }.set_port(port);
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; `task` has the send lock.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. `task` has the send lock.
     unsafe extern "C" fn connect(xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
         // SAFETY: `xprt` is ours and `task` has its send lock, by the safety requirement.
         unsafe { send_lock::connect::<T>(xprt, task) };
@@ -242,13 +251,14 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; `buf` must be valid for writes of `len` bytes.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. `buf` must be valid
+    /// for writes of `len` bytes.
     unsafe extern "C" fn get_srcaddr(
         xprt: *mut bindings::rpc_xprt,
         buf: *mut c_char,
         len: usize,
     ) -> c_int {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         let Some(addr) = T::local_addr(unsafe { Xprt::from_raw(xprt) }) else {
             return enotconn().to_errno();
         };
@@ -258,7 +268,8 @@ impl<T: XprtOps> OpsTable<T> {
         if text.len() > len {
             return EINVAL.to_errno();
         }
-        // SAFETY: By the safety requirement, and it fits.
+        // SAFETY: `buf` has `len` bytes, by this function's contract, which is no less than the
+        // text; the text is on our stack.
         unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), text.len()) };
         // CAST: At most 64.
         (text.len() - 1) as c_int
@@ -266,9 +277,9 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn get_srcport(xprt: *mut bindings::rpc_xprt) -> c_ushort {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         T::local_addr(unsafe { Xprt::from_raw(xprt) }).map_or(0, |addr| addr.port())
     }
 
@@ -276,9 +287,9 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// `task` must run, and have a request of a transport of ours.
     unsafe extern "C" fn buf_alloc(task: *mut bindings::rpc_task) -> c_int {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The task runs, and has a request of ours, by this function's contract.
         let (this, slot) = unsafe { Self::of_task(task) };
-        // SAFETY: This is `->buf_alloc`.
+        // SAFETY: This is `->buf_alloc` of the task that owns the slot.
         match unsafe { slot.alloc_buffers() } {
             Ok(0) => 0,
             Ok(grown) => {
@@ -291,9 +302,10 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `buf_alloc`.
+    /// `task` must run, and have a request of a transport of ours.
     unsafe extern "C" fn buf_free(task: *mut bindings::rpc_task) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The task runs, and has a request of ours, by this function's contract. One
+        // that is not of the backchannel is in a slot.
         unsafe {
             // A Reply of the reverse direction has its memory elsewhere.
             if !bindings::rpcrdma_shim_bc_prealloc((*task).tk_rqstp) {
@@ -308,7 +320,9 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// `rqst` must be a request of a transport of ours, and the caller have the send lock.
     unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
-        // SAFETY: By the safety requirement; those of the backchannel say so.
+        // SAFETY: By this function's contract the request is of a transport of ours, whose send
+        // lock the caller holds. It is in a `BcRqst` if it is marked as one of the backchannel, and
+        // in a slot otherwise.
         let result = unsafe {
             let mut locked = SendLocked::new(Xprt::<T>::from_raw((*rqst).rq_xprt));
             if bindings::rpcrdma_shim_bc_prealloc(rqst) {
@@ -332,9 +346,9 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `buf_alloc`; `task` must have waited for the Reply to its request.
+    /// `task` must run, have a request of a transport of ours, and have waited for its Reply.
     unsafe extern "C" fn timer(_xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The task runs, and has a request of ours, by this function's contract.
         let (this, slot) = unsafe { Self::of_task(task) };
         // A connection has no keep-alive of its own: find out.
         if this.is_to_blame(slot) {
@@ -344,7 +358,7 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; the caller has the send lock.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. The caller has the send lock.
     unsafe extern "C" fn close(xprt: *mut bindings::rpc_xprt) {
         // SAFETY: `xprt` is ours, and the caller has its send lock, by the safety requirement.
         unsafe { SendLocked::new(Xprt::<T>::from_raw(xprt)) }.close();
@@ -352,38 +366,42 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; the last call, with nobody else in the transport.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. This is the last call for it,
+    /// and nobody else uses it.
     unsafe extern "C" fn destroy(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours that nobody uses any more, by this function's
+        // contract.
         unsafe { Xprt::<T>::destroy(xprt) };
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn set_connect_timeout(
         xprt: *mut bindings::rpc_xprt,
         connect_timeout: c_ulong,
         reconnect_timeout: c_ulong,
     ) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         unsafe { Xprt::<T>::from_raw(xprt) }.set_timeouts(connect_timeout, reconnect_timeout);
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`; `seq` must be a live sequence file.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. `seq` must be a live
+    /// sequence file.
     unsafe extern "C" fn print_stats(xprt: *mut bindings::rpc_xprt, seq: *mut bindings::seq_file) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, and `seq` a live file, by this function's
+        // contract.
         unsafe { T::print_stats(Xprt::from_raw(xprt), SeqFile::from_raw(seq)) };
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn enable_swap(xprt: *mut bindings::rpc_xprt) -> c_int {
         // From now on the senders and our workers may use the reserves of memory.
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         unsafe { Xprt::<T>::from_raw(xprt) }
             .swappers()
             .fetch_add(1, Relaxed);
@@ -392,9 +410,9 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `enable_swap`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn disable_swap(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         let swappers = unsafe { Xprt::<T>::from_raw(xprt) }.swappers();
         let mut now = swappers.load(Relaxed);
         // sunrpc does not count a transport that was added to a mount that swaps already.
@@ -408,7 +426,7 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `close`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. The caller has the send lock.
     unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
         // SAFETY: `xprt` is ours, and the caller has its send lock, by the safety requirement.
         T::inject_disconnect(&unsafe { SendLocked::new(Xprt::from_raw(xprt)) });
@@ -416,9 +434,9 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn bc_setup(xprt: *mut bindings::rpc_xprt, min_reqs: c_uint) -> c_int {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         match T::bc_setup(unsafe { Xprt::from_raw(xprt) }, min_reqs) {
             Ok(()) => 0,
             Err(error) => error.to_errno(),
@@ -427,17 +445,17 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn bc_maxpayload(xprt: *mut bindings::rpc_xprt) -> usize {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         T::bc_max_payload(unsafe { Xprt::from_raw(xprt) })
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn bc_num_slots(xprt: *mut bindings::rpc_xprt) -> c_uint {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         T::bc_slots(unsafe { Xprt::from_raw(xprt) })
     }
 
@@ -445,23 +463,25 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// `rqst` must be one of ours that the callback service is done with.
     unsafe extern "C" fn bc_free_rqst(rqst: *mut bindings::rpc_rqst) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The request is in a `BcRqst` of ours, which the service is done with, by this
+        // function's contract.
         unsafe { BcRqst::<T>::free(rqst) };
     }
 
     /// # Safety
     ///
-    /// As for `alloc_slot`.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn bc_destroy(xprt: *mut bindings::rpc_xprt, _max_reqs: c_uint) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
         unsafe { Xprt::<T>::from_raw(xprt) }.bc_pool().clear();
     }
 
     /// # Safety
     ///
-    /// As for `buf_alloc`.
+    /// `task` must run, and have a request of a transport of ours.
     unsafe fn of_task<'a>(task: *mut bindings::rpc_task) -> (&'a Xprt<T>, &'a Slot<T>) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The task's request is of a transport of ours, by this function's contract;
+        // those that have a task are in slots, and stay as long as the task has them.
         unsafe {
             let rqst = (*task).tk_rqstp;
             (Xprt::from_raw((*rqst).rq_xprt), Slot::from_rqst(rqst))

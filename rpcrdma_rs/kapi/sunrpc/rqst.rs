@@ -13,6 +13,9 @@
 //!                              ▼      │
 //!                        pinned by a reply: task, slot and transport stay
 //! ```
+//!
+//! C headers: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h),
+//! [`include/linux/sunrpc/sched.h`](srctree/include/linux/sunrpc/sched.h)
 
 use core::{
     cell::UnsafeCell,
@@ -136,7 +139,7 @@ pub(crate) struct Slot<T: XprtOps> {
 // SAFETY: By the invariants the fields that are not `Sync` are used by one thread at a time;
 // `T::Slot` is `Send` and `Sync`.
 unsafe impl<T: XprtOps> Send for Slot<T> {}
-// SAFETY: As above.
+// SAFETY: By the invariants only `data`, which is `Sync`, is used by several threads at a time.
 unsafe impl<T: XprtOps> Sync for Slot<T> {}
 
 impl<T: XprtOps> Slot<T> {
@@ -159,7 +162,7 @@ impl<T: XprtOps> Slot<T> {
     /// `rqst` must be embedded in a `Slot<T>` that lives for `'a`.
     pub(super) unsafe fn from_rqst<'a>(rqst: *mut bindings::rpc_rqst) -> &'a Self {
         // CAST: It is the first field, and the layout is C's.
-        // SAFETY: By the safety requirement.
+        // SAFETY: By this function's contract it is in a slot that lives for `'a`.
         unsafe { &*rqst.cast() }
     }
 
@@ -180,7 +183,7 @@ impl<T: XprtOps> Slot<T> {
         // message yet.
         let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
         let grown = call.reserve(call_size)? + answer.reserve(answer_size)?;
-        // SAFETY: As above.
+        // SAFETY: The request belongs to the task that calls.
         unsafe {
             (*rqst).rq_buffer = call.ptr.cast();
             (*rqst).rq_rbuffer = answer.ptr.cast();
@@ -203,7 +206,8 @@ impl<T: XprtOps> Slot<T> {
 
     /// Where the Reply goes, with the room for it.
     pub(crate) fn answer(&self) -> &XdrBuf {
-        // SAFETY: As for `call`.
+        // SAFETY: A slot that the transport gets to see is owned by a task or pinned, and the
+        // room for its Reply stays until the RPC completes or gives it up.
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
     }
 
@@ -216,7 +220,8 @@ impl<T: XprtOps> Slot<T> {
 
     /// Lends the bytes `range` of what is for the Reply to a device.
     pub(crate) fn lend_answer(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
-        // SAFETY: As for `lend_call`.
+        // SAFETY: The RPC neither completes nor gives its memory up while there is a loan, see
+        // `Pinned::complete` and `wait_returned`.
         unsafe { LentSegs::new(self.answer().segs(range), &self.lender) }
     }
 
@@ -349,7 +354,7 @@ impl<T: XprtOps> Pinned<T> {
     pub(super) unsafe fn lookup(xprt: *mut bindings::rpc_xprt, xid: u32) -> Option<Self> {
         // SAFETY: The transport is live.
         let lock = unsafe { &raw mut (*xprt).queue_lock };
-        // SAFETY: As above.
+        // SAFETY: The lock is that of a live transport, and is initialised.
         unsafe { bindings::spin_lock(lock) };
         // SAFETY: Under the queue lock, as the function asks.
         let rqst = unsafe { bindings::xprt_lookup_rqst(xprt, xid.to_be()) };
@@ -358,7 +363,7 @@ impl<T: XprtOps> Pinned<T> {
             // SAFETY: In the queue, a request is live; `pinned` is ours under the lock.
             .filter(|slot| !unsafe { slot.as_ref().pinned.get().replace(true) });
         if slot.is_some() {
-            // SAFETY: As above.
+            // SAFETY: The request is in the queue, whose lock we hold.
             unsafe { bindings::xprt_pin_rqst(rqst) };
         }
         // SAFETY: Locked above.
@@ -373,7 +378,8 @@ impl<T: XprtOps> Pinned<T> {
     ///
     /// Under the queue lock, and once.
     unsafe fn unpin(slot: &Slot<T>) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: By this function's contract we hold the queue lock, under which `pinned`
+        // changes, and the request is pinned.
         unsafe {
             *slot.pinned.get() = false;
             bindings::xprt_unpin_rqst(slot.as_rqst());
@@ -442,7 +448,8 @@ impl<T: XprtOps> Pinned<T> {
         };
         let (head, tail) = (copy(head, 0), tail.map(|tail| copy(tail, head.len())));
         let rqst = self.as_rqst();
-        // SAFETY: As above; the memory lives as long as the slot.
+        // SAFETY: While it is pinned, the request's buffers are ours to fill in until the RPC
+        // completes. The memory of both parts lives as long as the slot.
         unsafe {
             XdrBuf::redirect(&raw mut (*rqst).rq_rcv_buf, head, tail);
             XdrBuf::redirect(&raw mut (*rqst).rq_private_buf, head, tail);
@@ -480,12 +487,13 @@ impl<T: XprtOps> Pinned<T> {
             Ok(len) => len.min(this.answer().total()) as i32,
             Err(error) => {
                 // Not its `tk_status`, which a task that does not wait yet writes itself.
-                // SAFETY: As above.
+                // SAFETY: The task stays while its request is pinned.
                 unsafe { bindings::rpcrdma_shim_rpc_task_fail(task, error.to_errno()) };
                 0
             }
         };
-        // SAFETY: As above; this consumes the pin.
+        // SAFETY: Task and transport stay while the request is pinned. The pin is given up once:
+        // `self` is consumed.
         unsafe {
             bindings::spin_lock(lock);
             bindings::xprt_complete_rqst(task, copied);
@@ -589,7 +597,7 @@ impl<T: XprtOps> SlotPool<T> {
         }
         // SAFETY: Nobody uses it.
         unsafe { clear(slot.as_rqst()) };
-        // SAFETY: As for `pop`.
+        // SAFETY: `next` belongs to the pool, and we hold its lock.
         unsafe { *slot.next.get() = free.0 };
         free.0 = Some(NonNull::from(slot));
     }

@@ -10,6 +10,8 @@
 //!   ->send_request, ->close, ...     SendLocked for the length of the call
 //!   ->connect ──lock handed over──▶ Connector ──SendLocked, finish_connect──▶ unlocked
 //! ```
+//!
+//! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
 use core::{
     cell::UnsafeCell,

@@ -9,6 +9,8 @@
 //! A message is addressed by byte offset over the three in that order. Lengths come from
 //! the upper layer and are trusted as far as the memory behind them goes; offsets given to
 //! the functions here are not, and are clamped to the message.
+//!
+//! C header: [`include/linux/sunrpc/xdr.h`](srctree/include/linux/sunrpc/xdr.h)
 
 use core::{
     ops::Range,
@@ -51,7 +53,7 @@ impl XdrBuf {
     /// `ptr` must point to an `xdr_buf` as the type's invariants say, for all of `'a`.
     pub(in crate::kapi) unsafe fn from_raw<'a>(ptr: *mut bindings::xdr_buf) -> &'a Self {
         // CAST: `XdrBuf` is transparent over `Opaque<xdr_buf>`.
-        // SAFETY: By the safety requirement.
+        // SAFETY: By this function's contract it is such an `xdr_buf` for all of `'a`.
         unsafe { &*ptr.cast() }
     }
 
@@ -73,7 +75,7 @@ impl XdrBuf {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller may write it, by this function's contract.
         unsafe {
             (*ptr).head[0] = part(head);
             if let Some(tail) = tail {
@@ -244,14 +246,16 @@ impl XdrBuf {
         for i in first..first + self.page_count() {
             // SAFETY: The array covers the page part by the type invariants.
             let slot = unsafe { self.raw().pages.add(i) };
-            // SAFETY: As above.
+            // SAFETY: The entry is inside the array, and nobody else writes it during the
+            // borrow.
             if unsafe { (*slot).is_null() } {
                 // SAFETY: It asks for a page, at any time and in any context.
                 let page = unsafe { bindings::rpcrdma_shim_alloc_page_nowait() };
                 if page.is_null() {
                     return Err(enobufs());
                 }
-                // SAFETY: As above; nobody else writes the array during the borrow.
+                // SAFETY: The entry is inside the array, and nobody else uses it during the
+                // borrow.
                 unsafe { *slot = page };
             }
         }

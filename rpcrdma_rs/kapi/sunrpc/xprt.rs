@@ -5,6 +5,8 @@
 //! sunrpc allocates an `rpc_xprt` with room for more and frees it after a grace period. An
 //! [`Xprt`] is that allocation: C's part first, then what every transport of ours has, then
 //! the transport's own. All but C's part is made in `->setup` and dropped in `->destroy`.
+//!
+//! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
 use core::{
     cell::UnsafeCell,
@@ -112,7 +114,7 @@ pub(crate) struct Xprt<T: XprtOps> {
 // SAFETY: sunrpc uses a transport from any thread; our fields are `Send` and `Sync` or follow
 // C's locking.
 unsafe impl<T: XprtOps> Send for Xprt<T> {}
-// SAFETY: As above.
+// SAFETY: What is shared is `Sync`, or changes under C's locks.
 unsafe impl<T: XprtOps> Sync for Xprt<T> {}
 
 impl<T: XprtOps> Deref for Xprt<T> {
@@ -139,7 +141,8 @@ impl<T: XprtOps> Xprt<T> {
     /// `xprt` must be one that [`Self::setup`] made, alive for `'a`.
     pub(super) unsafe fn from_raw<'a>(xprt: *mut bindings::rpc_xprt) -> &'a Self {
         // CAST: C's part is first, and the layout is C's.
-        // SAFETY: By the safety requirement.
+        // SAFETY: By this function's contract it is alive for `'a`, and was initialised by
+        // `setup`.
         unsafe { &*xprt.cast() }
     }
 
@@ -184,8 +187,8 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// `slot` must be of this transport, and must not be in use.
     pub(super) unsafe fn hand_on(&self, slot: &Slot<T>) {
-        // SAFETY: By the safety requirement, with the first call; the second gives the slot to
-        // a task, and clears its request.
+        // SAFETY: The slot is of our pool and not in use, by this function's contract;
+        // `xprt_wake_up_backlog` gives it to a task, and clears its request.
         unsafe {
             self.slots.push_unless(slot, || {
                 bindings::xprt_wake_up_backlog(self.as_ptr(), slot.as_rqst())
@@ -227,7 +230,7 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Marks the transport as not connected.
     pub(crate) fn clear_connected(&self) {
-        // SAFETY: As above.
+        // SAFETY: The transport is live.
         unsafe { bindings::rpcrdma_shim_xprt_clear_connected(self.as_ptr()) }
     }
 
@@ -243,13 +246,13 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Has sunrpc close the connection soon. Does not sleep.
     pub(crate) fn force_disconnect(&self) {
-        // SAFETY: As above.
+        // SAFETY: The transport is live, and the function takes the locks it needs.
         unsafe { bindings::xprt_force_disconnect(self.as_ptr()) };
     }
 
     /// Lets the sender that waits for buffer space go on. Does not sleep.
     pub(crate) fn write_space(&self) {
-        // SAFETY: As above.
+        // SAFETY: The transport is live, and the function takes the locks it needs.
         unsafe { bindings::xprt_write_space(self.as_ptr()) };
     }
 
@@ -367,7 +370,8 @@ impl<T: XprtOps> Xprt<T> {
     pub(super) unsafe extern "C" fn setup(
         args: *mut bindings::xprt_create,
     ) -> *mut bindings::rpc_xprt {
-        // SAFETY: By the safety requirement.
+        // SAFETY: `args` is what sunrpc passes, by this function's contract: valid during the
+        // call.
         match check_open().and_then(|()| unsafe { Self::create(&*args) }) {
             Ok(xprt) => xprt,
             // CAST: Error codes as pointers, as `ERR_PTR` makes them.
@@ -377,9 +381,9 @@ impl<T: XprtOps> Xprt<T> {
 
     /// # Safety
     ///
-    /// As for `setup`.
+    /// `args` must be what sunrpc passes to `->setup`.
     unsafe fn create(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
-        // SAFETY: By the safety requirement the address is one, of that length.
+        // SAFETY: sunrpc passes an address of that length.
         let server = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen)? };
         let requests = T::slots();
         // SAFETY: sunrpc holds a reference to the module during the call.
@@ -448,12 +452,12 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// As for `init`.
+    /// `xprt` must be fresh from `xprt_alloc`, and the caller's alone.
     unsafe fn init_base(xprt: *mut bindings::rpc_xprt, server: &SockAddr) -> Result {
         let mut text = Text::<64>::new();
         text.set(format_args!("{}", server.display_ip()));
-        // SAFETY: By the safety requirement; the string is freed by whoever replaces it, and in
-        // `destroy`.
+        // SAFETY: The transport is the caller's alone, by this function's contract. The string
+        // is freed by whoever replaces it, and in `destroy`.
         unsafe {
             (*xprt).connect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
             (*xprt).max_reconnect_timeout = msecs_to_jiffies(LONGEST_RECONNECT_MS);
@@ -483,10 +487,10 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// As for `init`, with `strings` initialised.
+    /// Nobody else may have the transport yet; `strings` must be initialised.
     unsafe fn point_at_strings(&self) {
-        // SAFETY: By the safety requirement; the strings live as long as the allocation that
-        // has both, and constants for ever.
+        // SAFETY: Nobody else has the transport, by this function's contract. The strings live
+        // as long as the allocation that has both, and constants permanently.
         unsafe {
             (*self.strings.get()).publish(
                 &mut (*self.as_ptr()).address_strings,
@@ -535,7 +539,7 @@ impl<T: XprtOps> Xprt<T> {
 ///
 /// `string` must be null or a `kmalloc` allocation that is not in use.
 unsafe fn kfree_string(string: *const c_char) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: Null, or an allocation that nobody uses, by this function's contract.
     unsafe { bindings::kfree(string.cast()) };
 }
 

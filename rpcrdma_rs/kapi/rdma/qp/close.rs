@@ -11,6 +11,8 @@
 //!
 //! What is in flight owns its buffers, and through them the id of the connection, which the
 //! removal of a device waits for. So all of it has to come back, whatever the device does.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::ffi::c_int;
 
