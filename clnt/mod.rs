@@ -2,8 +2,8 @@
 
 //! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
 //!
-//! Each file uses only files further down, apart from `conn` and `invalidate`, which use each
-//! other:
+//! Each file uses only files further down, apart from `conn`, `invalidate` and `pools`, which use
+//! each other:
 //!
 //! ```text
 //!   xprt          what sunrpc calls

@@ -89,6 +89,53 @@ forbid '\.rs$' 'crate::THIS_MODULE|barrier::smp_mb|dma_data_direction_' \
 forbid '^xdr/.*\.rs$' '\.unwrap\(|\.expect\(|\b(panic|unreachable|todo|unimplemented|assert|assert_eq)!' 'xdr does not panic'
 forbid '^xdr/.*\.rs$' '[]a-z_)]\[[^]#]+\]' 'xdr does not index' '^[0-9]+:[[:space:]]*#!?\['
 
+# circles ROOM MOST: no circle of more than MOST files of this room that import
+# each other, directly or by others. MOST of 1 forbids any.
+circles() {
+	local line
+	while IFS= read -r line; do
+		offence "$1: $line import each other: at most $2 files may"
+	done < <(among "^$1/[a-z_]+\.rs\$" | grep -v '/mod\.rs$' | xargs awk -v most="$2" '
+		FNR == 1 {
+			here = FILENAME
+			gsub(/.*\/|\.rs$/, "", here)
+			files[here]
+			block = tests = 0
+		}
+		/^#\[cfg\((test|rpcrdma_kunit)\)\]/ { tests = 1 }
+		tests { next }
+		{ sub(/\/\/.*/, "") }
+		/^use super::\{/ { block = 1; next }
+		/^\};/ { block = 0 }
+		block && match($0, /^    [a-z_]+/) { used[here, substr($0, 5, RLENGTH - 4)] }
+		{
+			while (match($0, /super::[a-z_]+/)) {
+				used[here, substr($0, RSTART + 7, RLENGTH - 7)]
+				$0 = substr($0, RSTART + RLENGTH)
+			}
+		}
+		END {
+			for (via in files) for (a in files) for (b in files)
+				if ((a, via) in used && (via, b) in used)
+					used[a, b]
+			for (a in files) {
+				count = 0
+				circle = ""
+				for (b in files)
+					if (!(b in told) && (a, b) in used && (b, a) in used) {
+						count++
+						circle = circle " " b
+						found[count] = b
+					}
+				if (count > most)
+					print substr(circle, 2)
+				for (; count > 0; count--)
+					told[found[count]]
+			}
+		}')
+}
+circles clnt 3
+
 # 4. Every room.
 forbid '\.rs$' '\btodo!|\bunimplemented!|\bdbg!' 'unfinished'
 while read -r file; do
