@@ -102,28 +102,35 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends `bytes`, all of them or none.
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
-        let end = self
-            .len
-            .checked_add(bytes.len())
-            .ok_or(EncodeError::NoSpace)?;
-        let room = self
-            .buf
-            .get_mut(self.len..end)
-            .ok_or(EncodeError::NoSpace)?;
-        room.copy_from_slice(bytes);
-        self.len = end;
+    #[inline]
+    pub(crate) fn put<const N: usize>(&mut self, bytes: [u8; N]) -> Result<(), EncodeError> {
+        let room = self.buf.get_mut(self.len..).unwrap_or_default();
+        let Some(place) = room.first_chunk_mut() else {
+            return Err(EncodeError::NoSpace);
+        };
+        *place = bytes;
+        self.len += N;
+        Ok(())
+    }
+
+    /// Appends words, all of them or none.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&mut self, words: [u32; N]) -> Result<(), EncodeError> {
+        let bytes = words.map(u32::to_be_bytes);
+        let bytes = bytes.as_flattened();
+        let room = self.buf.get_mut(self.len..).unwrap_or_default();
+        let Some(place) = room.get_mut(..bytes.len()) else {
+            return Err(EncodeError::NoSpace);
+        };
+        place.copy_from_slice(bytes);
+        self.len += bytes.len();
         Ok(())
     }
 
     /// Appends one word.
+    #[inline]
     pub(crate) fn u32(&mut self, value: u32) -> Result<(), EncodeError> {
-        self.put(&value.to_be_bytes())
-    }
-
-    /// Appends one double word.
-    pub(crate) fn u64(&mut self, value: u64) -> Result<(), EncodeError> {
-        self.put(&value.to_be_bytes())
+        self.put(value.to_be_bytes())
     }
 
     /// Takes back what has been written behind the first `len` octets.

@@ -101,9 +101,6 @@ impl Header {
 
     /// Writes the fixed words.
     pub(crate) fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
-        w.u32(self.xid.0)?;
-        w.u32(self.version)?;
-        w.u32(self.credits.0)?;
-        w.u32(self.proc)
+        w.words([self.xid.0, self.version, self.credits.0, self.proc])
     }
 }

@@ -68,7 +68,7 @@ impl Private {
         ];
         let mut w = Writer::new(&mut bytes);
         // Both fit: the array has the length of the format.
-        let _ = w.u32(MAGIC).and_then(|()| w.put(&tail));
+        let _ = w.u32(MAGIC).and_then(|()| w.put(tail));
         bytes
     }
 

@@ -48,9 +48,9 @@ impl Segment {
 
     /// Writes the segment.
     pub(crate) fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
-        w.u32(self.handle.0)?;
-        w.u32(self.length)?;
-        w.u64(self.offset.0)
+        // CAST: The halves of a double word.
+        let (high, low) = ((self.offset.0 >> 32) as u32, self.offset.0 as u32);
+        w.words([self.handle.0, self.length, high, low])
     }
 
     /// The same memory, shortened to `length` octets.
@@ -112,8 +112,7 @@ impl ReadSegment {
 
     /// Writes the read segment, with the discriminator.
     pub(crate) fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
-        w.u32(1)?;
-        w.u32(self.position.0)?;
+        w.words([1, self.position.0])?;
         self.segment.encode(w)
     }
 }

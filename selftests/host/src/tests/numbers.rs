@@ -165,9 +165,9 @@ fn cursors() {
 
     let mut buf = [0xee; 10];
     let mut w = Writer::new(&mut buf);
-    assert_eq!(w.u64(0x0102_0304_0506_0708), Ok(()));
+    assert_eq!(w.words([0x0102_0304, 0x0506_0708]), Ok(()));
     assert_eq!(w.u32(0), Err(EncodeError::NoSpace));
-    assert_eq!(w.put(&[1, 2, 3]), Err(EncodeError::NoSpace));
+    assert_eq!(w.put([1, 2, 3]), Err(EncodeError::NoSpace));
     assert_eq!(w.patch_u32(4, 0x0a0b_0c0d), Ok(()));
     // Only what was written can be replaced.
     assert_eq!(w.patch_u32(5, 0), Err(EncodeError::NoSpace));
