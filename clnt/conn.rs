@@ -22,10 +22,6 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         SpinLock, //
     },
@@ -64,6 +60,10 @@ use super::{
         Ended, //
     },
     version::Spoken, //
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
 };
 use crate::{
     kapi::{

@@ -10,13 +10,7 @@ use core::fmt;
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -25,6 +19,10 @@ use super::{
         Ended, //
     },
     version::Agreed, //
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
 };
 use crate::{
     kapi::{

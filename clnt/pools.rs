@@ -13,13 +13,7 @@
 
 use core::pin::Pin;
 
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
-};
+use kernel::{prelude::*, sync::Arc};
 
 use super::{
     invalidate::InvCtx,
@@ -32,6 +26,7 @@ use super::{
     REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
+use crate::kapi::ext::atomic::Relaxed;
 use crate::{
     kapi::rdma::{
         mr::{

@@ -13,14 +13,12 @@
 //! It is settled before the transport is connected, so before any Call. Afterwards only the
 //! sizes may change: the server tells what it receives from then on.
 
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    SetOnce, //
-};
+use kernel::sync::SetOnce;
 
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::xdr::{
     message::Parsed,
     negotiate::{

@@ -52,6 +52,12 @@ use super::{
     },
     version::Spoken, //
 };
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed, //
+};
 use crate::{
     kapi::{
         compat::smp_mb,
@@ -123,12 +129,6 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed, //
-        },
         Arc,
         SetOnce,
         SpinLock, //

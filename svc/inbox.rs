@@ -42,6 +42,7 @@ use super::{
 };
 use crate::kapi::{
     compat::smp_mb,
+    ext::atomic::Acquire,
     ext::work::xprtiod,
     rdma::recv::RecvList,
     sunrpc::svc_rqst::CallData, //
@@ -50,10 +51,7 @@ use kernel::{
     impl_has_delayed_work,
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        atomic::Acquire,
-        Arc, //
-    },
+    sync::Arc,
     time::msecs_to_jiffies,
     workqueue::WorkItem, //
 };

@@ -7,6 +7,10 @@
 //! `Documentation/live.rst` explains each.
 
 use super::limits::Sizes;
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::{
     kapi::{
         ext::{
@@ -22,13 +26,7 @@ use crate::{
 use core::fmt;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 /// Numbers connections.

@@ -2,6 +2,10 @@
 
 //! Queues that never allocate once they are made, and the pages that a connection keeps.
 
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::ext::pages::{
     PageVec,
     SparePages, //
@@ -13,10 +17,6 @@ use kernel::{
     },
     page::PAGE_SIZE,
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
 };
 
 /// A first-in first-out queue of at most as many items as it was made for.

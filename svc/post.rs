@@ -29,6 +29,7 @@ use super::{
     },
     tunables::STAT_SQ_STARVE, //
 };
+use crate::kapi::ext::atomic::Relaxed;
 use crate::kapi::{
     compat::smp_mb,
     ext::ratelimit::limited,
@@ -47,13 +48,7 @@ use crate::kapi::{
         trace_svcrdma_sq_retry, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
-};
+use kernel::{prelude::*, sync::Arc};
 
 /// The Send Queue of a connection.
 pub(super) type Queue = Sq<Waiting, Peer>;

@@ -25,6 +25,7 @@ use super::{
         Conn, //
     },
 };
+use crate::kapi::ext::atomic::Relaxed;
 use crate::{
     kapi::{
         rdma::{
@@ -75,11 +76,7 @@ use crate::{
     },
 };
 use core::ops::Range;
-use kernel::{
-    page::PAGE_SIZE,
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Credits that a connection grants at first. More are granted once the client uses these.
 const FIRST_CREDITS: u32 = 32;

@@ -30,6 +30,7 @@ use super::{
     },
     tunables::STAT_WRITE, //
 };
+use crate::kapi::ext::atomic::Relaxed;
 use crate::{
     kapi::{
         rdma::{
@@ -96,10 +97,7 @@ use crate::{
     },
 };
 use core::ops::Range;
-use kernel::{
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::prelude::*;
 
 /// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
 #[pin_data]

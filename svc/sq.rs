@@ -25,6 +25,10 @@ use super::{
     },
     pool::Ring,
 };
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::ext::work::{
     cancel_delayed_sync,
     xprtiod, //
@@ -33,10 +37,6 @@ use kernel::{
     impl_has_delayed_work, new_delayed_work, new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         SpinLock, //
     },

@@ -9,12 +9,10 @@ use super::conn::{
     Chan,
     Conn, //
 };
+use crate::kapi::ext::atomic::Relaxed;
 use crate::kapi::ext::work::xprtiod;
 use kernel::{
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc,
     time::msecs_to_jiffies,
     workqueue::WorkItem, //
 };

@@ -13,6 +13,10 @@ use super::{
     },
     tunables::STAT_VERSION_2, //
 };
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::xdr::{
     error::DecodeError,
     message::Parsed,
@@ -30,10 +34,6 @@ use crate::xdr::{
         Version,
         Versions, //
     },
-};
-use kernel::sync::atomic::{
-    Atomic,
-    Relaxed, //
 };
 
 /// The version of a connection, and what holds with it.

@@ -6,16 +6,16 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         SpinLock, //
     },
     time::msecs_to_jiffies, //
 };
 
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::{
     ext::{
         pages::PageVec,

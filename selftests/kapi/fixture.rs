@@ -10,14 +10,7 @@ use core::ptr::NonNull;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
@@ -43,6 +36,11 @@ use super::{
         addr::SockAddr,
         net::Net, //
     },
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Full,
+    Relaxed, //
 };
 
 /// What byte number `i` is to be.

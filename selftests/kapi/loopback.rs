@@ -16,13 +16,7 @@ use kernel::{
     ffi::c_int,
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
@@ -63,6 +57,10 @@ use super::{
     sunrpc::errno::enotconn, //
 };
 
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use ends::{
     check,
     connect,

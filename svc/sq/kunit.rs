@@ -3,17 +3,15 @@
 //! KUnit: a Send Queue with threads that contend for it, its line, and its timer.
 
 use super::*;
-use kernel::{
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
+use kernel::time::{
+    delay::fsleep,
+    Delta, //
 };
 
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::{
     fixture::{
         contend,

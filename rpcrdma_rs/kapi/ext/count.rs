@@ -2,7 +2,7 @@
 
 //! A counter.
 
-use kernel::sync::atomic::{
+use crate::kapi::ext::atomic::{
     Atomic,
     Relaxed, //
 };

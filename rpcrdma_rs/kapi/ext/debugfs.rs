@@ -29,15 +29,7 @@ use kernel::{
         CStr,
         CString, //
     },
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     workqueue::{
         Work,
         WorkItem, //
@@ -46,6 +38,12 @@ use kernel::{
 
 use super::work::OwnQueue;
 use crate::kapi::compat::this_module;
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Release, //
+};
 
 /// What a file shows. It is called by readers, at any time, several at a time.
 pub(crate) trait Status: Send + Sync + 'static {

@@ -3,6 +3,7 @@
 //! What `kernel` lacks and is neither RDMA nor sunrpc: memory, waiting, work, addresses, errors.
 
 pub(crate) mod addr;
+pub(crate) mod atomic;
 pub(crate) mod completion;
 pub(crate) mod count;
 pub(crate) mod debugfs;

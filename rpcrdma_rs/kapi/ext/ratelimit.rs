@@ -4,18 +4,16 @@
 //!
 //! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
 
-use kernel::{
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    time::{
-        msecs_to_jiffies,
-        Jiffies, //
-    },
+use kernel::time::{
+    msecs_to_jiffies,
+    Jiffies, //
 };
 
 use super::jiffies;
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 
 /// How long a period is.
 const PERIOD_MS: u32 = 5_000;

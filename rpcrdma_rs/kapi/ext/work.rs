@@ -10,15 +10,7 @@ use core::ptr::null_mut;
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::Jiffies,
     workqueue::{
         HasDelayedWork,
@@ -31,6 +23,12 @@ use kernel::{
 };
 
 use crate::kapi::bindings;
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Release, //
+};
 
 /// Returns sunrpc's own queue for transports, which makes progress when memory is short.
 pub(crate) fn xprtiod() -> &'static Queue {

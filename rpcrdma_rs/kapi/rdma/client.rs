@@ -28,10 +28,6 @@ use kernel::{
     prelude::*,
     str::CStr,
     sync::{
-        atomic::{
-            Atomic,
-            Full, //
-        },
         Arc,
         ArcBorrow,
         Completion,
@@ -44,6 +40,10 @@ use kernel::{
 use super::{
     device::Device,
     owner_name, //
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Full, //
 };
 use crate::kapi::{
     bindings,

@@ -32,10 +32,6 @@ use kernel::{
     },
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full, //
-        },
         Arc,
         UniqueArc, //
     },
@@ -47,6 +43,10 @@ use super::{
         Port, //
     },
     owner_name, //
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Full, //
 };
 use crate::kapi::{
     bindings,

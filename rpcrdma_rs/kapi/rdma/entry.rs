@@ -17,11 +17,6 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
         Arc,
         SpinLock, //
     },
@@ -30,6 +25,11 @@ use kernel::{
 
 use super::wr::Ticket;
 use crate::kapi::bindings;
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
+};
 
 /// What ib_core calls for a completion.
 pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);

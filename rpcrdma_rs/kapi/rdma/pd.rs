@@ -4,18 +4,7 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use kernel::{
-    error::from_err_ptr,
-    prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
-        Arc, //
-    },
-};
+use kernel::{error::from_err_ptr, prelude::*, sync::Arc};
 
 use super::{
     cm::{
@@ -27,6 +16,11 @@ use super::{
     owner_name, //
 };
 use crate::kapi::bindings;
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
+};
 
 /// The Protection Domain of one connection.
 ///

@@ -27,12 +27,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
         Arc,
         ArcBorrow,
         Mutex, //
@@ -71,6 +65,12 @@ use super::{
         Chain,
         Ticket, //
     }, //
+};
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed,
+    Release, //
 };
 use crate::kapi::{
     bindings,

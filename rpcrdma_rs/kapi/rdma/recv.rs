@@ -15,17 +15,7 @@ use core::{
     ptr::NonNull, //
 };
 
-use kernel::{
-    error::to_result,
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
-};
+use kernel::{error::to_result, prelude::*, sync::Arc};
 
 use super::{
     cq::{
@@ -52,6 +42,10 @@ use super::{
     Direction, //
 };
 use crate::kapi::bindings;
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 
 /// Numbers buffers, across all QPs.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);

@@ -15,16 +15,16 @@ use kernel::{
         c_int, //
     },
     prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Release, //
-    }, //
 };
 
 use super::{
     ops::XprtOps,
     xprt::Xprt, //
+};
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
 };
 use crate::kapi::{
     bindings,

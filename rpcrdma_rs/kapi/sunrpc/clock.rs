@@ -2,13 +2,11 @@
 
 //! Arithmetic on jiffies, which wrap around, and for how long a connection has been silent.
 
-use kernel::{
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    time::Jiffies, //
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
 };
+use kernel::time::Jiffies;
 
 /// Whether the time `a` is earlier than `b`.
 pub(super) fn time_before(a: Jiffies, b: Jiffies) -> bool {

@@ -15,23 +15,19 @@ use core::ops::Deref;
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            ordering::{
-                Acquire,
-                Full,
-                Relaxed,
-                Release, //
-            },
-            Atomic, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 use super::{
     ops::XprtOps,
     xprt::Xprt, //
+};
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed,
+    Release, //
 };
 use crate::kapi::ext::completion::Done;
 

@@ -46,6 +46,12 @@ use super::{
         ListenerOps, //
     }, //
 };
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed,
+    Release, //
+};
 use core::{
     cell::UnsafeCell,
     ops::Deref,
@@ -61,12 +67,6 @@ use kernel::{
     sync::{
         aref::ARef,
         aref::AlwaysRefCounted,
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
         Arc, //
     },
     types::Opaque,

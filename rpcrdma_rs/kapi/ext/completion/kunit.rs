@@ -3,17 +3,15 @@
 //! KUnit: completions, with threads that wait for them.
 
 use super::*;
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::fixture::{
     long_pause,
     spawn, //
 };
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    Arc, //
-};
+use kernel::sync::Arc;
 
 /// A completion, and how many threads are past it.
 #[pin_data]

@@ -3,20 +3,15 @@
 //! KUnit: waiting for a condition that another thread makes true, or nobody.
 
 use super::*;
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::fixture::{
     long_pause,
     spawn, //
 };
-use kernel::{
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
-    time::msecs_to_jiffies,
-};
+use kernel::{sync::Arc, time::msecs_to_jiffies};
 
 /// Far longer than any test takes.
 const LONG_MS: u32 = 60_000;

@@ -3,6 +3,10 @@
 //! KUnit: work that is queued, cancelled, and dropped while it is queued.
 
 use super::*;
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::kapi::{
     ext::completion::Done,
     fixture::long_pause, //
@@ -11,10 +15,6 @@ use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
     time::{
         msecs_to_jiffies,
         Jiffies, //

@@ -4,11 +4,11 @@
 //! that no device made.
 
 use super::*;
+use crate::kapi::ext::atomic::Relaxed;
 use crate::kapi::fixture::{
     contend,
     pause, //
 };
-use kernel::sync::atomic::Relaxed;
 
 /// An entry and what threads tell of it.
 #[repr(C)]

@@ -19,10 +19,6 @@ use core::ffi::c_int;
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::atomic::{
-        Acquire,
-        Relaxed, //
-    },
     time::{
         delay::fsleep,
         Delta, //
@@ -35,6 +31,10 @@ use super::{
     GATE_CLOSED,
     GATE_POSTS,
     GATE_TAKEN, //
+};
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Relaxed, //
 };
 use crate::kapi::{
     bindings,

@@ -6,11 +6,11 @@
 use kernel::{
     prelude::*,
     seq_file::SeqFile,
-    sync::atomic::Relaxed,
     time::Jiffies, //
 };
 
 use super::*;
+use crate::kapi::ext::atomic::Relaxed;
 use crate::kapi::{
     fixture::{
         long_pause,
