@@ -277,7 +277,7 @@ fn map<T: XprtOps>(
     match plan.call {
         CallMode::Copy | CallMode::Gather => (),
         CallMode::ReadChunk { .. } => {
-            let segs = slot.lend_call(call.page_range());
+            let segs = slot.lend_call_pages();
             let chunk = &mut chunks.read;
             map_chunk(segs, Access::RemoteRead, tag, most, regions, chunk)?;
         }
@@ -295,7 +295,7 @@ fn map<T: XprtOps>(
     match plan.reply {
         ReplyMode::Inline => Ok(()),
         ReplyMode::WriteChunk => {
-            let segs = slot.lend_answer(answer.page_range());
+            let segs = slot.lend_answer_pages();
             map_chunk(segs, access, tag, most, regions, &mut chunks.write)
         }
         ReplyMode::ReplyChunk => {
@@ -421,7 +421,7 @@ fn place(
     let message = ctx.as_mut().message_mut();
     if call_mode == CallMode::Gather && call.page_len() != 0 {
         message.add_part(0..lead_end)?;
-        return match message.add_pages(call.segs(call.page_range())) {
+        return match message.add_pages(call.page_segs()) {
             Ok(()) => message.add_part(lead_end..lead_end + rest_len),
             // Pages without a reference count. A message that may be gathered fits the buffer.
             Err(EINVAL) => {

@@ -9,31 +9,49 @@
 //! The owner of the memory takes it back only when there are no loans: what is mapped has one until
 //! it is unmapped.
 
+use core::{
+    ptr::NonNull,
+    sync::atomic::{
+        fence,
+        Ordering, //
+    },
+};
+
 use kernel::{
     page::Page,
-    prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    prelude::*, //
 };
 
 use super::memory::{
     MemSeg,
     MemSegs, //
 };
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed,
+    Release, //
+};
 
-/// Somebody's memory, and how many loans there are of it.
-pub(crate) struct Lender {
-    loans: Atomic<usize>,
+/// What a [`Lender`] and its loans share.
+struct Shared {
+    /// The lender, and its loans.
+    references: Atomic<usize>,
     /// The memory, if it is to stay as long as there are loans, whatever its owner does.
     page: Option<Page>,
 }
+
+/// Somebody's memory, and how many loans there are of it.
+///
+/// # Invariants
+///
+/// `0` is a box given up, to which we have one of its references.
+pub(crate) struct Lender(NonNull<Shared>);
+
+// SAFETY: The references are counted atomically, and a page has no affinity to a thread.
+unsafe impl Send for Lender {}
+// SAFETY: Shared access counts, and reads.
+unsafe impl Sync for Lender {}
 
 impl Lender {
     /// Makes one for memory that its owner keeps, or for that of `page`. May sleep.
@@ -41,36 +59,76 @@ impl Lender {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(page: Option<Page>) -> Result<Arc<Self>> {
-        let loans = Atomic::new(0);
-        Ok(Arc::new(Lender { loans, page }, GFP_KERNEL)?)
+    pub(crate) fn new(page: Option<Page>) -> Result<Self> {
+        let references = Atomic::new(1);
+        let shared = KBox::into_raw(KBox::new(Shared { references, page }, GFP_KERNEL)?);
+        // INVARIANT: Given up just now; that one reference is ours.
+        // SAFETY: A box is not null.
+        Ok(Self(unsafe { NonNull::new_unchecked(shared) }))
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: It stays as long as our reference to it.
+        unsafe { self.0.as_ref() }
     }
 
     /// The page that stays.
     pub(crate) fn page(&self) -> Option<&Page> {
-        self.page.as_ref()
+        self.shared().page.as_ref()
     }
 
     /// Whether there is no loan, and so nothing uses the memory through one.
     pub(crate) fn has_all(&self) -> bool {
-        self.loans.load(Acquire) == 0
+        // Pairs with the end of a loan.
+        self.shared().references.load(Acquire) == 1
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours, and given up once.
+        unsafe { put(self.0) };
     }
 }
 
 /// What maps memory of a [`Lender`] has one until it is unmapped.
-pub(crate) struct Loan(Arc<Lender>);
+///
+/// # Invariants
+///
+/// As those of [`Lender`].
+pub(crate) struct Loan(NonNull<Shared>);
+
+// SAFETY: As for `Lender`.
+unsafe impl Send for Loan {}
+// SAFETY: As for `Lender`.
+unsafe impl Sync for Loan {}
 
 impl Loan {
-    fn new(lender: &Arc<Lender>) -> Self {
-        lender.loans.fetch_add(1, Relaxed);
-        Loan(lender.clone())
+    fn new(lender: &Lender) -> Self {
+        lender.shared().references.fetch_add(1, Relaxed);
+        // INVARIANT: Counted just now.
+        Loan(lender.0)
     }
 }
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        // Pairs with the look in `has_all`.
-        self.0.loans.fetch_sub(1, Release);
+        // SAFETY: The reference is ours, and given up once.
+        unsafe { put(self.0) };
+    }
+}
+
+/// Gives a reference up.
+///
+/// # Safety
+///
+/// The reference must be the caller's.
+unsafe fn put(shared: NonNull<Shared>) {
+    // SAFETY: It stays as long as there is a reference, which there is.
+    if unsafe { shared.as_ref() }.references.fetch_sub(1, Release) == 1 {
+        fence(Ordering::Acquire);
+        // SAFETY: A box given up, and that was the last reference.
+        drop(unsafe { KBox::from_raw(shared.as_ptr()) });
     }
 }
 
@@ -81,7 +139,7 @@ impl Drop for Loan {
 /// The memory stays as long as there is a loan of the lender.
 pub(crate) struct LentSegs<'a, I> {
     segs: MemSegs<'a, I>,
-    lender: &'a Arc<Lender>,
+    lender: &'a Lender,
 }
 
 impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
@@ -90,7 +148,7 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
     /// # Safety
     ///
     /// Their memory must stay as long as there is a loan of `lender`, also after `'a`.
-    pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Arc<Lender>) -> Self {
+    pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Lender) -> Self {
         // INVARIANT: By this function's contract.
         LentSegs {
             segs: MemSegs::new(runs),

@@ -7,7 +7,11 @@
 
 use core::{
     marker::PhantomData,
-    ptr::NonNull, //
+    ptr::NonNull,
+    sync::atomic::{
+        compiler_fence,
+        Ordering, //
+    }, //
 };
 
 use kernel::{
@@ -227,6 +231,7 @@ impl<'a> MemSeg<'a> {
     }
 
     /// Splits what is in the first `pages` pages off; the rest, if there is any, comes second.
+    #[inline]
     fn split(self, pages: usize) -> (Self, Option<Self>) {
         let most = (pages.max(1) * PAGE_SIZE).saturating_sub(self.offset());
         if self.len() <= most {
@@ -250,6 +255,50 @@ impl<'a> MemSeg<'a> {
     }
 }
 
+/// The longest copy that is made word by word: a string instruction takes long to start.
+const SHORT: usize = 512;
+
+/// Copies `len` bytes.
+///
+/// # Safety
+///
+/// `src` must be valid to be read and `dst` to be written for as many bytes, without overlap.
+#[inline(never)]
+pub(in crate::kapi) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize) {
+    if len > SHORT {
+        // SAFETY: By this function's contract.
+        return unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
+    }
+    let (mut src, mut dst, mut left) = (src, dst, len);
+    // Copies the next `$word`s; without the fence the loop would become the string instruction.
+    macro_rules! step {
+        ($word:ty) => {
+            while left >= size_of::<$word>() {
+                // SAFETY: There are so many bytes left by this function's contract.
+                unsafe {
+                    let word = src.cast::<$word>().read_unaligned();
+                    dst.cast::<$word>().write_unaligned(word);
+                    src = src.add(size_of::<$word>());
+                    dst = dst.add(size_of::<$word>());
+                }
+                left -= size_of::<$word>();
+                compiler_fence(Ordering::AcqRel);
+            }
+        };
+    }
+    step!([u64; 4]);
+    step!(u64);
+    step!(u8);
+}
+
+/// Copies `src` to `dst`, which is as long; as much as there is of both.
+#[inline]
+pub(in crate::kapi) fn copy(dst: &mut [u8], src: &[u8]) {
+    let len = dst.len().min(src.len());
+    // SAFETY: Both have so many bytes, and a mutable reference overlaps with no other.
+    unsafe { copy_bytes(src.as_ptr(), dst.as_mut_ptr(), len) };
+}
+
 /// Copies `src` to the front of a run.
 ///
 /// # Safety
@@ -259,7 +308,7 @@ impl<'a> MemSeg<'a> {
 pub(in crate::kapi) unsafe fn copy_to_page(run: &MemSeg<'_>, src: &[u8]) {
     // SAFETY: The run's bytes are valid by its invariants, and as many by this function's
     // contract, by which there is no overlap either.
-    unsafe { core::ptr::copy_nonoverlapping(src.as_ptr(), run.address(), src.len()) };
+    unsafe { copy_bytes(src.as_ptr(), run.address(), src.len()) };
     #[cfg(not(CONFIG_X86_64))]
     for page in run.pages() {
         // SAFETY: The page is valid by the invariants of the run.
@@ -276,7 +325,7 @@ pub(in crate::kapi) unsafe fn copy_to_page(run: &MemSeg<'_>, src: &[u8]) {
 pub(in crate::kapi) unsafe fn copy_from_page(run: &MemSeg<'_>, dst: &mut [u8]) {
     // SAFETY: The run's bytes are valid by its invariants, and as many by this function's
     // contract, by which there is no overlap either.
-    unsafe { core::ptr::copy_nonoverlapping(run.address(), dst.as_mut_ptr(), dst.len()) };
+    unsafe { copy_bytes(run.address(), dst.as_mut_ptr(), dst.len()) };
 }
 
 /// Runs that are taken in parts, from the front.
@@ -295,6 +344,7 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
     }
 
     /// The next run, or what is left of it.
+    #[inline]
     pub(crate) fn front(&mut self) -> Option<&MemSeg<'a>> {
         if self.front.is_none() {
             self.front = self.rest.next();
@@ -303,6 +353,7 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
     }
 
     /// Takes the first part of the next run, at most `pages` pages, at least one.
+    #[inline]
     pub(crate) fn take(&mut self, pages: usize) -> Option<MemSeg<'a>> {
         self.front()?;
         let (first, rest) = self.front.take()?.split(pages);

@@ -11,8 +11,7 @@ use kernel::{
         Page,
         PAGE_SIZE, //
     },
-    prelude::*,
-    sync::Arc, //
+    prelude::*, //
 };
 
 use super::{
@@ -28,7 +27,7 @@ use crate::kapi::bindings;
 ///
 /// It stands for as much room as is asked for: a region may name it many times, and so may many
 /// regions at the same time.
-pub(crate) struct SparePage(Arc<Lender>);
+pub(crate) struct SparePage(Lender);
 
 impl SparePage {
     /// Allocates one. May sleep.

@@ -31,10 +31,7 @@ use core::{
 use kernel::{
     new_spinlock,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLock, //
-    },
+    sync::SpinLock,
     time::{
         delay::fsleep,
         msecs_to_jiffies,
@@ -49,6 +46,7 @@ use super::{
     clock::time_before,
     ops::XprtOps,
     xdr_buf::{
+        PageSegs,
         Segs,
         XdrBuf, //
     },
@@ -60,7 +58,8 @@ use crate::kapi::{
         lend::{
             Lender,
             LentSegs, //
-        }, //
+        },
+        memory::copy_bytes, //
     },
 };
 
@@ -131,7 +130,7 @@ pub(crate) struct Slot<T: XprtOps> {
     call: UnsafeCell<RpcBuf>,
     answer: UnsafeCell<RpcBuf>,
     pinned: UnsafeCell<bool>,
-    lender: Arc<Lender>,
+    lender: Lender,
     #[pin]
     data: T::Slot,
 }
@@ -223,6 +222,18 @@ impl<T: XprtOps> Slot<T> {
         // SAFETY: The RPC neither completes nor gives its memory up while there is a loan, see
         // `Pinned::complete` and `wait_returned`.
         unsafe { LentSegs::new(self.answer().segs(range), &self.lender) }
+    }
+
+    /// Lends the pages of the Call to a device.
+    pub(crate) fn lend_call_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
+        // SAFETY: As for `lend_call`.
+        unsafe { LentSegs::new(self.call().page_segs(), &self.lender) }
+    }
+
+    /// Lends the pages that are for the Reply to a device.
+    pub(crate) fn lend_answer_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
+        // SAFETY: As for `lend_call`.
+        unsafe { LentSegs::new(self.answer().page_segs(), &self.lender) }
     }
 
     /// Waits until nothing of the request's memory is lent, as it ought to be.
@@ -443,7 +454,7 @@ impl<T: XprtOps> Pinned<T> {
         // has the room, as just checked.
         let copy = |bytes: &[u8], at: usize| unsafe {
             let place = memory.ptr.add(at);
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+            copy_bytes(bytes.as_ptr(), place, bytes.len());
             core::slice::from_raw_parts(place, bytes.len())
         };
         let (head, tail) = (copy(head, 0), tail.map(|tail| copy(tail, head.len())));

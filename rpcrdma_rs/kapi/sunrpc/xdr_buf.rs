@@ -13,6 +13,7 @@
 //! C header: [`include/linux/sunrpc/xdr.h`](srctree/include/linux/sunrpc/xdr.h)
 
 use core::{
+    marker::PhantomData,
     ops::Range,
     ptr::NonNull, //
 };
@@ -27,6 +28,8 @@ use super::errno::enobufs;
 use crate::kapi::{
     bindings,
     ext::memory::{
+        copy,
+        copy_bytes,
         copy_from_page,
         copy_to_page,
         measure,
@@ -173,15 +176,40 @@ impl XdrBuf {
 
     /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
     pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
-        let mut done = 0;
-        for run in self.segs(range) {
-            let Some(room) = dst.get_mut(done..).filter(|room| !room.is_empty()) else {
-                break;
+        match (self.head().get(range.clone()), dst.get_mut(..range.len())) {
+            (Some(head), Some(dst)) => {
+                copy(dst, head);
+                head.len()
+            }
+            _ => self.copy_parts(range, dst),
+        }
+    }
+
+    /// As [`Self::copy_to`], for what is not in the head alone.
+    fn copy_parts(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
+        let end = range.end.min(range.start.saturating_add(dst.len()));
+        let Cut { head, pages, tail } = self.cut(range.start..end);
+        let Some((to_head, rest)) = dst.split_at_mut_checked(head.len()) else {
+            return 0;
+        };
+        copy(to_head, head);
+        let (mut done, due) = (head.len(), pages.left);
+        let Some((mut to_pages, to_tail)) = rest.split_at_mut_checked(due) else {
+            return done;
+        };
+        for run in pages {
+            let Some((now, later)) = to_pages.split_at_mut_checked(run.len()) else {
+                return done;
             };
-            let n = run.len().min(room.len());
             // SAFETY: The run has that many bytes. `dst` is not memory of a message, which nobody
             // has a reference to.
-            unsafe { copy_from_page(&run, &mut room[..n]) };
+            unsafe { copy_from_page(&run, now) };
+            done += now.len();
+            to_pages = later;
+        }
+        if done == head.len() + due {
+            let n = tail.len().min(to_tail.len());
+            copy(&mut to_tail[..n], &tail[..n]);
             done += n;
         }
         done
@@ -189,12 +217,11 @@ impl XdrBuf {
 
     /// Writes `src` to the page part, from `offset` bytes into it; returns how many fitted.
     pub(super) fn fill_pages(&self, offset: usize, src: &[u8]) -> usize {
-        let pages = self.page_range();
-        let Some(start) = pages.start.checked_add(offset) else {
+        if src.is_empty() || offset >= self.page_len() {
             return 0;
-        };
+        }
         let mut rest = src;
-        for run in self.segs(start..pages.end) {
+        for run in self.page_part(offset, self.page_len() - offset) {
             let (now, later) = rest.split_at(run.len().min(rest.len()));
             if now.is_empty() {
                 break;
@@ -216,21 +243,57 @@ impl XdrBuf {
         if !src.is_empty() {
             // SAFETY: The tail is valid for its length, and lent to us, by the type invariants;
             // `src` is not in it: it is none of this message.
-            unsafe {
-                core::ptr::copy_nonoverlapping(src.as_ptr(), tail.iov_base.cast(), src.len())
-            };
+            unsafe { copy_bytes(src.as_ptr(), tail.iov_base.cast(), src.len()) };
         }
         true
+    }
+
+    /// What of the bytes `range` is in each of the three parts.
+    fn cut(&self, range: Range<usize>) -> Cut<'_> {
+        let pages = self.page_range();
+        let end = range.end.min(self.total());
+        let start = range.start.min(end);
+        let in_pages = start.clamp(pages.start, pages.end);
+        Cut {
+            head: self
+                .head()
+                .get(start..end.min(pages.start))
+                .unwrap_or_default(),
+            pages: self.page_part(
+                in_pages - pages.start,
+                end.min(pages.end).saturating_sub(in_pages),
+            ),
+            tail: end
+                .checked_sub(pages.end)
+                .and_then(|to| self.tail().get(start.saturating_sub(pages.end)..to))
+                .unwrap_or_default(),
+        }
     }
 
     /// Walks the bytes `range` of the message as physically contiguous runs, none of which is of
     /// more than one of the three parts. Ends early at a missing page.
     #[inline]
     pub(crate) fn segs(&self, range: Range<usize>) -> Segs<'_> {
-        Segs {
-            buf: self,
-            pos: range.start,
-            end: range.end.min(self.total()),
+        Segs(self.cut(range))
+    }
+
+    /// Walks the page part as physically contiguous runs. Ends early at a missing page.
+    #[inline]
+    pub(crate) fn page_segs(&self) -> PageSegs<'_> {
+        self.page_part(0, self.page_len())
+    }
+
+    /// Walks `len` bytes from `offset` of the page part on, which it must have.
+    #[inline]
+    fn page_part(&self, offset: usize, len: usize) -> PageSegs<'_> {
+        let at = self.page_base() + offset;
+        // INVARIANT: The array has an entry for every byte of the page part by the invariants of
+        // `XdrBuf`: a valid page, or null.
+        PageSegs {
+            pages: self.raw().pages.wrapping_add(at / PAGE_SIZE),
+            offset: at % PAGE_SIZE,
+            left: len,
+            _buf: PhantomData,
         }
     }
 
@@ -271,57 +334,76 @@ fn kvec_bytes(vec: &bindings::kvec) -> &[u8] {
     }
 }
 
+/// Some bytes of a message, part by part.
+#[derive(Clone)]
+struct Cut<'a> {
+    head: &'a [u8],
+    pages: PageSegs<'a>,
+    tail: &'a [u8],
+}
+
 /// The runs of some bytes of a message, see [`XdrBuf::segs`].
 #[derive(Clone)]
-pub(crate) struct Segs<'a> {
-    buf: &'a XdrBuf,
-    pos: usize,
-    end: usize,
-}
+pub(crate) struct Segs<'a>(Cut<'a>);
 
 impl<'a> Iterator for Segs<'a> {
     type Item = MemSeg<'a>;
 
-    #[inline]
     fn next(&mut self) -> Option<MemSeg<'a>> {
-        if self.pos >= self.end {
-            return None;
-        }
-        let pages = self.buf.page_range();
-        let run = if self.pos < pages.start {
-            virt(&self.buf.head()[self.pos..pages.start.min(self.end)])?
-        } else if self.pos < pages.end {
-            self.in_pages(self.pos - pages.start, pages.end.min(self.end) - self.pos)?
+        let Cut { head, pages, tail } = &mut self.0;
+        if !head.is_empty() {
+            virt(head)
+        } else if pages.left != 0 {
+            pages.next()
         } else {
-            virt(&self.buf.tail()[self.pos - pages.end..self.end - pages.end])?
-        };
-        self.pos += run.len();
-        Some(run)
+            virt(tail)
+        }
     }
 }
 
-/// The first run of the head or the tail.
-fn virt(bytes: &[u8]) -> Option<MemSeg<'_>> {
+/// Takes the first run off the head or the tail.
+fn virt<'a>(bytes: &mut &'a [u8]) -> Option<MemSeg<'a>> {
     // SAFETY: Lent for as long as the message is. Heads and tails are in `kmalloc` memory or in
     // pages.
-    unsafe { MemSeg::from_virt(bytes.as_ptr(), bytes.len()) }
+    let run = unsafe { MemSeg::from_virt(bytes.as_ptr(), bytes.len()) }?;
+    *bytes = &bytes[run.len()..];
+    Some(run)
 }
 
-impl<'a> Segs<'a> {
-    /// The run at `offset` of the page part, at most `max` bytes, which there are; `None` if its
-    /// page is missing.
+/// The runs of bytes in an array of pages, see [`XdrBuf::page_segs`].
+///
+/// # Invariants
+///
+/// During `'a`, `pages` has an entry for each of `left` bytes, of which the first is at `offset` of
+/// the first page: a valid page, or null. `offset` is less than a page.
+#[derive(Clone)]
+pub(crate) struct PageSegs<'a> {
+    pages: *mut *mut bindings::page,
+    offset: usize,
+    left: usize,
+    _buf: PhantomData<&'a XdrBuf>,
+}
+
+impl<'a> Iterator for PageSegs<'a> {
+    type Item = MemSeg<'a>;
+
     #[inline]
-    fn in_pages(&self, offset: usize, max: usize) -> Option<MemSeg<'a>> {
-        let at = self.buf.page_base() + offset;
-        let offset = at % PAGE_SIZE;
-        // SAFETY: The array has an entry for every byte of the page part by the invariants of
-        // `XdrBuf`: a valid page, or null. The first one is not null when it is measured.
-        unsafe {
-            let pages = self.buf.raw().pages.add(at / PAGE_SIZE);
-            let page = NonNull::new(*pages)?;
-            let len = measure(pages, offset, max);
-            MemSeg::from_page(page, offset, len)
+    fn next(&mut self) -> Option<MemSeg<'a>> {
+        if self.left == 0 {
+            return None;
         }
+        // SAFETY: There is an entry by the invariants. It is not null when the run is measured.
+        let run = unsafe {
+            let page = NonNull::new(*self.pages)?;
+            let len = measure(self.pages, self.offset, self.left);
+            MemSeg::from_page(page, self.offset, len)?
+        };
+        // INVARIANT: The run is what came first of these bytes.
+        let end = self.offset + run.len();
+        self.pages = self.pages.wrapping_add(end / PAGE_SIZE);
+        self.offset = end % PAGE_SIZE;
+        self.left -= run.len();
+        Some(run)
     }
 }
 
