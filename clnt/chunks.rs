@@ -13,15 +13,33 @@
 //! An RPC completes, and a request gives its memory back, only when all of its regions are
 //! fenced.
 
+use core::ops::{
+    Deref,
+    DerefMut, //
+};
+
 use kernel::{
-    new_spinlock,
+    new_mutex, new_spinlock,
     prelude::*,
-    sync::SpinLock, //
+    sync::{
+        lock::{
+            mutex::MutexBackend,
+            Guard, //
+        },
+        Mutex,
+        SpinLock, //
+    },
 };
 
 use crate::{
     kapi::{
         ext::{
+            atomic::{
+                Acquire,
+                Atomic,
+                Relaxed,
+                Release, //
+            },
             completion::Done,
             lend::LentSegs,
             memory::MemSeg, //
@@ -87,7 +105,7 @@ impl Chunks {
     }
 
     /// Takes all registrations. No Reply is due then.
-    pub(super) fn take(&mut self) -> MrList {
+    fn take(&mut self) -> MrList {
         self.stage = Stage::Idle;
         let mut all = core::mem::take(&mut self.unfenced);
         all.append(&mut self.read);
@@ -118,6 +136,72 @@ impl Chunks {
         for list in [&mut self.read, &mut self.write, &mut self.reply] {
             list.retract(unposted);
         }
+    }
+}
+
+/// The chunks of the request in a slot, behind a lock.
+#[pin_data]
+pub(super) struct SlotChunks {
+    #[pin]
+    chunks: Mutex<Chunks>,
+    /// The lock was taken, and not for [`Held::take`] at last: something may be there. Written
+    /// under the lock.
+    used: Atomic<bool>,
+}
+
+impl SlotChunks {
+    /// Without a chunk.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            chunks <- new_mutex!(Chunks::default()),
+            used: Atomic::new(false),
+        })
+    }
+
+    /// Takes the lock. Sleeps.
+    pub(super) fn lock(&self) -> Held<'_> {
+        let chunks = self.chunks.lock();
+        self.used.store(true, Relaxed);
+        Held {
+            chunks,
+            used: &self.used,
+        }
+    }
+
+    /// Whether there is no chunk, and no Reply due. For the task that has the request, when nobody
+    /// sends it and no Reply to it is at hand.
+    pub(super) fn is_unused(&self) -> bool {
+        // Pairs with `take`, by whoever was the last.
+        !self.used.load(Acquire)
+    }
+}
+
+/// The chunks of a request, locked.
+pub(super) struct Held<'a> {
+    chunks: Guard<'a, Chunks, MutexBackend>,
+    used: &'a Atomic<bool>,
+}
+
+impl Held<'_> {
+    /// Takes all registrations, and gives the lock back. No Reply is due then.
+    pub(super) fn take(mut self) -> MrList {
+        let list = self.chunks.take();
+        self.used.store(false, Release);
+        list
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Chunks;
+
+    fn deref(&self) -> &Chunks {
+        &self.chunks
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Chunks {
+        &mut self.chunks
     }
 }
 

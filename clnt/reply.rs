@@ -261,7 +261,7 @@ impl Conn {
         buffer: RecvBox<()>,
         parsed: Option<&Parsed>,
     ) {
-        let mut chunks = rqst.chunks.lock();
+        let chunks = rqst.chunks.lock();
         if !chunks.is_outstanding() {
             // A second one, or to a Call that has not been sent.
             drop(chunks);
@@ -276,7 +276,6 @@ impl Conn {
             self.spoken.server_sends_less();
         }
         let mut list = chunks.take();
-        drop(chunks);
         if let Some(grant) = parsed.and_then(Parsed::grant) {
             let requested = Credits(self.limits().requests);
             let usable = grant.usable(requested);

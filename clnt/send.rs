@@ -77,7 +77,6 @@ pub(super) fn send_call(
     };
     let registered = chunks.count();
     let mut list = chunks.take();
-    drop(chunks);
     conn.give_back(|pools| pools.untake(ctx, registered, &mut regions));
     conn.recycle(&mut list);
     Err(error)

@@ -3,15 +3,10 @@
 //! What a transport keeps, whether it is connected or not, and what it keeps for a request.
 
 use kernel::{
-    new_mutex, new_spinlock,
+    new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
-        Mutex,
         SpinLock, //
     },
     time::{
@@ -27,10 +22,14 @@ use super::{
         Pauses, //
     },
     chunks::{
-        Chunks,
-        Fence, //
+        Fence,
+        SlotChunks, //
     },
     stats::Stats,
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
 };
 use crate::kapi::{
     ext::jiffies,
@@ -186,7 +185,7 @@ pub(crate) struct ClntSlot {
     /// Memory of the request that the server may reach. The lock is held while the Call is
     /// sent, so that a Reply finds all of it.
     #[pin]
-    pub(super) chunks: Mutex<Chunks>,
+    pub(super) chunks: SlotChunks,
     /// Where the task that gives the request up waits.
     pub(super) fence: Arc<Fence>,
 }
@@ -195,7 +194,7 @@ impl ClntSlot {
     /// A slot without a request.
     pub(super) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            chunks <- new_mutex!(Chunks::default()),
+            chunks <- SlotChunks::new(),
             fence: Arc::pin_init(Fence::new(), GFP_KERNEL)?,
         }? Error)
     }

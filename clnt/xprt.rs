@@ -175,6 +175,9 @@ impl XprtOps for ClntXprt {
     }
 
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>) {
+        if slot.chunks.is_unused() {
+            return;
+        }
         // The connection first: what is found in the slot then belongs to it or to none.
         let conn = xprt.conn();
         let list = slot.chunks.lock().take();
