@@ -87,3 +87,11 @@ pub(in crate::kapi) unsafe fn pin_init_at<T, E>(
         unsafe { init.__pinned_init(slot) }
     }
 }
+
+/// The value of a module's parameter.
+///
+/// `ModuleParamAccess::value` lends it in Linux 7.2, and returns it since 7.3.
+#[cfg(any(rpcrdma_kapi_test, rpcrdma_kunit))]
+pub(crate) fn parameter(value: impl core::borrow::Borrow<u32>) -> u32 {
+    *value.borrow()
+}

@@ -20,6 +20,7 @@ use kernel::{
 
 use super::{
     bindings,
+    compat::parameter,
     ext::{
         completion::Done,
         pages::PageVec, //
@@ -121,7 +122,8 @@ impl Handler for Nobody {
 /// `ENODEV` or `EADDRNOTAVAIL` without such a device.
 pub(crate) fn pd() -> Result<Arc<Pd>> {
     let id = Id::create(net(), Arc::new(Nobody, GFP_KERNEL)?)?;
-    id.bind(&addr(*crate::module_parameters::address.value(), 0)?)?;
+    let address = parameter(crate::module_parameters::address.value());
+    id.bind(&addr(address, 0)?)?;
     Pd::new(&id)
 }
 

@@ -38,7 +38,7 @@ struct KapiTest {
 impl kernel::Module for KapiTest {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
-        kapi::loopback::run(*module_parameters::address.value())?;
+        kapi::loopback::run(kapi::compat::parameter(module_parameters::address.value()))?;
         Ok(KapiTest { _devices: devices })
     }
 }

@@ -87,7 +87,7 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
 }
 
 /// Lends runs of memory that the callers keep until they are unmapped.
-fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Arc<Lender>, runs: I) -> LentSegs<'a, I> {
+fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
     // SAFETY: The callers keep the memory.
     unsafe { LentSegs::new(runs, lender) }
 }
