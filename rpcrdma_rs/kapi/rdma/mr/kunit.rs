@@ -35,7 +35,7 @@ impl Drop for Page {
 }
 
 /// Lends runs of pages that the callers keep until they are unmapped.
-fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Arc<Lender>, runs: I) -> LentSegs<'a, I> {
+fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
     // SAFETY: The callers keep the pages.
     unsafe { LentSegs::new(runs, lender) }
 }
