@@ -6,13 +6,7 @@
 
 use core::fmt;
 
-use kernel::{
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    time::Jiffies, //
-};
+use kernel::time::Jiffies;
 
 use super::{
     ext::{
@@ -26,6 +20,10 @@ use super::{
         msecs_since, //
     },
     rdma::device::DeviceName,
+};
+use crate::kapi::ext::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
 /// The folder of connections to servers.
