@@ -109,7 +109,7 @@ impl<'a> Writer<'a> {
             return Err(EncodeError::NoSpace);
         };
         *place = bytes;
-        self.len += N;
+        self.len = self.len.saturating_add(N);
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl<'a> Writer<'a> {
             return Err(EncodeError::NoSpace);
         };
         place.copy_from_slice(bytes);
-        self.len += bytes.len();
+        self.len = self.len.saturating_add(bytes.len());
         Ok(())
     }
 

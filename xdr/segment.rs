@@ -48,9 +48,8 @@ impl Segment {
 
     /// Writes the segment.
     pub(crate) fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
-        // CAST: The halves of a double word.
-        let (high, low) = ((self.offset.0 >> 32) as u32, self.offset.0 as u32);
-        w.words([self.handle.0, self.length, high, low])
+        w.words([self.handle.0, self.length])?;
+        w.put(self.offset.0.to_be_bytes())
     }
 
     /// The same memory, shortened to `length` octets.

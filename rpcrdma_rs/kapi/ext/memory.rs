@@ -278,8 +278,8 @@ pub(in crate::kapi) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usiz
                 unsafe {
                     let word = src.cast::<$word>().read_unaligned();
                     dst.cast::<$word>().write_unaligned(word);
-                    src = src.add(size_of::<$word>());
-                    dst = dst.add(size_of::<$word>());
+                    src = src.byte_add(size_of::<$word>());
+                    dst = dst.byte_add(size_of::<$word>());
                 }
                 left -= size_of::<$word>();
                 compiler_fence(Ordering::AcqRel);
