@@ -31,6 +31,7 @@ pub(in crate::kapi) const fn this_module() -> *mut bindings::module {
     clippy::useless_transmute,
     reason = "not useless where the enum is a newtype"
 )]
+#[cfg_attr(CONFIG_RUSTC_HAS_UNNECESSARY_TRANSMUTES, allow(unnecessary_transmutes))]
 pub(in crate::kapi) const DMA_TO_DEVICE: bindings::dma_data_direction =
     // SAFETY: bindgen makes of a C enum its integer or a transparent newtype of that; both take
     // every value, and this one is a value of the enum.
@@ -41,6 +42,7 @@ pub(in crate::kapi) const DMA_TO_DEVICE: bindings::dma_data_direction =
     clippy::useless_transmute,
     reason = "not useless where the enum is a newtype"
 )]
+#[cfg_attr(CONFIG_RUSTC_HAS_UNNECESSARY_TRANSMUTES, allow(unnecessary_transmutes))]
 pub(in crate::kapi) const DMA_FROM_DEVICE: bindings::dma_data_direction =
     // SAFETY: As for `DMA_TO_DEVICE`: a value of the enum, as its integer or a newtype of that.
     unsafe { transmute::<u32, _>(bindings::RPCRDMA_SHIM_DMA_FROM_DEVICE) };

@@ -92,7 +92,7 @@ impl<H: QpHandler> Qp<H> {
             let cq = self.cq.load(Relaxed);
             // SAFETY: The CQ is the QP's and polled by its work, which we are not in. When the CQ
             // is freed, the work is cancelled, which does no harm to one that is disabled.
-            unsafe { bindings::disable_work_sync(&raw mut *(*cq).__bindgen_anon_1.work) };
+            unsafe { bindings::disable_work_sync((&raw mut (*cq).__bindgen_anon_1.work).cast()) };
             // SAFETY: Nobody posts. Nobody polls the CQ any more, whatever the driver does.
             unsafe { self.register.flush(cq) };
         }
