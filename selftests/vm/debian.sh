@@ -3,8 +3,6 @@
 # Folders with a Debian of their own, from this machine's own mirror, and apt in them.
 # Sourced after lib.sh by bash scripts.
 
-SUITE=trixie
-
 # --- the host -------------------------------------------------------------------
 
 # The URI this machine's own apt takes Debian from.
@@ -16,14 +14,17 @@ mirror() {
 	printf '%s\n' "$uri"
 }
 
-# A proxy this machine's apt goes through, as options for mmdebstrap.
-proxy_options() {
-	local kind uri
+# What this machine's apt is set to, as options for mmdebstrap: a proxy, and whether lists
+# may be older than they claim, as those of a mirror that is a snapshot are.
+apt_options() {
+	local kind uri fresh=
 	for kind in http https; do
 		uri=
 		eval "$(apt-config shell uri "Acquire::$kind::Proxy")"
 		[ -z "$uri" ] || printf '%s\n' "--aptopt=Acquire::$kind::Proxy \"$uri\""
 	done
+	eval "$(apt-config shell fresh Acquire::Check-Valid-Until)"
+	[ -z "$fresh" ] || printf '%s\n' "--aptopt=Acquire::Check-Valid-Until \"$fresh\""
 }
 
 # Packages this machine lacks; of a usual Debian that is mmdebstrap alone.
@@ -52,23 +53,25 @@ ready_host() {
 
 # --- the root folder ------------------------------------------------------------
 
-# make_root FOLDER: Debian's base system, with backports, which kernels come from.
+# make_root FOLDER: Debian's base system, with backports, which kernels come from; sid has
+# kernels of its own.
 make_root() {
-	local root=$1 proxies
-	mapfile -t proxies < <(proxy_options)
+	local root=$1 options backports=()
+	[ "$SUITE" = sid ] || backports=("deb $MIRROR $SUITE-backports main")
+	mapfile -t options < <(apt_options)
 	rm -rf "$root.new" "$root.old"
 	mmdebstrap --variant=apt --mode=root --components=main \
 		--aptopt='APT::Install-Recommends "false"' \
 		--aptopt='Dpkg::Options "--force-unsafe-io"' \
 		--aptopt='Dpkg::Use-Pty "0"' \
-		"${proxies[@]}" \
+		"${options[@]}" \
 		--customize-hook='printf "#!/bin/sh\nexit 101\n" >"$1/usr/sbin/policy-rc.d"' \
 		--customize-hook='chmod 755 "$1/usr/sbin/policy-rc.d"' \
 		--customize-hook="printf '%s\n' 'Package: src:linux linux-*' \
 			'Pin: release n=$SUITE-backports' 'Pin-Priority: 600' \
 			>\"\$1/etc/apt/preferences.d/kernel\"" \
 		"$SUITE" "$root.new" \
-		"deb $MIRROR $SUITE main" "deb $MIRROR $SUITE-backports main"
+		"deb $MIRROR $SUITE main" "${backports[@]}"
 	if [ -d "$root" ]; then mv "$root" "$root.old"; fi
 	mv "$root.new" "$root"
 	rm -rf "$root.old"

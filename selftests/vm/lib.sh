@@ -6,8 +6,8 @@
 
 SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
-ROOT=$CACHE/root            # Debian: toolchain, QEMU, and the guests' root
 DEFAULT_KERNEL=7.3.4+deb13-amd64
+KERNELS="7.2.12+deb13-amd64 7.3.4+deb13-amd64"  # those that CI builds for
 CHOSEN=$CACHE/default.$DEFAULT_KERNEL   # the default that the archive has, see prepare
 DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
 DEBUG_KERNEL=7.3.4+deb13-amd64         # the kernel whose source it is built from
@@ -24,6 +24,9 @@ STARTED=${STARTED:-$(date +%s)}
 #   kdir       the prepared kernel tree that the module is built against
 #   siw        iWARP in software, which Debian leaves out
 #
+# SUITE is the Debian that it was built in, and ROOT a root folder with that Debian: its
+# toolchain, QEMU, and the guests' root.
+#
 # The module for the default kernel is built in the checkout, that for another one
 # (KERNEL=<release>) in a copy: objects belong to one kernel.
 use_kernel() {
@@ -31,9 +34,19 @@ use_kernel() {
 	SERIES=$(sed 's/^\([0-9]*\.[0-9]*\).*/\1/' <<<"$RELEASE")
 	LINUX=$CACHE/linux-$RELEASE
 	KDIR=$LINUX/kdir
+	case $RELEASE in
+	*+deb14-*) SUITE=sid ROOT=$CACHE/root-sid ;;
+	*) SUITE=trixie ROOT=$CACHE/root ;;
+	esac
 	BUILD=$SRC${KERNEL:+/.build/$RELEASE}
 }
 use_kernel "${KERNEL:-$(cat "$CHOSEN" 2>/dev/null || echo "$DEFAULT_KERNEL")}"
+
+# The arguments of make in the kernel's tree that name Debian's compiler and version.
+kernel_args() {
+	printf 'CC=%s LOCALVERSION=%s' "$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\).*/\1/p' \
+		"$LINUX/packages/usr/src/linux-headers-$RELEASE/.config")" "${RELEASE#"${RELEASE%%+*}"}"
+}
 
 # Seconds since the outermost script began, as m:ss.
 elapsed() {
