@@ -30,11 +30,11 @@ def revive():
 @contextlib.contextmanager
 def no_link():
     """The client's link is down, and then up again."""
-    shell("qemu_monitor set_link nic off")
+    shell("link_set off")
     try:
         yield
     finally:
-        shell("qemu_monitor set_link nic on")
+        shell("link_set on")
         revive()
         if os.environ["CLIENT_MODULE"] == "c":
             connect_anew()

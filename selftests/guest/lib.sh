@@ -46,9 +46,9 @@ peer() {
 	ask "peer $seconds $job"
 }
 
-# qemu_monitor LINE: a command for this guest's QEMU, such as "set_link nic off".
-qemu_monitor() {
-	ask "host $*"
+# link_set on|off: plug this guest's network device in, or out.
+link_set() {
+	ask "link $1"
 }
 
 # --- the RDMA device ---------------------------------------------------------

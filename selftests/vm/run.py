@@ -98,11 +98,11 @@ class Pair:
 
         When the wire breaks in the middle of a packet, QEMU never sends another; so the
         client stands still until the wire is empty."""
-        self.client.qemu_command("stop")
+        self.client.qmp("stop")
         time.sleep(2)
         self.server.kill()
         faults = self.server.console_faults()
-        self.client.qemu_command("cont")
+        self.client.qmp("cont")
         self.guests.remove(self.server)
         self.server = self._boot("server", "2", self._wire() + ",server=on")
         self.server.peer = self.client
