@@ -236,6 +236,29 @@ what_waits() {
 	rdma resource show qp
 } 2>/dev/null
 
+# keep_evidence FOLDER: what this guest knows of its state, in files of that folder of /t.
+keep_evidence() {
+	local folder=$SHARE/$1 guest
+	guest=$(hostname)
+	mkdir -p "$folder"
+	dmesg >"$folder/dmesg.$guest"
+	what_waits >"$folder/waits.$guest"
+	tail -n +1 /sys/kernel/debug/rpcrdma_rs/*/*/status >"$folder/connections.$guest"
+	tail -n +1 /sys/kernel/debug/sunrpc/*/*/{info,tasks} >"$folder/sunrpc.$guest"
+	cat /sys/kernel/tracing/trace >"$folder/trace.$guest"
+	{
+		cat /proc/version /proc/cmdline
+		lsmod
+		cat /proc/self/mountstats /proc/net/rpc/nfsd /proc/fs/nfsd/{threads,portlist}
+		tail -n +1 /proc/fs/nfsd/clients/*/{info,states}
+		rdma link
+		rdma resource show
+		for kind in qp cm_id mr pd cq; do rdma resource show $kind; done
+		ip -s addr
+		ps -eo pid,stat,wchan:30,args
+	} >"$folder/state.$guest"
+} 2>/dev/null
+
 # memory_leaks: what kmemleak finds unreferenced and has not told before. An object is reported
 # when it was so, and the same, at two scans, and 5 s old: ask twice for what has just leaked.
 memory_leaks() {

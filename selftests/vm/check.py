@@ -11,7 +11,9 @@ that nothing of ours is left.
 """
 
 import argparse
+import contextlib
 import glob
+import os
 import re
 import shutil
 import sys
@@ -170,12 +172,14 @@ class Results:
     def begin(self, group):
         """A new group: a KTAP subtest."""
         self.group, self.number, self.lines, self.failures = group, 0, [], []
+        self.said = []
         self.passed = self.failed = self.skipped = 0
         if group:
             self.say(f"    # Subtest: {group}")
 
     def say(self, text):
         """A line of this group."""
+        self.said.append(text)
         if self.live:
             print(text, flush=True)
         else:
@@ -271,6 +275,8 @@ class Boot:
             if self.pair is None or not results.group.startswith(self.name):
                 results.begin(f"{self.name} boot")
             results.case(False, "guests work", f"{error}; see {host_name(self.folder)}")
+            if self.pair:
+                self.keep_output("failed-guests")
             results.end(started)
         finally:
             if self.pair:
@@ -306,12 +312,11 @@ class Boot:
         results.case(status == 0, "group runs to its end",
                      "" if status == 0 else f"exit status {status}")
         if results.failed:
-            for guest in pair.guests:
-                guest.run(LIB + "what_waits", 60,
-                          lambda line, name=guest.name: results.say(f"    # {name}: {line}"))
+            self.keep_evidence(group.name)
         if status != 0:
             # The next group shall not find its mounts.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
+        failed = results.failed
         # Nobody asks again after this one.
         last = self.alone and group is self.groups[-1]
         self.guests_are_well(group.known, last)
@@ -319,7 +324,25 @@ class Boot:
             results.case(False, "kernel log of the killed guest is clean",
                          "; ".join(self.lost_faults[:5]))
             self.lost_faults = []
+        if results.failed > failed:
+            self.keep_evidence(group.name)
         results.end(started)
+
+    def keep_evidence(self, group):
+        """What tells why the group has failed, in a folder of the run folder, which has the module,
+        the consoles and the scripts as well; says where it is."""
+        name = f"failed-{group}"
+        for guest in self.pair.guests:
+            with contextlib.suppress(GuestError):
+                guest.run(LIB + f"keep_evidence {name}", 60, lambda line: None)
+        self.keep_output(name)
+
+    def keep_output(self, name):
+        """What the group has said, in that folder; says where it is."""
+        os.makedirs(f"{self.folder}/{name}", exist_ok=True)
+        with open(f"{self.folder}/{name}/output", "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in self.results.said)
+        self.results.say(f"    # kept: {host_name(self.folder)}/{name}")
 
     def guests_are_well(self, known=(), last=False):
         """No complaint in their logs and, where the kernel can tell, no leak. What has just

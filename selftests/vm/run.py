@@ -3,6 +3,7 @@
 
 import argparse
 import contextlib
+import glob
 import os
 import shutil
 import sys
@@ -44,12 +45,13 @@ def host_name(path):
 
 def run_folder(prefix, module=None):
     """A new folder shared with the guests: their scripts and our module. Old ones go, unless
-    they may still be in use."""
+    they may still be in use; those of runs that failed after a week."""
     os.makedirs("/cache/runs", exist_ok=True)
     for old in sorted(os.listdir("/cache/runs"))[:-20]:
         # Another one may be doing the same.
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > 7200:
+            keep = 7 * 86400 if glob.glob(f"/cache/runs/{old}/failed-*") else 7200
+            if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > keep:
                 shutil.rmtree(f"/cache/runs/{old}", ignore_errors=True)
     folder = tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-") + prefix + "-",
                               dir="/cache/runs")
