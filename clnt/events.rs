@@ -131,6 +131,7 @@ impl Events {
     }
 }
 
+#[vtable]
 impl cm::Handler for Events {
     fn event(&self, event: cm::Event<'_>) {
         let event = match event {

@@ -86,6 +86,7 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
     }
 }
 
+#[vtable]
 impl XprtOps for ClntXprt {
     type Slot = ClntSlot;
     type Conn = Connection;

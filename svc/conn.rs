@@ -422,6 +422,7 @@ impl ConnEvents {
     }
 }
 
+#[vtable]
 impl Handler for ConnEvents {
     fn event(&self, event: Event<'_>) {
         match event {
@@ -516,6 +517,7 @@ impl Drop for Conn {
     }
 }
 
+#[vtable]
 impl Connection for Conn {
     type Call = CallBox;
     type Incoming = Incoming;

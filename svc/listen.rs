@@ -216,6 +216,7 @@ impl ListenEvents {
 /// What the CM calls for a listening id.
 struct ListenHandler(Arc<ListenEvents>);
 
+#[vtable]
 impl Handler for ListenHandler {
     fn event(&self, event: Event<'_>) {
         if let Event::AddrChange | Event::DeviceRemoval = event {
@@ -285,6 +286,7 @@ impl Listen {
     }
 }
 
+#[vtable]
 impl Listener for Listen {
     type Connection = Conn;
 

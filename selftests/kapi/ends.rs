@@ -147,6 +147,7 @@ impl End {
     }
 }
 
+#[vtable]
 impl Handler for End {
     fn event(&self, event: Event<'_>) {
         if let Event::Established(info) = event {
@@ -228,6 +229,7 @@ struct Listener {
     adopted: SpinLock<Option<Id<End>>>,
 }
 
+#[vtable]
 impl Handler for Listener {
     fn event(&self, _event: Event<'_>) {}
 

@@ -111,6 +111,7 @@ pub(crate) fn net() -> &'static Net {
 /// Handles nothing.
 struct Nobody;
 
+#[vtable]
 impl Handler for Nobody {
     fn event(&self, _event: Event<'_>) {}
 }

@@ -57,6 +57,7 @@ use crate::kapi::{
 };
 
 /// What happens to an id.
+#[vtable]
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Takes note of an event. Process context, may sleep; the id's handler mutex is held.
     fn event(&self, event: Event<'_>);
@@ -193,6 +194,19 @@ impl Drop for IdInner {
 ///
 /// Once this is dropped, no event is handled any more; the C id itself lives until its PD and
 /// its QP are gone as well.
+///
+/// # Examples
+///
+/// ```ignore
+/// let id = Id::create(net, handler)?;
+/// id.resolve_addr(&peer, 5000)?;
+/// // When the handler has got `Event::AddrResolved`:
+/// id.resolve_route(5000)?;
+/// // When it has got `Event::RouteResolved`:
+/// let pd = Pd::new(&id)?;
+/// let qp = QpOwner::new(&id, &pd, &config, qp_handler)?;
+/// id.connect(&ConnParam::default())?;
+/// ```
 ///
 /// # Invariants
 ///

@@ -52,6 +52,7 @@ fn is_passing(error: Error) -> bool {
 ///
 /// All functions are called in process context and may sleep unless said otherwise. Those that get
 /// a [`SendLocked`] never run at the same time for one transport.
+#[vtable]
 pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// What the transport keeps in each request slot.
     type Slot: Send + Sync;

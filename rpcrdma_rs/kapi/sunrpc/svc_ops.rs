@@ -37,6 +37,7 @@ use kernel::{
 };
 
 /// A listening endpoint.
+#[vtable]
 pub(crate) trait Listener: Sized + Send + Sync + 'static {
     /// What it accepts.
     type Connection: Connection;
@@ -52,6 +53,7 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
 }
 
 /// A connection. All of these run on service threads and may sleep, unless they say otherwise.
+#[vtable]
 pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// What stands for a Call from its reception until its release.
     type Call: CallContext;

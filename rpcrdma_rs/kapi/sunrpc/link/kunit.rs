@@ -32,6 +32,7 @@ struct Nothing {}
 
 static CLASS: XprtClass<Nothing> = XprtClass::new(c"rpcrdma-kunit", 9999, [c"none", c"none6"]);
 
+#[vtable]
 impl XprtOps for Nothing {
     type Slot = Nothing;
     type Conn = ();
