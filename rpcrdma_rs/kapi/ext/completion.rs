@@ -12,6 +12,16 @@ use kernel::{
 use crate::kapi::bindings;
 
 /// Something that one thread waits for and another reports done.
+///
+/// # Examples
+///
+/// ```ignore
+/// let done = KBox::pin_init(Done::new(), GFP_KERNEL)?;
+/// // On any thread, in any context:
+/// done.complete_all();
+/// // On a thread that may sleep:
+/// done.wait();
+/// ```
 #[pin_data]
 pub(crate) struct Done {
     #[pin]

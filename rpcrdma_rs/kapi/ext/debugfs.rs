@@ -69,6 +69,17 @@ impl Parent {
 }
 
 /// Folders for objects of several kinds. Dropping it removes everything in them.
+///
+/// # Examples
+///
+/// ```ignore
+/// static CONNECTIONS: Parent = Parent::new(c"connections");
+/// static PARENTS: [&Parent; 1] = [&CONNECTIONS];
+///
+/// let _registration = Registration::new(c"example", &PARENTS);
+/// // `connection` is an `Arc` of a type that implements `Status`.
+/// let _folder = Folder::new(&CONNECTIONS, 1, connection);
+/// ```
 pub(crate) struct Registration {
     root: *mut bindings::dentry,
     parents: &'static [&'static Parent],

@@ -15,6 +15,14 @@ use crate::kapi::bindings;
 /// take no flags: for work that reclaim may be waiting for, such as connecting.
 ///
 /// Of scopes inside each other, the outer one must end last.
+///
+/// # Examples
+///
+/// ```ignore
+/// let _no_io = NoIo::begin();
+/// // Starts no I/O, although it says `GFP_KERNEL`.
+/// let buffer = KVec::<u8>::with_capacity(4096, GFP_KERNEL)?;
+/// ```
 #[must_use = "the scope ends when it is dropped"]
 pub(crate) struct NoIo {
     before: c_uint,

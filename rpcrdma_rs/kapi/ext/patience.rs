@@ -38,6 +38,14 @@ impl Patience {
 
 /// Tries `f` again as long as memory is short. Sleeps.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let page = patiently(|| closing.load(Relaxed), || {
+///     Ok(Page::alloc_page(GFP_KERNEL)?)
+/// })?;
+/// ```
+///
 /// # Errors
 ///
 /// What `f` fails with otherwise; `ENOMEM` or `EAGAIN` once `give_up` says so.

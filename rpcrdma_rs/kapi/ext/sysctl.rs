@@ -175,6 +175,20 @@ pub(crate) enum File {
 
 /// Shows files in a directory below `/proc/sys`; dropping it removes them.
 ///
+/// # Examples
+///
+/// ```ignore
+/// static DEPTH: Uint = Uint::new(128, 16, 16_384);
+/// static CALLS: Counter = Counter::new();
+///
+/// let files = [
+///     File::Uint(c"depth", &DEPTH),
+///     File::Counter(c"calls", &CALLS),
+/// ];
+/// let _registration = Registration::new(c"sunrpc/example", &files)?;
+/// CALLS.inc();
+/// ```
+///
 /// # Invariants
 ///
 /// `header` was returned by `register_sysctl_sz` for `_table` and is still registered.

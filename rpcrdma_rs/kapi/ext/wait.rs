@@ -34,6 +34,20 @@ pub(crate) use new_waitqueue;
 ///
 /// After making it true, call [`WaitQueue::wake_all`]. The condition is evaluated
 /// by the waiter, which is about to sleep: it must not sleep itself.
+///
+/// # Examples
+///
+/// ```ignore
+/// let changed = KBox::pin_init(new_waitqueue!("changed"), GFP_KERNEL)?;
+/// let ready = Atomic::new(false);
+/// // One thread makes the condition true:
+/// ready.store(true, Release);
+/// changed.wake_all();
+/// // Another waits for it, at most for a second:
+/// if !changed.wait_timeout(msecs_to_jiffies(1000), || ready.load(Acquire)) {
+///     return Err(ETIMEDOUT);
+/// }
+/// ```
 #[pin_data]
 pub(crate) struct WaitQueue {
     #[pin]

@@ -42,6 +42,14 @@ static OWN: Atomic<*mut bindings::workqueue_struct> = Atomic::new(null_mut());
 
 /// The module's own queue, for work that the end of the module has to wait for. Dropping it does
 /// that, and ends the queue; who enqueues there must be gone.
+///
+/// # Examples
+///
+/// ```ignore
+/// let _queue = OwnQueue::new(c"example")?;
+/// // `job` is a `Pin<KBox<_>>` or an `Arc` of a type that implements `WorkItem`.
+/// OwnQueue::enqueue(job);
+/// ```
 pub(crate) struct OwnQueue(());
 
 impl OwnQueue {

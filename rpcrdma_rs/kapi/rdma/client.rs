@@ -171,6 +171,15 @@ impl Drop for Registration {
 }
 
 /// Holds a device that is going away back until it is dropped.
+///
+/// # Examples
+///
+/// ```ignore
+/// // `connection` is an `Arc` of a type that implements `Removal`.
+/// let guard = RemovalGuard::new(device, connection.clone())?;
+/// // The device stays until the guard is dropped.
+/// drop(guard);
+/// ```
 pub(crate) struct RemovalGuard {
     key: u64,
     device: Arc<DeviceData>,

@@ -38,6 +38,29 @@ use super::{
 use crate::kapi::bindings;
 
 /// A completion queue entry, as a field of `T`.
+///
+/// # Examples
+///
+/// ```ignore
+/// #[pin_data]
+/// struct Message {
+///     #[pin]
+///     cqe: Cqe<Message>,
+///     text: SendBuf,
+/// }
+///
+/// impl_has_cqe! { impl HasCqe for Message { self.cqe } }
+///
+/// impl Completion for Message {
+///     type Handler = Connection;
+///
+///     fn done(this: Pin<KBox<Self>>, qp: &Qp<Connection>, result: Result<Wc, WcError>) {
+///         if result.is_ok() {
+///             qp.handler().reuse(this);
+///         }
+///     }
+/// }
+/// ```
 #[pin_data]
 #[repr(transparent)]
 pub(crate) struct Cqe<T> {

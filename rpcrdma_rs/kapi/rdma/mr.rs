@@ -107,6 +107,19 @@ pub(crate) struct MrInner {
 
 /// A memory region.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let mut region = Mr::new(&pd, 256)?;
+/// let bytes = region.map(&mut lent, Access::RemoteWrite, 0)?;
+/// // Tell the peer, in the message that the same chain sends:
+/// let (handle, offset) = (region.handle(), region.offset());
+/// qp.post(message, |message, chain| {
+///     chain.reg_mr(&mut region)?;
+///     chain.send(&message.text)
+/// })
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a box given up, and ours alone.

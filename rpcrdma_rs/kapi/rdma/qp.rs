@@ -162,6 +162,18 @@ const GATE_TAKEN: u32 = 32;
 
 /// A QP. Always behind an `Arc`, made by [`QpOwner::new`].
 ///
+/// # Examples
+///
+/// ```ignore
+/// // `message` is a `Pin<KBox<Message>>`, and `Message` implements `Completion`.
+/// qp.post(message, |message, chain| {
+///     chain.transfer(&message.transfer)?;
+///     chain.send(&message.text)
+/// })
+/// .map_err(|failed| failed.error)?;
+/// // `Message::done` gets the message back.
+/// ```
+///
 /// # Invariants
 ///
 /// Once the `QpOwner` is made, `qp` and `cq` do not change and are the QP of `id` and its CQ;

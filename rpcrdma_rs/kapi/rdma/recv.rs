@@ -103,6 +103,17 @@ impl Invalidated<'_> {
 
 /// Owns a [`RecvBuf`] that is not posted.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let mut list = RecvList::new();
+/// for _ in 0..16 {
+///     list.push(RecvBox::new(&pd, 4096, ())?);
+/// }
+/// // `QpHandler::recv_done` gets each of them back.
+/// qp.post_recvs(list).map_err(|(error, _unposted)| error)?;
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a box given up, and ours alone.

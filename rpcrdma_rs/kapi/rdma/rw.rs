@@ -82,6 +82,17 @@ pub(crate) struct Remote {
 ///
 /// Arrays are kept for the next use; in steady state nothing is allocated.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let mut transfer = Transfer::new();
+/// transfer.unmap().take_from(&mut spare, 2, GFP_KERNEL)?;
+/// let remote = Remote { addr, length: 8192, handle };
+/// transfer.add(&qp, TransferDir::Read, core::iter::once(0..8192), remote)?;
+/// // Post it by `Chain::transfer`. Its pages are there again when the chain has completed:
+/// let pages = transfer.unmap();
+/// ```
+///
 /// # Invariants
 ///
 /// `qp` is there when anything is mapped, and what is mapped is mapped for it: bytes of `pages`.

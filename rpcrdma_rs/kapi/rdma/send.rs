@@ -42,6 +42,15 @@ use crate::kapi::{
 ///
 /// Not `Sync`: to put it in a chain changes its Work Request.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let mut message = SendBuf::new(&pd, 1024, 3)?;
+/// message.body_mut()[..header.len()].copy_from_slice(header);
+/// message.add_part(0..header.len())?;
+/// message.add_pages(runs)?;
+/// ```
+///
 /// # Invariants
 ///
 /// `sges` has room for `most` elements. Each is a part of `body`, or, at an index in `mapped`,
