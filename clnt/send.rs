@@ -112,7 +112,7 @@ fn send(
         marshal_failed(xprt, slot, error);
         return Err((error, ctx));
     }
-    slot.note_sent();
+    slot.note_sent(xprt);
     let octets = ctx.message().octets();
     ctx.as_mut().set_registered(chunks.count());
     let posted = connection.qp().post::<SendCtx>(ctx, |ctx, chain| {

@@ -45,6 +45,7 @@ use kernel::{
 use super::{
     clock::time_before,
     ops::XprtOps,
+    send_lock::SendLocked,
     xdr_buf::{
         PageSegs,
         Segs,
@@ -279,9 +280,9 @@ impl<T: XprtOps> Slot<T> {
     /// one too, and so on. The deadline of a soft mount is kept; see [`Xprt::is_to_blame`].
     ///
     /// [`Xprt::is_to_blame`]: super::xprt::Xprt::is_to_blame
-    pub(crate) fn note_sent(&self) {
+    pub(crate) fn note_sent(&self, _sender: &SendLocked<'_, T>) {
         let rqst = self.as_rqst();
-        // SAFETY: The caller is in `->send_request`, which has these fields to itself.
+        // SAFETY: Only the holder of the send lock, which the caller is, writes these fields.
         unsafe {
             (*rqst).rq_xtime = bindings::ktime_get();
             (*rqst).rq_xmit_bytes_sent += (*rqst).rq_snd_buf.len as usize;
