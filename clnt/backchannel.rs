@@ -65,7 +65,7 @@ use crate::{
 const MIN_CALL: usize = 24;
 
 impl Conn {
-    /// Takes in a Call of the reverse direction, `parsed` from `buffer`.
+    /// Delivers a Call of the reverse direction, `parsed` from `buffer`, to the callback service.
     pub(super) fn reverse_call(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
@@ -155,7 +155,7 @@ impl Conn {
         self.send_message(qp, |body| encode_connprop(body, xid, credits, &ours))
     }
 
-    /// Takes in a message about properties, or an optional operation.
+    /// Handles a message about properties, or an optional operation.
     pub(super) fn reverse_property(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
@@ -177,7 +177,7 @@ impl Conn {
                     encode_resprop(body, header.xid, credits, &want, &(size..=size))
                 });
             }
-            // The server has told all of itself before, and was asked for nothing.
+            // The server has announced everything before, and was asked for nothing.
             Some(Message::Connect { .. } | Message::Response) | None => (),
         }
         self.put_receive(buffer);
@@ -207,7 +207,7 @@ impl Conn {
         self.post_reverse(qp, ctx)
     }
 
-    /// Gives the buffers of a Send back that was not posted.
+    /// Gives back the buffers of a Send that was not posted.
     fn put_reverse_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
         ctx.as_mut().clear();
         self.give_back(|pools| pools.reverse_done(ctx));

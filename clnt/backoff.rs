@@ -14,7 +14,7 @@
 /// Pauses, in jiffies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
-    /// Least time between the starts of two attempts, whatever the first one came to.
+    /// Least time between the starts of two attempts.
     pub(super) least: usize,
     /// After an attempt that failed, when the one before did not.
     pub(super) failed: usize,
@@ -22,7 +22,7 @@ pub(super) struct Pauses {
     pub(super) useless: usize,
 }
 
-/// What the last attempt came to.
+/// The outcome of the last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastAttempt {
     /// There was no connection.
@@ -51,8 +51,8 @@ impl Backoff {
         }
     }
 
-    /// The pause before the next attempt, which counts as started when the pause ends. `last` is what
-    /// the attempt before came to; `longest` is the limit of the doubling.
+    /// The pause before the next attempt, which counts as started when the pause ends. `last` is the
+    /// outcome of the attempt before; `longest` is the limit of the doubling.
     pub(super) fn pause(&mut self, now: usize, last: LastAttempt, longest: usize) -> usize {
         let Some(attempted) = self.attempted else {
             self.attempted = Some(now);
@@ -65,7 +65,7 @@ impl Backoff {
             LastAttempt::Useless => doubled.max(self.pauses.useless).min(longest),
         };
         let due = self.spacing.max(self.pauses.least);
-        // An attempt that has yet to begin counts as one of now.
+        // An attempt that has not begun yet counts as beginning now.
         let passed = match now.wrapping_sub(attempted) {
             passed if passed > usize::MAX / 2 => 0,
             passed => passed,
@@ -139,7 +139,7 @@ mod tests {
         let mut backoff = attempted(0);
         assert_eq!(backoff.pause(700, LastAttempt::Failed, LONGEST), 0);
         assert_eq!(backoff.pause(730, LastAttempt::Failed, LONGEST), 70);
-        // It was to begin at 800.
+        // It was due at 800.
         assert_eq!(backoff.pause(799, LastAttempt::Useful, LONGEST), 5);
     }
 

@@ -68,10 +68,10 @@ use crate::{
     },
 };
 
-/// Where a request is on its way.
+/// The progress of a request.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// The server has no Call of it on this connection.
+    /// The server has no Call of the request on this connection.
     #[default]
     Idle,
     /// The Call has been sent, and no Reply has come.
@@ -221,7 +221,7 @@ pub(super) fn chunk_len(list: &MrList) -> usize {
 
 /// Notes in `list` what the server invalidated.
 pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) {
-    // Only one of them can have that handle; a handle of none is not ours to care about.
+    // At most one of them has that handle; any other handle is ignored.
     let _ = list.try_for_each(|mr| {
         if mr.invalidated_by(invalidated) {
             trace_xprtrdma_mr_reminv(mr);
@@ -276,7 +276,7 @@ pub(super) fn unmap_fenced(list: &mut MrList) -> MrList {
     idle
 }
 
-/// Where the task that gives an RPC up waits until its regions are fenced.
+/// Lets the task that gives an RPC up wait until its regions are fenced.
 #[pin_data]
 pub(super) struct Fence {
     #[pin]
@@ -287,7 +287,7 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// One that nobody waits for.
+    /// Makes one that nobody waits for.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             done <- Done::new(),

@@ -142,7 +142,7 @@ pub(super) struct Conn {
     /// No other connection has the same.
     number: u64,
     limits: ClientLimits,
-    /// What makes the connection, and hears of its loss until it is made.
+    /// What makes the connection, and learns of its loss until it is made.
     pub(super) events: Arc<Events>,
     /// The version of the connection, and what holds on it.
     pub(super) spoken: Spoken,
@@ -291,7 +291,7 @@ impl Conn {
         self.closed.wait();
     }
 
-    /// Takes note of a grant; tells the transport if it is a new one.
+    /// Records a grant; tells the transport if it is a new one.
     pub(super) fn set_credits(&self, xprt: &Xprt<ClntXprt>, grant: Credits) {
         if self.credits.load(Relaxed) != grant.0 {
             self.credits.store(grant.0, Relaxed);
@@ -427,7 +427,7 @@ impl Conn {
 
     /// Has more regions made.
     fn refill_regions(self: &Arc<Self>, pause: Jiffies) {
-        // If it is queued already, that will do.
+        // It may be queued already.
         let _ = OwnQueue::enqueue_delayed::<_, REFILL>(self.clone(), pause);
     }
 

@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// Makes all that a connection works with, on the device that was found.
-    // A stack frame of its own: that of the caller is large.
+    // In a stack frame of its own, as that of the caller is large.
     #[inline(never)]
     fn prepare(
         xprt: &Xprt<ClntXprt>,
@@ -201,7 +201,7 @@ impl Connection {
             // The server reads and writes; we do not.
             responder_resources: u8::try_from(most).unwrap_or(u8::MAX),
             initiator_depth: 0,
-            // Soon enough for a server that has moved; the RPC layer tries again.
+            // Short, to notice soon that a server has moved; the RPC layer tries again.
             retry_count: 6,
             // Credits leave no room for a message without a Receive.
             rnr_retry_count: 0,
@@ -271,7 +271,7 @@ impl Connection {
         self.id.local_addr()
     }
 
-    /// Only tells the peer that the connection ends.
+    /// Tells the peer that the connection ends, and does nothing else.
     pub(super) fn disconnect(&self) {
         // Fails without a connection, and then there is no peer to tell.
         let _ = self.qp.disconnect();
@@ -288,7 +288,7 @@ impl Connection {
     }
 }
 
-/// What we offer: the sizes an administrator set, and remote invalidation. A server that is asked
+/// Returns our offer: the sizes that the administrator has set, and remote invalidation. A server that is asked
 /// for version 2 may send what every peer of that version can receive.
 pub(super) fn our_sizes(asks: bool) -> Private {
     let receive = InlineSize::tellable(tunables::MAX_INLINE_READ.get());

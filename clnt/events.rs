@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What is heard of a connection, and who hears it: the worker that makes the connection step by
+//! Events of a connection, and who handles them: the worker that makes the connection step by
 //! step, and later sunrpc, which closes the transport.
 
 use kernel::{
@@ -65,7 +65,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Of a connection that has not been begun.
+    /// Makes the events of a connection that has not begun.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Events {
         )
     }
 
-    /// Takes note of an event.
+    /// Handles an event.
     pub(super) fn feed(&self, event: Event) {
         let mut fsm = self.fsm.lock();
         match fsm.event(event) {
@@ -163,7 +163,7 @@ const REJECT_STALE: i32 = 10;
 impl Removal for Events {
     fn removed(&self) {
         self.feed(Event::Down(Failure::DeviceGone));
-        // Whatever state it is in, the device waits for us.
+        // In any state: the removal of the device waits for us.
         self.force_disconnect(&self.fsm.lock());
     }
 }
@@ -171,7 +171,7 @@ impl Removal for Events {
 /// Why an attempt to connect has failed.
 #[derive(Clone, Copy)]
 pub(super) struct Failed {
-    /// What has happened, for people to read.
+    /// The reason, for the log.
     pub(super) cause: Error,
     /// What is reported to the RPC layer: one of the errors that it knows for connecting.
     pub(super) status: Error,
@@ -180,7 +180,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// The RPC layer knows it, or nothing is gained by trying again.
+    /// The RPC layer expects this error, or trying again is pointless.
     pub(super) fn known(error: Error) -> Self {
         Self {
             cause: error,

@@ -41,7 +41,7 @@ use crate::kapi::{
     },
 };
 
-/// A Reply on its way to its RPC.
+/// A Reply that is being delivered to its RPC.
 pub(super) struct PendingReply {
     /// The RPC.
     pub(super) rqst: Pinned<ClntXprt>,

@@ -7,11 +7,11 @@
 //!
 //! ```text
 //!   xprt          what sunrpc calls
-//!   send, reply   a Call on its way out, a message that came in
+//!   send, reply   sending a Call, handling a message received
 //!   backchannel   Calls of the reverse direction, and their Replies
 //!   connect       a connection is made and closed (state, backoff: pure)
 //!   conn          what a connection works with, and its watchdog
-//!   events        what is heard of a connection; version: what it speaks
+//!   events        its events; version: what it speaks
 //!   invalidate    its LOCAL_INVs
 //!   transport     what outlives connections, and the transport's part of a request
 //!   marshal       the header of a Call, its memory, its Send

@@ -331,7 +331,7 @@ impl Pools {
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 
-    /// The buffers at hand of a batch to be posted, and how many have to be made. All of them count
+    /// The free buffers of a batch to be posted, and how many have to be made. All of them count
     /// as posted.
     pub(super) fn receives_to_post(&mut self) -> (RecvList<()>, u32) {
         let target = self

@@ -282,8 +282,8 @@ impl Conn {
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
-        // A message that fails its RPC is no use: a peer that sends garbage and hangs up would be
-        // connected to again without a pause.
+        // A message that fails its RPC does not count: we would connect to a peer that sends
+        // garbage and hangs up again and again without a pause.
         if !matches!(delivery, Delivery::Failed) {
             xprt.note_use();
             self.spoken.note_reply();

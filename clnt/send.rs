@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A Call on its way out: its Send and its regions are taken, and all of it is handed to the device
+//! Sending a Call: its Send and its regions are taken, and all of it is handed to the device
 //! in one post, registrations first, the Send last.
 
 use core::pin::Pin;

@@ -88,7 +88,7 @@ impl SendCtx {
         *self.project().registered = count;
     }
 
-    /// Makes the message empty, and lets go of its pages; returns how many regions were registered
+    /// Makes the message empty, and releases its pages; returns how many regions were registered
     /// ahead of it.
     pub(super) fn clear(self: Pin<&mut Self>) -> usize {
         let this = self.project();

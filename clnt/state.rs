@@ -17,7 +17,7 @@
 //! One thread takes the steps and waits for each; events come from other threads. An event
 //! says what is to be done about it: nothing, wake the worker that waits, or have the transport
 //! disconnected. `Down` is final. Once the connection is shut down it is `Retired`, and what is
-//! heard of it later is nothing to the transport, which may have the next one.
+//! reported of it later does not matter to the transport, which may have the next one.
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) enum Event {
     Down(Failure),
 }
 
-/// What is to be done about an event.
+/// What to do about an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing.
@@ -110,7 +110,7 @@ impl Fsm {
         }
     }
 
-    /// Takes note of an event.
+    /// Handles an event.
     pub(super) fn event(&mut self, event: Event) -> Action {
         match (self.0, event) {
             (State::Waiting(step), Event::Done(done)) if step == done => {
@@ -149,7 +149,7 @@ impl Fsm {
         self.0 = State::Retired;
     }
 
-    /// Whether it is.
+    /// Returns whether it is retired.
     pub(super) fn is_retired(&self) -> bool {
         self.0 == State::Retired
     }

@@ -9,7 +9,7 @@ use crate::kapi::{
     sunrpc::xprt::Counters, //
 };
 
-/// What a transport counts, over all of its connections.
+/// Counters of a transport, over all of its connections.
 pub(super) struct Stats {
     /// Segments in Read lists.
     pub(super) read_segments: Count,
@@ -42,7 +42,7 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    /// All zero.
+    /// Makes counters that are zero.
     pub(super) const fn new() -> Self {
         Self {
             read_segments: Count::new(),

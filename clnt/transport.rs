@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What a transport keeps, whether it is connected or not, and what it keeps for a request.
+//! The data of a transport that outlives connections, and its part of a request slot.
 
 use kernel::{
     new_spinlock,
@@ -36,13 +36,13 @@ use crate::kapi::{
     sunrpc::link::XprtLink, //
 };
 
-/// How long a server that does not take the question for version 2 is not asked again.
+/// How long a server is not asked again after it failed to take the question for version 2.
 const AVOID_MS: u32 = 15 * 60_000;
 
 /// What a transport keeps.
 #[pin_data]
 pub(crate) struct ClntXprt {
-    /// What it counts.
+    /// Its counters.
     pub(super) stats: Stats,
     link: XprtLink<Self>,
     /// Whether the last attempt to connect failed, and the log says so.
@@ -110,8 +110,8 @@ impl ClntXprt {
         self.link.clone()
     }
 
-    /// The server has answered a Call, or made a good one: the connection is worth having again at
-    /// once.
+    /// Notes that the server has answered a Call, or made a good one: when the connection is lost,
+    /// reconnect at once.
     pub(super) fn note_use(&self) {
         if !self.useful.load(Relaxed) {
             self.useful.store(true, Relaxed);
@@ -130,7 +130,7 @@ impl ClntXprt {
         self.backoff.lock().pause(jiffies(), last, longest)
     }
 
-    /// From here on the server may call.
+    /// Allows Calls from the server from now on.
     pub(super) fn allow_reverse(&self) {
         self.reverse.store(true, Relaxed);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which version a connection speaks, and what holds on it (RFC 8797, section 5;
+//! The version that a connection speaks, and its message sizes (RFC 8797, section 5;
 //! draft-cel-nfsv4-rpcrdma-version-two-04, sections 2.3, 5.2.1 and 7).
 //!
 //! ```text
@@ -41,7 +41,7 @@ use crate::xdr::{
     }, //
 };
 
-/// What holds on a connection.
+/// The version and the sizes that a connection uses.
 pub(super) struct Agreed {
     /// The version of its messages.
     pub(super) version: Version,
@@ -71,7 +71,7 @@ impl Agreed {
     }
 }
 
-/// The version of a connection, from the offer to what holds.
+/// The version of a connection, from the offer to the agreement.
 pub(super) struct Spoken {
     ours: Private,
     /// The XID of the RDMA2_CONNPROP message that asks for version 2, if it is asked for.
@@ -140,7 +140,7 @@ impl Spoken {
             return Some(Credits(1));
         };
         let send = self.ours.send.min(peer.receive);
-        // What a server can send is never said. One that has told what it receives sends as much.
+        // A server never tells what it can send: assume as much as it receives.
         let receive = match told {
             true => self.ours.receive.min(peer.receive),
             false => Version::Two.default_inline(),
@@ -167,7 +167,7 @@ impl Spoken {
         self.agreed.populate(one);
     }
 
-    /// The server tells what it is like from now on.
+    /// The server announces new properties.
     pub(super) fn update(&self, now: &PropSet<'_>) {
         let Some(agreed) = self.agreed() else {
             return;

@@ -7,7 +7,7 @@
 //! `trace_<event>`, safe to call in any context. While an event is disabled the call is one
 //! no-op instruction in the caller: the static key of the tracepoint is tested here, inline,
 //! and only an enabled event leads to a call into C. Arguments are evaluated in any case, so
-//! they are what is at hand; a [`Task`], a [`Peer`] and an [`Mr`] are read only when needed.
+//! they are available; a [`Task`], a [`Peer`] and an [`Mr`] are read only when needed.
 //!
 //! `kernel::declare_trace!` does the same for events that the kernel's own bindings know;
 //! ours are known to the bindings of this crate only.

@@ -64,7 +64,7 @@ def measure(side, module):
     pair = start("memory", side, module)
     try:
         guests = {"server": pair.server, "client": pair.client}
-        # What the first mount and the first I/O leave behind for ever is not a connection's.
+        # What the first mount and the first I/O leave behind forever is not a connection's.
         do(pair.client, MOUNT)
         do(pair.client, BUSY)
         do(pair.client, f"umount /mnt/bench; settle connections; sleep {QUIET}")

@@ -6,7 +6,7 @@ wire, with an RDMA device of its own. Its address moves to the bond and back;
 the bond fails over from one of its parts to the other, which changes its
 hardware address and has the CM tell all who use it (ADDR_CHANGE), a listener
 of that address included; and the client's address is replaced by another one.
-The mount goes on each time.
+The mount continues each time.
 """
 
 import os

@@ -3,7 +3,7 @@
 
 A site is the return address of a call, in the module, of a function that
 allocates, or that allocates on the module's behalf. Functions of the module that
-do no more than pass an allocation on (generic ones, and wrappers of inline
+do nothing but pass an allocation on (generic ones, and wrappers of inline
 functions) are sites nowhere: their callers are.
 """
 

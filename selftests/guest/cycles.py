@@ -5,7 +5,7 @@ Server and client are this guest. After each cycle nothing of ours may be left:
 no RDMA resource, and the module must be removable.
 
 Memory is looked at every COUNT / 5 cycles, with caches dropped. The first
-fifth is warm-up, in which the kernel's caches fill. A leak goes on after that:
+fifth is warm-up, in which the kernel's caches fill. A leak continues after that:
 
 * a slab cache whose objects grow by at least one per cycle in each of the four
   remaining fifths is one; a cache that only fluctuates goes down or stands
@@ -50,7 +50,7 @@ def pages_in_use():
     with open("/proc/meminfo", encoding="ascii") as file:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
     with open("/proc/zoneinfo", encoding="ascii") as file:
-        # Free pages that a processor has at hand do not count as free.
+        # Free pages that a processor keeps do not count as free.
         at_hand = sum(int(line.split()[1]) for line in file
                       if line.startswith("              count:"))
     return (kib["MemTotal"] - sum(kib[name] for name in OTHERS)) // 4 - at_hand
@@ -59,7 +59,7 @@ def pages_in_use():
 def snapshot():
     """Memory in use once what can be freed is freed.
 
-    Freed objects that a slab cache keeps at hand count as active until it is shrunk.
+    Freed objects that a slab cache keeps count as active until it is shrunk.
     """
     for _ in range(2):
         shell("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.5\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Verified I/O that goes on while something breaks, and a server whose files are on a disk."""
+"""Verified I/O that continues while something breaks, and a server whose files are on a disk."""
 
 import contextlib
 import glob

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def killed_processes(folder):
-    """kill -9 of processes that read and write; the mount goes on, and no other file suffers."""
+    """kill -9 of processes that read and write; the mount continues, and no other file suffers."""
     known = data(3 * MIB + 5, 42)
     write_file(f"{folder}/known", known)
     busy = """
@@ -128,8 +128,9 @@ def interrupted():
 
 
 def short_timeouts():
-    """A soft mount gives up in time, and works again when the link does. A hard one goes on, though
-    its READ has then waited for several times its timeout: the new connection is not to blame."""
+    """A soft mount gives up in time, and works again when the link does. A hard one
+    continues, though its READ has then waited for several times its timeout: the new connection is
+    not to blame."""
     folder, hard = "/mnt/soft", "/mnt/hard"
     mount("3", "ipv6", folder, "soft,timeo=30,retrans=1,noac,nosharecache")
     mount("3", "ipv4", hard, "timeo=10,retrans=1,nosharecache")

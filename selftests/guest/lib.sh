@@ -29,7 +29,7 @@ ask() {
 	return "$status"
 }
 
-# peer [-t SECONDS] COMMAND...: run COMMAND (shell text, this library at hand)
+# peer [-t SECONDS] COMMAND...: run COMMAND (shell text, with this library)
 # in the other guest; with one guest, here.
 peer() {
 	local seconds=120 job
@@ -138,7 +138,7 @@ server_start() {
 	exportfs -ra || return
 	rpc_services_start
 	pidof nfsdcld >/dev/null || nfsdcld || return
-	# It goes on in the background. nfsd must not ask before it watches for that.
+	# It continues in the background. nfsd must not ask before it watches for that.
 	for _ in {1..100}; do
 		ls -l "/proc/$(pidof nfsdcld)/fd" | grep -q inotify && break
 		sleep 0.1

@@ -7,7 +7,7 @@ up, and the mount connects again; what is read is what was written.
 
 And answers that come late: when a process has been killed, or has been told that
 its READ timed out, its memory is somebody else's, and the server's RDMA Writes,
-which are on their way still, must not get there.
+which are still in flight, must not get there.
 """
 
 import json

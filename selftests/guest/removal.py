@@ -2,7 +2,7 @@
 """The RDMA device is removed in the middle of writing, and comes back.
 
 First the client's, then the server's. Removal must not hang: whoever uses the
-device is told and lets go of it. The mount is a hard one and goes on when there
+device is told and releases it. The mount is a hard one and continues when there
 is a device again; what was written is there.
 """
 

@@ -63,7 +63,7 @@ def c_module_present():
 
 
 def ours_after_it():
-    """Once the C module is gone ours loads, keeps the C module out, and goes on working."""
+    """Once the C module is gone ours loads, keeps the C module out, and continues working."""
     shell(INSMOD)
     status, output = run("modprobe rpcrdma")
     expect("exit status of modprobe rpcrdma", status, 1)

@@ -79,7 +79,7 @@ def forced(folder):
 
 
 def lazy(folder):
-    """umount -l while the link is down: at once; the I/O goes on when the link is up."""
+    """umount -l while the link is down: at once; the I/O continues when the link is up."""
     mount("4.1", "ipv6", folder)
     path = f"{folder}/lazy"
     job = subprocess.Popen(

@@ -124,7 +124,7 @@ def speaks_2():
 
 
 def falls_back(version):
-    """The client asks, is refused, and goes on in version 1 on the same connection."""
+    """The client asks, is refused, and continues in version 1 on the same connection."""
     messages, count = session(version)
     greeting(messages, roce.ERROR)
     only_version_1(messages[2:])

@@ -2,7 +2,7 @@
 """Servers that stall what our client has posted for them.
 
 The server accepts with an RNR retry count of 7, which the client's queue pair takes over and which
-means for ever, and posts a Receive only now and then. How the stall is made to last: rxe gives a
+means forever, and posts a Receive only now and then. How the stall is made to last: rxe gives a
 connection up by itself when a Send has waited for some 4 s, so a Receive comes every 2 s, which
 starts that time anew.
 """

@@ -2,7 +2,7 @@
 """Connections in every state that a server can be stopped with: limbo.py ADDRESS PORT.
 
 Idle; never established; with answers that find no Receive; with Read chunks under
-way; and new ones all the time. Says "ready", goes on until it is killed."""
+way; and new ones all the time. Says "ready", continues until it is killed."""
 
 import sys
 

@@ -130,7 +130,7 @@ def flood(mount):
     before = mount.relay.connections
     for times in (2, 4, 10):
         # Ours posts twice as many Receives as it grants. A server that sends more than that may
-        # find no Receive and lose the connection; the mount goes on with the next one.
+        # find no Receive and lose the connection; the mount continues with the next one.
         within = mount.kind == "rust" and times == 2
         try:
             answers = mount.null(times * mount.granted, seconds=4)

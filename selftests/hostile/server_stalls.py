@@ -2,7 +2,7 @@
 """Clients that stall what a server has posted for them, and what that costs others.
 
 How a stall is made to last: the client connects with an RNR retry count of 7, which the server's
-queue pair takes over and which means for ever, and posts no Receives. The server's first Send
+queue pair takes over and which means forever, and posts no Receives. The server's first Send
 finds no Receive, rxe gets an RNR NAK and repeats the Send without end, and what is posted behind
 it, RDMA Reads included, never runs. rxe's timer for acknowledgements runs meanwhile and counts
 down the other retry count, so that with 6 the connection ends by itself after some 4 s; rxe takes

@@ -58,7 +58,7 @@ pub(in crate::kapi) fn page() -> Result<NonNull<bindings::page>> {
 
 /// How many references to a page there are.
 pub(in crate::kapi) fn references(page: NonNull<bindings::page>) -> i32 {
-    // SAFETY: The callers have a reference. The counter is read in one piece.
+    // SAFETY: The callers have a reference. The counter is read atomically.
     unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn addr6(address: [u8; 16], port: u16) -> Result<SockAddr> {
 
 /// The initial namespace.
 pub(crate) fn net() -> &'static Net {
-    // SAFETY: It lives for ever.
+    // SAFETY: It lives forever.
     unsafe { Net::from_raw(&raw mut bindings::init_net) }
 }
 

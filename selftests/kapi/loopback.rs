@@ -338,7 +338,7 @@ fn in_part(address: u32) -> Result {
     }))?;
     check(
         client.end.broken.load(Relaxed),
-        "the device has no room for the chain, and its handler hears of it",
+        "the device has no room for the chain, and its handler is told",
     )?;
     // For what the device took: a full queue cannot be drained.
     fsleep(Delta::from_millis(100));
@@ -384,7 +384,7 @@ impl Refusing {
             EINVAL.to_errno()
         }
         let device = device.as_raw();
-        // SAFETY: The device is valid; the entry is read and written in one piece.
+        // SAFETY: The device is valid; the entry is read and written atomically.
         let modify = unsafe { (*device).ops.modify_qp.replace(refuse) };
         Refusing { device, modify }
     }
@@ -461,7 +461,7 @@ impl Narrow {
             unsafe { create(qp, attr, udata) }
         }
         let device = device.as_raw();
-        // SAFETY: The device is valid; the entry is read and written in one piece.
+        // SAFETY: The device is valid; the entry is read and written atomically.
         let entry = unsafe { &mut (*device).ops.create_qp };
         let original = entry.ok_or(ENODEV)?;
         CREATE.store(original as usize, Relaxed);

@@ -102,17 +102,17 @@ impl SockAddr {
         this
     }
 
-    /// The address as C wants it.
+    /// Returns the address as C wants it.
     pub(in crate::kapi) fn as_ptr(&self) -> *const bindings::sockaddr {
         (&raw const self.storage).cast()
     }
 
-    /// The address and all bytes after it, zero.
+    /// Returns the address and all bytes after it, zero.
     pub(in crate::kapi) fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// The length of the address in bytes.
+    /// Returns the length of the address in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -132,7 +132,7 @@ impl SockAddr {
         u16::from_ne_bytes([b[0], b[1]])
     }
 
-    /// The address without its port; `None` when it is neither IPv4 nor IPv6.
+    /// Returns the address without its port; `None` when it is neither IPv4 nor IPv6.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         let b = self.bytes();
         match self.family() {
@@ -146,7 +146,7 @@ impl SockAddr {
         }
     }
 
-    /// The scope of a link-local IPv6 address, else zero.
+    /// Returns the scope of a link-local IPv6 address, else zero.
     pub(crate) fn scope_id(&self) -> u32 {
         let b = self.bytes();
         match self.ip() {
@@ -157,7 +157,7 @@ impl SockAddr {
         }
     }
 
-    /// The port in host order; zero when there is none.
+    /// Returns the port in host order; zero when there is none.
     pub(crate) fn port(&self) -> u16 {
         let b = self.bytes();
         match self.family() {
@@ -173,12 +173,13 @@ impl SockAddr {
         }
     }
 
-    /// Whether this is an IPv6 address.
+    /// Returns whether this is an IPv6 address.
     pub(crate) fn is_ipv6(&self) -> bool {
         self.family() == AF_INET6
     }
 
-    /// The address without its port, as sunrpc prints one (scope of link-local ones included).
+    /// Returns the address without its port, as sunrpc prints one (scope of link-local ones
+    /// included).
     pub(crate) fn display_ip(&self) -> DisplayIp<'_> {
         DisplayIp(self)
     }

@@ -25,7 +25,7 @@ impl Count {
         }
     }
 
-    /// What was counted.
+    /// Returns what was counted.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }

@@ -72,12 +72,12 @@ impl Lender {
         unsafe { self.0.as_ref() }
     }
 
-    /// The page that stays.
+    /// Returns the page that stays.
     pub(crate) fn page(&self) -> Option<&Page> {
         self.shared().page.as_ref()
     }
 
-    /// Whether there is no loan, and so nothing uses the memory through one.
+    /// Returns whether there is no loan, and so nothing uses the memory through one.
     pub(crate) fn has_all(&self) -> bool {
         // Pairs with the end of a loan.
         self.shared().references.load(Acquire) == 1
@@ -156,17 +156,17 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
         }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub(crate) fn is_empty(&mut self) -> bool {
         self.segs.front().is_none()
     }
 
-    /// The runs that are left.
+    /// Returns the runs that are left.
     pub(in crate::kapi) fn segs(&mut self) -> &mut MemSegs<'a, I> {
         &mut self.segs
     }
 
-    /// A loan, for what maps some of the runs.
+    /// Returns a loan, for what maps some of the runs.
     pub(in crate::kapi) fn loan(&self) -> Loan {
         Loan::new(self.lender)
     }

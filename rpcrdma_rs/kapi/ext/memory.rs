@@ -54,7 +54,7 @@ pub(in crate::kapi) unsafe fn page_address(page: *const bindings::page) -> *mut 
     unsafe { bindings::rpcrdma_shim_page_address(page) }.cast()
 }
 
-/// Whether the memory of `next` follows that of `page`.
+/// Returns whether the memory of `next` follows that of `page`.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ pub(in crate::kapi) unsafe fn is_next(
     core::ptr::eq(page.wrapping_add(1), next)
 }
 
-/// Whether the memory of `next` follows that of `page`.
+/// Returns whether the memory of `next` follows that of `page`.
 ///
 /// # Safety
 ///
@@ -105,7 +105,7 @@ pub(in crate::kapi) unsafe fn measure(
     let mut len = PAGE_SIZE - offset;
     let mut at = pages;
     while len < max {
-        // SAFETY: There are more bytes, so the array goes on; both pages are valid, or the second
+        // SAFETY: There are more bytes, so the array continues; both pages are valid, or the second
         // is null, which is no page's successor.
         unsafe {
             let next = at.add(1);
@@ -182,33 +182,33 @@ impl<'a> MemSeg<'a> {
         unsafe { Self::from_page(NonNull::new(page)?, offset, len) }
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         // CAST: `usize` has 64 bits.
         self.len as usize
     }
 
-    /// The offset of the first byte in its page.
+    /// Returns the offset of the first byte in its page.
     #[inline]
     pub(crate) fn offset(&self) -> usize {
         // CAST: `usize` has 64 bits.
         self.offset as usize
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     #[inline]
     pub(crate) fn page_count(&self) -> usize {
         (self.offset() + self.len()).div_ceil(PAGE_SIZE)
     }
 
-    /// Whether the run ends where its last page ends.
+    /// Returns whether the run ends where its last page ends.
     #[inline]
     pub(crate) fn ends_page(&self) -> bool {
         (self.offset() + self.len()) % PAGE_SIZE == 0
     }
 
-    /// The first page.
+    /// Returns the first page.
     #[inline]
     pub(in crate::kapi) fn page(&self) -> NonNull<bindings::page> {
         self.page
@@ -222,7 +222,7 @@ impl<'a> MemSeg<'a> {
         (0..count).map(move |i| unsafe { first.add(i) })
     }
 
-    /// The address of the first byte. The others follow.
+    /// Returns the address of the first byte. The others follow.
     #[inline]
     pub(in crate::kapi) fn address(&self) -> *mut u8 {
         // SAFETY: The page is valid by the type's invariant.

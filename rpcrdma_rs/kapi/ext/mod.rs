@@ -26,13 +26,14 @@ use kernel::time::{
     Jiffies, //
 };
 
-/// What time it is. Any context.
+/// Returns the current time. Any context.
 pub(crate) fn jiffies() -> Jiffies {
-    // SAFETY: The clock is there to be read; a word is read in one piece.
+    // SAFETY: The clock is there to be read; a word is read atomically.
     unsafe { (&raw const bindings::jiffies).read_volatile() }
 }
 
-/// How many milliseconds ago the time `then` was, to a tick; 0 if it is not past. Any context.
+/// Returns how many milliseconds ago the time `then` was, to a tick; 0 if it is not past. Any
+/// context.
 pub(crate) fn msecs_since(then: Jiffies) -> u64 {
     let ticks = jiffies().wrapping_sub(then);
     // Another processor, whose clock is a tick ahead, may have written it.

@@ -36,7 +36,7 @@ impl Net {
         unsafe { &*net.cast() }
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(in crate::kapi) fn as_ptr(&self) -> *mut bindings::net {
         self.0.get()
     }

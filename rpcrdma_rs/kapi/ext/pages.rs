@@ -62,12 +62,12 @@ impl PageVec {
         PageVec { pages: KVec::new() }
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     pub(crate) fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether there is room for any page, so that the array is worth keeping.
+    /// Returns whether there is room for any page, so that the array is worth keeping.
     pub(crate) fn has_room(&self) -> bool {
         self.pages.capacity() != 0
     }
@@ -112,8 +112,8 @@ impl PageVec {
         Ok(())
     }
 
-    /// The physically contiguous runs that the octets `range` are in, in order; ends early where
-    /// the pages do. The first page has the first [`PAGE_SIZE`] octets, and so on.
+    /// Returns the physically contiguous runs that the octets `range` are in, in order; ends early
+    /// where the pages do. The first page has the first [`PAGE_SIZE`] octets, and so on.
     #[inline]
     pub(crate) fn runs(&self, range: Range<usize>) -> Runs<'_> {
         Runs {
@@ -157,7 +157,7 @@ impl PageVec {
         Ok(())
     }
 
-    /// The octets from `at` on, if there are `len`.
+    /// Returns the octets from `at` on, if there are `len`.
     fn checked(&self, at: usize, len: usize) -> Result<Range<usize>> {
         match at.checked_add(len) {
             Some(end) if end <= self.pages.len() * PAGE_SIZE => Ok(at..end),
@@ -165,7 +165,7 @@ impl PageVec {
         }
     }
 
-    /// The pages, for exchange with others.
+    /// Returns the pages, for exchange with others.
     ///
     /// # Safety
     ///
@@ -211,7 +211,7 @@ impl SparePages {
         SparePages(PageVec::new())
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -22,9 +22,9 @@ impl Patience {
         Patience(0)
     }
 
-    /// Whether to try again after `error`: it was a shortage of memory, or, not for too long, of
-    /// what a device keeps for us, and the caller does not `give_up`. If so, sleeps a little
-    /// before.
+    /// Returns whether to try again after `error`: it was a shortage of memory, or, not for too
+    /// long, of what a device keeps for us, and the caller does not `give_up`. If so, sleeps a
+    /// little before.
     pub(crate) fn pause(&mut self, error: Error, give_up: impl FnOnce() -> bool) -> bool {
         let passes = error == ENOMEM || error == EAGAIN && self.0 < DEVICE_TURNS;
         if !passes || give_up() {

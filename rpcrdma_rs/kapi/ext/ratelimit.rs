@@ -37,7 +37,7 @@ impl RateLimit {
         }
     }
 
-    /// Whether one more message may go out. Any context.
+    /// Returns whether one more message may go out. Any context.
     pub(crate) fn allow(&self) -> bool {
         let now = jiffies();
         let age = now.wrapping_sub(self.began.load(Relaxed));
@@ -53,7 +53,7 @@ impl RateLimit {
     }
 }
 
-/// Prints unless this place has printed too much of late: `limited!(pr_warn!("...\n"))`.
+/// Prints unless this place has printed too much recently: `limited!(pr_warn!("...\n"))`.
 macro_rules! limited {
     ($print:ident!($($message:tt)*)) => {{
         static LIMIT: $crate::kapi::ext::ratelimit::RateLimit =

@@ -10,7 +10,7 @@
 //!                            └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The removal goes on when the last guard of the device is dropped.
+//! The removal continues when the last guard of the device is dropped.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -232,7 +232,7 @@ impl Drop for RemovalGuard {
 
 /// Called by ib_core for each device, those that there are and those that come.
 ///
-/// Waits for memory: ib_core ignores an error, and the device would be of no use until the
+/// Waits for memory: ib_core ignores an error, and the device would be unusable until the
 /// module is loaded again.
 ///
 /// # Safety

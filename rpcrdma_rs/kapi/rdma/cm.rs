@@ -59,7 +59,7 @@ use crate::kapi::{
 /// What happens to an id.
 #[vtable]
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Takes note of an event. Process context, may sleep; the id's handler mutex is held.
+    /// Handles an event. Process context, may sleep; the id's handler mutex is held.
     fn event(&self, event: Event<'_>);
 
     /// Takes or refuses a new connection; for ids that listen. Context as [`Handler::event`],
@@ -96,7 +96,7 @@ pub(crate) enum Event<'a> {
     DeviceRemoval,
     /// The address moved to another device.
     AddrChange,
-    /// The QP may be used again; of no use to us.
+    /// The QP may be used again; not needed here.
     TimewaitExit,
     /// Something that concerns no connection of ours.
     Other,
@@ -122,7 +122,7 @@ pub(crate) struct ConnParam<'a> {
     pub(crate) initiator_depth: u8,
     /// Transport retries; without meaning when accepting.
     pub(crate) retry_count: u8,
-    /// Retries when the peer has no Receive posted; 7 is for ever.
+    /// Retries when the peer has no Receive posted; 7 is forever.
     pub(crate) rnr_retry_count: u8,
 }
 
@@ -268,7 +268,7 @@ impl<H: Handler> Id<H> {
         self.inner.as_raw()
     }
 
-    /// The handler of the id's events.
+    /// Returns the handler of the id's events.
     pub(crate) fn handler(&self) -> &Arc<H> {
         &self.handler
     }
@@ -361,13 +361,13 @@ impl<H: Handler> Id<H> {
         SockAddr::from_storage(unsafe { &(*self.as_raw()).route.addr.src_addr })
     }
 
-    /// The peer's address, once resolved or adopted.
+    /// Returns the peer's address, once resolved or adopted.
     pub(crate) fn peer_addr(&self) -> SockAddr {
         // SAFETY: The id is valid.
         SockAddr::from_storage(unsafe { &(*self.as_raw()).route.addr.dst_addr })
     }
 
-    /// The device, once bound to one.
+    /// Returns the device, once bound to one.
     pub(crate) fn device(&self) -> Option<&Device> {
         // SAFETY: The id is valid. An id that is bound to a device keeps it.
         let device = NonNull::new(unsafe { (*self.as_raw()).device })?;
@@ -375,7 +375,7 @@ impl<H: Handler> Id<H> {
         Some(unsafe { Device::from_raw(device.as_ptr()) })
     }
 
-    /// The device's port, once bound to one.
+    /// Returns the device's port, once bound to one.
     pub(crate) fn port(&self) -> Option<Port<'_>> {
         let device = self.device()?;
         // SAFETY: The id is bound to the device.
@@ -391,12 +391,12 @@ pub(crate) struct ConnectRequest<'a> {
 }
 
 impl<'a> ConnectRequest<'a> {
-    /// What the peer said.
+    /// Returns what the peer said.
     pub(crate) fn info(&self) -> ConnInfo<'a> {
         self.info
     }
 
-    /// The device that it came by.
+    /// Returns the device that it came by.
     pub(crate) fn device(&self) -> Option<&Device> {
         // SAFETY: The id is valid during the callback. The CM binds it before it calls.
         let device = NonNull::new(unsafe { (*self.id.as_ptr()).device })?;

@@ -175,7 +175,7 @@ impl Wc {
         self.ticket
     }
 
-    /// What trace events show, as for [`Chain::cid`](super::wr::Chain::cid).
+    /// Returns what trace events show, as for [`Chain::cid`](super::wr::Chain::cid).
     pub(crate) fn cid(&self) -> Cid {
         self.cid
     }
@@ -216,29 +216,29 @@ impl WcError {
         })
     }
 
-    /// What trace events show, as for [`Wc::cid`] and
+    /// Returns what trace events show, as for [`Wc::cid`] and
     /// [`RecvBuf::cid`](super::recv::RecvBuf::cid).
     pub(crate) fn cid(&self) -> Cid {
         self.cid
     }
 
-    /// Whether the request was not tried, for the connection was lost before.
+    /// Returns whether the request was not tried, for the connection was lost before.
     pub(crate) fn flushed(&self) -> bool {
         self.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
-    /// The number of the error.
+    /// Returns the number of the error.
     pub(crate) fn status(&self) -> u32 {
         self.status
     }
 
-    /// The error in words.
+    /// Returns the error in words.
     pub(crate) fn text(&self) -> &'static CStr {
         // SAFETY: C returns a static string for every number.
         unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.status)) }
     }
 
-    /// What the driver adds.
+    /// Returns what the driver adds.
     pub(crate) fn vendor(&self) -> u32 {
         self.vendor
     }

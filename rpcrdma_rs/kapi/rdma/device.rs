@@ -91,7 +91,7 @@ impl Device {
         unsafe { &*ptr.cast() }
     }
 
-    /// The device as C sees it.
+    /// Returns the device as C sees it.
     pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::ib_device {
         self.0.get()
     }
@@ -117,8 +117,8 @@ impl Device {
         }
     }
 
-    /// The device's name, such as `rxe0`. If it is renamed at this moment, the name may be a
-    /// mixture of both.
+    /// Returns the device's name, such as `rxe0`. If it is renamed at this moment, the name may be
+    /// a mixture of both.
     pub(crate) fn name(&self) -> DeviceName {
         let mut bytes = [0; NAME_MAX];
         // SAFETY: The device is valid. A renaming writes to the name, so no reference is made
@@ -132,7 +132,7 @@ impl Device {
         DeviceName { bytes }
     }
 
-    /// The NUMA node near the device, negative if there is none.
+    /// Returns the NUMA node near the device, negative if there is none.
     pub(crate) fn numa_node(&self) -> i32 {
         // SAFETY: The device is valid.
         unsafe { bindings::rpcrdma_shim_ibdev_to_node(self.as_raw()) }
@@ -161,29 +161,29 @@ impl<'a> Port<'a> {
         Port { device, number }
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &'a Device {
         self.device
     }
 
-    /// The number, for C.
+    /// Returns the number, for C.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Whether it speaks iWARP, where RDMA Reads need registered memory.
+    /// Returns whether it speaks iWARP, where RDMA Reads need registered memory.
     pub(crate) fn iwarp(&self) -> bool {
         // SAFETY: The device is valid and has the port.
         unsafe { bindings::rpcrdma_shim_rdma_protocol_iwarp(self.device.as_raw(), self.number) }
     }
 
-    /// How many rdma_rw contexts a transfer of `pages` pages takes at most.
+    /// Returns how many rdma_rw contexts a transfer of `pages` pages takes at most.
     pub(crate) fn rw_mr_factor(&self, pages: u32) -> u32 {
         // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_mr_factor(self.device.as_raw(), self.number, pages) }
     }
 
-    /// How many Send Queue entries `contexts` rdma_rw contexts take at most.
+    /// Returns how many Send Queue entries `contexts` rdma_rw contexts take at most.
     pub(crate) fn rw_max_send_wr(&self, contexts: u32) -> u32 {
         // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_max_send_wr(self.device.as_raw(), self.number, contexts, 0) }

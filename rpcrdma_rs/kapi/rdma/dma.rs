@@ -101,18 +101,18 @@ impl DmaBuf {
         })
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: There are that many initialised bytes, which are ours, and `self` is borrowed.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes, for writing.
+    /// Returns the bytes, for writing.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: By the type's invariant, and `self` is borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
@@ -178,7 +178,7 @@ impl DmaBuf {
         })
     }
 
-    /// The PD that the buffer is mapped in.
+    /// Returns the PD that the buffer is mapped in.
     pub(super) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -336,7 +336,7 @@ pub(super) fn unmap_list(
     }
 }
 
-/// The DMA address and the length of a mapped run.
+/// Returns the DMA address and the length of a mapped run.
 pub(super) fn mapped_run(entry: &bindings::scatterlist) -> (u64, u32) {
     #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
     let length = entry.dma_length;

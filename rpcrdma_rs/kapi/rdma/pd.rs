@@ -64,7 +64,7 @@ impl Pd {
         )?)
     }
 
-    /// The PD as C sees it.
+    /// Returns the PD as C sees it.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.raw
     }
@@ -73,13 +73,13 @@ impl Pd {
         &self.id
     }
 
-    /// The key of all local memory, for SGEs.
+    /// Returns the key of all local memory, for SGEs.
     pub(super) fn lkey(&self) -> u32 {
         // SAFETY: The PD is valid and the key constant.
         unsafe { (*self.raw).local_dma_lkey }
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Device {
         // SAFETY: The PD is valid; its device is kept by the id, which we keep.
         unsafe { Device::from_raw((*self.raw).device) }
@@ -90,8 +90,9 @@ impl Pd {
         self.fenced.store(true, Release);
     }
 
-    /// Whether the PD's QP is closed: no peer reaches memory registered here, ever again. (Only a
-    /// device that cannot stop a queue pair may break that, until a region is deregistered.)
+    /// Returns whether the PD's QP is closed: no peer reaches memory registered here, ever again.
+    /// (Only a device that cannot stop a queue pair may break that, until a region is
+    /// deregistered.)
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Acquire)
     }

@@ -5,7 +5,7 @@
 //! A Work Request is a field of what it is about: an [`Mr`] has the one that registers it and the
 //! one that invalidates it, a [`SendBuf`] its Send, a [`Transfer`] its RDMA Reads and Writes. They
 //! are filled in when that object is made or mapped. A chain, made inside
-//! [`Qp::post`](super::qp::Qp::post), only links them and hands them to the device in one piece.
+//! [`Qp::post`](super::qp::Qp::post), only links them and hands them to the device in one post.
 //!
 //! The device executes the requests of a chain in the order in which they were added. Only the
 //! last is signaled, and its completion stands for all: the Send Queue completes in order.
@@ -67,7 +67,7 @@ union Copied {
     rdma: ManuallyDrop<bindings::ib_rdma_wr>,
 }
 
-/// Requests that are linked to each other, to be appended to a chain in one piece.
+/// Requests that are linked to each other, to be appended to a chain together.
 pub(super) struct Requests {
     /// The first.
     pub(super) first: *mut bindings::ib_send_wr,

@@ -87,19 +87,19 @@ impl<T: XprtOps> BcRqst<T> {
         unsafe { &*rqst.cast() }
     }
 
-    /// The transaction id, in host order.
+    /// Returns the transaction id, in host order.
     pub(crate) fn xid(&self) -> u32 {
         // SAFETY: Set by `deliver`, constant then.
         u32::from_be(unsafe { (*self.rqst.get()).rq_xid })
     }
 
-    /// The Reply.
+    /// Returns the Reply.
     pub(crate) fn reply(&self) -> &XdrBuf {
         // SAFETY: It is complete when the transport gets to see the request again.
         unsafe { XdrBuf::from_raw(&raw mut (*self.rqst.get()).rq_snd_buf) }
     }
 
-    /// The number of the connection that the Call came on.
+    /// Returns the number of the connection that the Call came on.
     pub(crate) fn connection(&self) -> u64 {
         self.connection
     }

@@ -47,7 +47,7 @@ const _: () = assert!(
 type Setup = unsafe extern "C" fn(*mut bindings::xprt_create) -> *mut bindings::rpc_xprt;
 
 impl ClassWithIds {
-    /// One without an owner, which no list has. A name that is too long does not compile.
+    /// Makes one without an owner, which is on no list. A name that is too long does not compile.
     const fn new(
         name: &'static CStr,
         ident: c_int,
@@ -90,10 +90,10 @@ impl ClassWithIds {
 /// Whether the client's class makes transports.
 static OPEN: Atomic<bool> = Atomic::new(false);
 
-/// The module has all that its transports need: while there is one of these, the client's class
-/// makes transports. A class that is registered may be asked for one while the module is still
-/// being loaded, and a module that then fails to load is freed, whatever refers to it. mount.nfs
-/// takes `EAGAIN` for a reason to try again.
+/// Shows that the module has all that its transports need: while one exists, the client's class
+/// makes transports. sunrpc may ask a registered class for a transport while the module is still
+/// being loaded, and a module whose loading then fails is freed although the transport refers to
+/// it. mount.nfs tries again after `EAGAIN`.
 pub(crate) struct Open(());
 
 impl Open {
@@ -120,7 +120,7 @@ pub(super) fn check_open() -> Result {
     }
 }
 
-/// A class of client transports, which has what makes them from `T`. To be a `static`.
+/// A class of client transports of type `T`. Must be a `static`.
 #[repr(transparent)]
 pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>);
 
@@ -148,12 +148,12 @@ impl<T> XprtClass<T> {
         Self(UnsafeCell::new(class), PhantomData)
     }
 
-    /// The C object, which is the first field.
+    /// Returns the C object, which is the first field.
     pub(super) fn as_ptr(&self) -> *mut bindings::xprt_class {
         self.0.get().cast()
     }
 
-    /// Makes the class known to sunrpc, until the result is dropped. May sleep.
+    /// Registers the class with sunrpc, until the result is dropped. May sleep.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl<T> XprtClass<T> {
     }
 }
 
-/// A class that sunrpc knows. Dropping it makes sunrpc forget it; there is no transport of it
-/// left then, as each holds a reference to the module.
+/// A registered class. Dropping this unregisters the class; no transport of it exists then, as
+/// each holds a reference to the module.
 ///
 /// # Invariants
 ///

@@ -8,14 +8,14 @@ use crate::kapi::ext::atomic::{
 };
 use kernel::time::Jiffies;
 
-/// Whether the time `a` is earlier than `b`.
+/// Returns whether the time `a` is earlier than `b`.
 pub(super) fn time_before(a: Jiffies, b: Jiffies) -> bool {
     // CAST: The distance has a sign.
     (a.wrapping_sub(b) as isize) < 0
 }
 
-/// How long before `now` the time `then` was; nothing if another processor, whose clock is a tick
-/// ahead, wrote it after `now` was read.
+/// Returns how long before `now` the time `then` was; nothing if another processor, whose clock is
+/// a tick ahead, wrote it after `now` was read.
 pub(super) fn since(now: Jiffies, then: Jiffies) -> Jiffies {
     match time_before(now, then) {
         true => 0,
@@ -38,7 +38,7 @@ impl LastHeard {
         }
     }
 
-    /// For how long nothing was heard of the connection.
+    /// Returns how long the connection has been silent.
     pub(super) fn silence(&self, now: Jiffies) -> Jiffies {
         since(now, self.0.load(Relaxed))
     }

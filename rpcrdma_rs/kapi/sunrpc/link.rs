@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A way to an [`Xprt`] for those that must not keep it alive.
+//! Weak references to an [`Xprt`].
 //!
-//! sunrpc destroys a transport when the last RPC client lets go of it. What the transport
-//! owns (a connection and its completions, a work item) needs to reach it nevertheless, and
-//! must not count. It holds an [`XprtLink`] and borrows the transport for as long as it has
-//! work to do; `->destroy` first makes new borrows fail and then waits for those there are.
+//! sunrpc destroys a transport when the last RPC client releases it. What the transport
+//! owns (a connection and its completions, a work item) needs to reach it, but must not keep it
+//! alive. It holds an [`XprtLink`] and borrows the transport for as long as it has
+//! work to do; `->destroy` first makes new borrows fail and then waits for those that exist.
 //!
 //! ```text
 //!   users:  CLOSED ──set up──▶ 0 ◀──get/drop──▶ n ──destroy──▶ CLOSED + n ──drops──▶ CLOSED: idle
@@ -83,7 +83,7 @@ impl<T: XprtOps> Shared<T> {
     }
 }
 
-/// A way to a transport, see the module's documentation.
+/// A weak reference to a transport, see the module's documentation.
 pub(crate) struct XprtLink<T: XprtOps>(pub(super) Arc<Shared<T>>);
 
 impl<T: XprtOps> Clone for XprtLink<T> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What a client transport does: [`XprtOps`], and the `rpc_xprt_ops` made of it.
+//! The operations of a client transport: [`XprtOps`], and the `rpc_xprt_ops` made of it.
 //!
 //! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
@@ -43,7 +43,7 @@ use super::{
 };
 use crate::kapi::bindings;
 
-/// Whether sunrpc has the request sent again after this error of [`XprtOps::send_request`].
+/// Returns whether sunrpc has the request sent again after this error of [`XprtOps::send_request`].
 fn is_passing(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
@@ -60,7 +60,7 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// A connection.
     type Conn: Send + Sync + 'static;
 
-    /// The class of the transport.
+    /// Returns the class of the transport.
     fn class() -> &'static XprtClass<Self>;
 
     /// Makes a transport. The link works once it is set up.
@@ -69,20 +69,20 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Makes the transport's part of a slot.
     fn new_slot() -> impl PinInit<Self::Slot, Error>;
 
-    /// How many requests there may be at a time. Read once per transport.
+    /// Returns how many requests there may be at a time. Read once per transport.
     fn slots() -> u32;
 
-    /// The largest payload of a request in bytes. Read once per transport.
+    /// Returns the largest payload of a request in bytes. Read once per transport.
     fn max_payload() -> usize;
 
-    /// An attempt to connect will be made after as many jiffies as this returns. Must not sleep.
+    /// Returns how many jiffies to wait before the next attempt to connect. Must not sleep.
     fn reconnect_pause(xprt: &SendLocked<'_, Self>) -> Jiffies;
 
     /// Makes a connection.
     ///
     /// # Errors
     ///
-    /// What the tasks that wait for a connection are told: one of the errors that sunrpc knows for
+    /// Reported to the tasks that wait for a connection: one of the errors that sunrpc expects from
     /// connecting.
     fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Self::Conn>>;
 
@@ -112,7 +112,7 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// in its slot.
     fn note_grown(xprt: &Xprt<Self>, bytes: usize);
 
-    /// The local address of the connection; `None` without one.
+    /// Returns the local address of the connection; `None` without one.
     fn local_addr(xprt: &Xprt<Self>) -> Option<SockAddr>;
 
     /// Prints the transport's line of `/proc/self/mountstats`.
@@ -124,10 +124,10 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Prepares to receive up to `min_reqs` Calls of the reverse direction at a time.
     fn bc_setup(xprt: &Xprt<Self>, min_reqs: u32) -> Result;
 
-    /// The largest message of the reverse direction in bytes. Under RCU: must not sleep.
+    /// Returns the largest message of the reverse direction in bytes. Under RCU: must not sleep.
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize;
 
-    /// How many Calls of the reverse direction there may be at a time. Under RCU as well.
+    /// Returns how many Calls of the reverse direction there may be at a time. Under RCU as well.
     fn bc_slots(xprt: &Xprt<Self>) -> u32;
 
     /// Sends the Reply in `rqst`.

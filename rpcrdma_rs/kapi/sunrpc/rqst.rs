@@ -191,20 +191,20 @@ impl<T: XprtOps> Slot<T> {
         Ok(grown)
     }
 
-    /// The transaction id, in host order.
+    /// Returns the transaction id, in host order.
     pub(crate) fn xid(&self) -> u32 {
         // SAFETY: Set before a request is handed to the transport, and constant then.
         u32::from_be(unsafe { (*self.as_rqst()).rq_xid })
     }
 
-    /// The Call.
+    /// Returns the Call.
     pub(crate) fn call(&self) -> &XdrBuf {
         // SAFETY: A slot that the transport gets to see is owned by a task or pinned, and its
         // message does not change meanwhile, apart from what `deliver` does under the pin.
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_snd_buf) }
     }
 
-    /// Where the Reply goes, with the room for it.
+    /// Returns where the Reply goes, with the room for it.
     pub(crate) fn answer(&self) -> &XdrBuf {
         // SAFETY: A slot that the transport gets to see is owned by a task or pinned, and the
         // room for its Reply stays until the RPC completes or gives it up.
@@ -246,33 +246,33 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
-    /// Whether data items may be placed directly: not under a security flavor that protects
+    /// Returns whether data items may be placed directly: not under a security flavor that protects
     /// the content of the message.
     pub(crate) fn placement_allowed(&self) -> bool {
         // SAFETY: The request has a credential as long as its task has the slot.
         !unsafe { bindings::rpcrdma_shim_rqst_datatouch(self.as_rqst()) }
     }
 
-    /// Whether the pages of the Call are the request's own: encrypted copies, which are freed when
-    /// it is encoded again, and we are not told.
+    /// Returns whether the pages of the Call are the request's own: encrypted copies, which are
+    /// freed when it is encoded again, and we are not told.
     pub(crate) fn owns_pages(&self) -> bool {
         // SAFETY: Written by the request's task alone, while it encodes.
         unsafe { (*self.as_rqst()).rq_release_snd_buf.is_some() }
     }
 
-    /// Whether anybody waits for a Reply.
+    /// Returns whether anybody waits for a Reply.
     pub(crate) fn reply_expected(&self) -> bool {
         // SAFETY: The request has a task while the transport sees it.
         unsafe { bindings::rpcrdma_shim_rpc_reply_expected((*self.as_rqst()).rq_task) }
     }
 
-    /// The connection on which the Call was sent last.
+    /// Returns the connection on which the Call was sent last.
     pub(crate) fn connect_cookie(&self) -> u32 {
         // SAFETY: Written only by the task that owns the slot, under the transport's send lock.
         unsafe { (*self.as_rqst()).rq_connect_cookie }
     }
 
-    /// Notes that the Call, all of it, is about to be sent, and sees to it that it has the time of
+    /// Notes that the Call, all of it, is about to be sent, and gives it at least the time of
     /// a first attempt.
     ///
     /// sunrpc's clock runs without a connection as well. A request that has waited longer than its
@@ -303,13 +303,13 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
-    /// How long a mount gives a Call before it is asked again, in jiffies.
+    /// Returns how long a mount gives a Call before it is asked again, in jiffies.
     pub(super) fn first_timeout(&self) -> Jiffies {
         // SAFETY: As long as the transport sees a request, it has a task, and that its client.
         unsafe { (*(*(*(*self.as_rqst()).rq_task).tk_client).cl_timeout).to_initval }
     }
 
-    /// How long ago the Call was sent, in jiffies.
+    /// Returns how long ago the Call was sent, in jiffies.
     pub(super) fn under_way(&self) -> Jiffies {
         // SAFETY: Written when the Call was sent; any context will do for the clock.
         let since = unsafe { bindings::ktime_get().saturating_sub((*self.as_rqst()).rq_xtime) };
@@ -333,7 +333,7 @@ impl<T: XprtOps> Deref for Slot<T> {
     }
 }
 
-/// A request with a Reply at hand.
+/// A request whose Reply has arrived.
 ///
 /// The task, the slot and the transport stay as long as this exists, however long. Dropping
 /// it leaves the RPC as it was: without a Reply, to be sent again or to time out.
@@ -405,10 +405,10 @@ impl<T: XprtOps> Pinned<T> {
     /// it was received in is free at once, and keeps no device as long as the task takes. Returns
     /// the length of the whole message and how much was copied to the pages.
     ///
-    /// How long the head is, the upper layer has only guessed. A message in one piece it takes
-    /// apart by itself; of one with a payload that was placed only we know what is before that:
-    /// everything, as replies are placed whose last item is the payload. (Some peers send its pad,
-    /// for which there is no use: a message without a pad has a multiple of four bytes.)
+    /// The upper layer has only guessed the length of the head. It takes a contiguous message
+    /// apart by itself. Of a message with a placed payload only we know what comes before the
+    /// payload: everything, as a placed payload is the last item of its Reply. (Some peers send its
+    /// pad, which is dropped: a message without a pad has a multiple of four bytes.)
     ///
     /// # Errors
     ///

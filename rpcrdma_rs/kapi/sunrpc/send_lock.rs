@@ -126,7 +126,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         Self { xprt }
     }
 
-    /// The connection, if there is one. It cannot be closed while it is borrowed.
+    /// Returns the connection, if there is one. It cannot be closed while it is borrowed.
     pub(crate) fn conn(&self) -> Option<&T::Conn> {
         // SAFETY: By the type's invariant we hold the send lock, and `set_conn`, which takes
         // `&mut self`, is the only writer.
@@ -176,9 +176,10 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         }
     }
 
-    /// The longest pause between attempts to connect that the transport's users accept, in jiffies.
+    /// Returns the longest pause between attempts to connect that the transport's users accept, in
+    /// jiffies.
     pub(crate) fn max_reconnect_pause(&self) -> Jiffies {
-        // SAFETY: The transport is live, and the field is read in one piece.
+        // SAFETY: The transport is live, and the field is read atomically.
         unsafe { (&raw const (*self.as_ptr()).max_reconnect_timeout).read_volatile() }
     }
 

@@ -44,12 +44,12 @@ impl<const N: usize> Text<N> {
         let _ = self.write_fmt(args);
     }
 
-    /// The string with its terminator.
+    /// Returns the string with its terminator.
     pub(super) fn with_nul(&self) -> &[u8] {
         &self.bytes[..=self.len]
     }
 
-    /// The string as C wants it.
+    /// Returns the string as C wants it.
     pub(super) fn as_ptr(&self) -> *const c_char {
         self.bytes.as_ptr().cast()
     }

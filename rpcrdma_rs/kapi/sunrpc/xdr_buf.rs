@@ -90,7 +90,7 @@ impl XdrBuf {
         }
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub(in crate::kapi) fn as_ptr(&self) -> *mut bindings::xdr_buf {
         self.0.get()
     }
@@ -100,37 +100,37 @@ impl XdrBuf {
         unsafe { &*self.0.get() }
     }
 
-    /// The length in bytes of the encoded message.
+    /// Returns the length in bytes of the encoded message.
     pub(crate) fn len(&self) -> usize {
         self.raw().len as usize
     }
 
-    /// The length in bytes of the head.
+    /// Returns the length in bytes of the head.
     pub(crate) fn head_len(&self) -> usize {
         self.raw().head[0].iov_len
     }
 
-    /// The length in bytes of the page part.
+    /// Returns the length in bytes of the page part.
     pub(crate) fn page_len(&self) -> usize {
         self.raw().page_len as usize
     }
 
-    /// The offset in bytes of the page part from the start of the first page of the array.
+    /// Returns the offset in bytes of the page part from the start of the first page of the array.
     pub(crate) fn page_base(&self) -> usize {
         self.raw().page_base as usize
     }
 
-    /// The length in bytes of the tail.
+    /// Returns the length in bytes of the tail.
     pub(crate) fn tail_len(&self) -> usize {
         self.raw().tail[0].iov_len
     }
 
-    /// The sum of the three parts in bytes; [`Self::len`] can be less.
+    /// Returns the sum of the three parts in bytes; [`Self::len`] can be less.
     pub(crate) fn total(&self) -> usize {
         self.head_len() + self.page_len() + self.tail_len()
     }
 
-    /// How many pages the page part touches.
+    /// Returns how many pages the page part touches.
     pub(crate) fn page_count(&self) -> usize {
         match self.page_len() {
             0 => 0,
@@ -138,37 +138,37 @@ impl XdrBuf {
         }
     }
 
-    /// Whether the pages are to receive the payload of a read.
+    /// Returns whether the pages are to receive the payload of a read.
     pub(crate) fn is_read(&self) -> bool {
         self.raw().flags & bindings::XDRBUF_READ != 0
     }
 
-    /// Whether the pages hold the payload of a write.
+    /// Returns whether the pages hold the payload of a write.
     pub(crate) fn is_write(&self) -> bool {
         self.raw().flags & bindings::XDRBUF_WRITE != 0
     }
 
-    /// Whether pages may be missing from the array.
+    /// Returns whether pages may be missing from the array.
     pub(crate) fn is_sparse(&self) -> bool {
         self.raw().flags & bindings::XDRBUF_SPARSE_PAGES != 0
     }
 
-    /// The head.
+    /// Returns the head.
     pub(crate) fn head(&self) -> &[u8] {
         kvec_bytes(&self.raw().head[0])
     }
 
-    /// The tail.
+    /// Returns the tail.
     pub(crate) fn tail(&self) -> &[u8] {
         kvec_bytes(&self.raw().tail[0])
     }
 
-    /// The bytes of the page part.
+    /// Returns the bytes of the page part.
     pub(crate) fn page_range(&self) -> Range<usize> {
         self.head_len()..self.head_len() + self.page_len()
     }
 
-    /// The bytes of the tail.
+    /// Returns the bytes of the tail.
     pub(crate) fn tail_range(&self) -> Range<usize> {
         let start = self.head_len() + self.page_len();
         start..start + self.tail_len()

@@ -128,7 +128,7 @@ impl<T: XprtOps> Deref for Xprt<T> {
 /// Reads a field that C changes concurrently.
 macro_rules! read_once {
     ($this:expr, $($field:tt)+) => {
-        // SAFETY: The field is live and of a type that is read in one piece.
+        // SAFETY: The field is live and of a type that is read atomically.
         unsafe { (&raw const (*$this.as_ptr()).$($field)+).read_volatile() }
     };
 }
@@ -170,8 +170,8 @@ impl<T: XprtOps> Xprt<T> {
         &self.last_heard
     }
 
-    /// A reference to the connection, if there is one. Any context. Dropping the last reference
-    /// sleeps.
+    /// Returns a reference to the connection, if there is one. Any context. Dropping the last
+    /// reference sleeps.
     pub(crate) fn conn(&self) -> Option<Arc<T::Conn>> {
         self.conn.with(|conn| conn.cloned())
     }
@@ -196,13 +196,13 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    /// The namespace the transport lives in.
+    /// Returns the namespace the transport lives in.
     pub(crate) fn net(&self) -> &Net {
         // SAFETY: The transport holds a reference to its namespace.
         unsafe { Net::from_raw((*self.as_ptr()).xprt_net) }
     }
 
-    /// The server's address.
+    /// Returns the server's address.
     pub(crate) fn server(&self) -> SockAddr {
         // Copied first: sunrpc may set the port meanwhile, and no reference may be to memory that
         // changes.
@@ -211,18 +211,18 @@ impl<T: XprtOps> Xprt<T> {
         SockAddr::from_storage(&addr)
     }
 
-    /// How many requests there may be at a time.
+    /// Returns how many requests there may be at a time.
     pub(crate) fn max_reqs(&self) -> u32 {
         read_once!(self, max_reqs)
     }
 
-    /// How many of sunrpc's clients swap memory out over this transport.
+    /// Returns how many of sunrpc's clients swap memory out over this transport.
     pub(super) fn swappers(&self) -> &Atomic<i32> {
         // SAFETY: It is part of the transport, and changed atomically alone.
         unsafe { Atomic::from_ptr(&raw mut (*self.as_ptr()).swapper.counter) }
     }
 
-    /// Whether the transport is connected.
+    /// Returns whether the transport is connected.
     pub(crate) fn is_connected(&self) -> bool {
         // SAFETY: The transport is live.
         unsafe { bindings::rpcrdma_shim_xprt_connected(self.as_ptr()) }
@@ -234,10 +234,10 @@ impl<T: XprtOps> Xprt<T> {
         unsafe { bindings::rpcrdma_shim_xprt_clear_connected(self.as_ptr()) }
     }
 
-    /// Whether a Call that timed out is a reason to break the connection: it was sent on this one,
-    /// and either has been under way for half of its mount's first timeout, or as long has nothing
-    /// come on the connection. A Call of a soft mount may have waited for the connection, or for a
-    /// credit, most of the time it had.
+    /// Returns whether a Call that timed out is a reason to break the connection: it was sent on
+    /// this one, and either has been under way for half of its mount's first timeout, or as long
+    /// has nothing come on the connection. A Call of a soft mount may have waited for the
+    /// connection, or for a credit, most of the time it had.
     pub(super) fn is_to_blame(&self, slot: &Slot<T>) -> bool {
         let enough = slot.first_timeout() / 2;
         slot.connect_cookie() == self.connect_cookie()
@@ -256,7 +256,7 @@ impl<T: XprtOps> Xprt<T> {
         unsafe { bindings::xprt_write_space(self.as_ptr()) };
     }
 
-    /// The number of the connection, as [`Slot::connect_cookie`] has it.
+    /// Returns the number of the connection, as [`Slot::connect_cookie`] has it.
     pub(crate) fn connect_cookie(&self) -> u32 {
         read_once!(self, connect_cookie)
     }
@@ -296,7 +296,7 @@ impl<T: XprtOps> Xprt<T> {
         self.slots.trim();
     }
 
-    /// The transport's part of every slot, in use or not.
+    /// Returns the transport's part of every slot, in use or not.
     pub(crate) fn slot_data(&self) -> impl Iterator<Item = &T::Slot> {
         self.slots.iter().map(Deref::deref)
     }

@@ -38,7 +38,7 @@ impl Shared {
 }
 
 fn now() -> Jiffies {
-    // SAFETY: The clock is there to be read; a word is read in one piece.
+    // SAFETY: The clock is there to be read; a word is read atomically.
     unsafe { (&raw const bindings::jiffies).read_volatile() }
 }
 
@@ -88,7 +88,7 @@ mod tests {
             })?;
         }
         long_pause();
-        // Of no use to anyone.
+        // Nobody needs it.
         shared.queue.wake_all();
         long_pause();
         assert_eq!(shared.past.load(Relaxed), 0);

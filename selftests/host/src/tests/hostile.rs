@@ -128,7 +128,7 @@ fn what_a_requester_gives_up() {
         let rejected = decode(bytes, &ANY).err().expect("refused");
         rejected.failed_rpc().map(|header| header.xid)
     };
-    // Discarded: the RPC goes on waiting.
+    // Discarded: the RPC continues waiting.
     for len in 0..28 {
         assert_eq!(failed(&vectors::INLINE_REPLY.bytes()[..len]), None);
     }
