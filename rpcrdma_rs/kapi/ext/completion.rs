@@ -22,6 +22,10 @@ use crate::kapi::bindings;
 /// // On a thread that may sleep:
 /// done.wait();
 /// ```
+///
+/// # Invariants
+///
+/// `inner` is initialised.
 #[pin_data]
 pub(crate) struct Done {
     #[pin]

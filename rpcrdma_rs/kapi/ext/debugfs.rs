@@ -52,6 +52,10 @@ pub(crate) trait Status: Send + Sync + 'static {
 }
 
 /// A folder for objects of one kind.
+///
+/// # Invariants
+///
+/// `dir` is null, or a folder that its registration keeps.
 pub(crate) struct Parent {
     name: &'static CStr,
     /// Null without debugfs, and before and after the registration.
@@ -80,6 +84,10 @@ impl Parent {
 /// // `connection` is an `Arc` of a type that implements `Status`.
 /// let _folder = Folder::new(&CONNECTIONS, 1, connection);
 /// ```
+///
+/// # Invariants
+///
+/// `root` is null, or a folder of ours that nobody else removes, with those of `parents` in it.
 pub(crate) struct Registration {
     root: *mut bindings::dentry,
     parents: &'static [&'static Parent],

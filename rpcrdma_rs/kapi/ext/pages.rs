@@ -268,11 +268,14 @@ impl SparePages {
 }
 
 /// The runs of some octets, see [`PageVec::runs`].
+///
+/// # Invariants
+///
+/// The pages are valid during `'a`, and have at least `end` octets.
 #[derive(Clone)]
 pub(crate) struct Runs<'a> {
     pages: &'a [NonNull<bindings::page>],
     at: usize,
-    /// At most the octets of the pages.
     end: usize,
 }
 
@@ -284,8 +287,8 @@ impl<'a> Iterator for Runs<'a> {
         let left = self.end.checked_sub(self.at).filter(|left| *left > 0)?;
         let (index, offset) = (self.at / PAGE_SIZE, self.at % PAGE_SIZE);
         let pages = self.pages.get(index..)?;
-        // SAFETY: The pages are valid, and there is one for each of the octets left. `NonNull<T>`
-        // has the layout of `*mut T`.
+        // SAFETY: By the type's invariant the pages are valid, and there is one for each of the
+        // octets left. `NonNull<T>` has the layout of `*mut T`.
         let len = unsafe { measure(pages.as_ptr().cast(), offset, left) };
         self.at += len;
         // SAFETY: That many bytes are in pages next to each other, which the array keeps.

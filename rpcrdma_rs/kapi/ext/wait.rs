@@ -48,6 +48,10 @@ pub(crate) use new_waitqueue;
 ///     return Err(ETIMEDOUT);
 /// }
 /// ```
+///
+/// # Invariants
+///
+/// `head` is initialised.
 #[pin_data]
 pub(crate) struct WaitQueue {
     #[pin]

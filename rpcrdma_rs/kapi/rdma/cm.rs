@@ -384,6 +384,11 @@ impl<H: Handler> Id<H> {
 }
 
 /// A connection that a peer asks for.
+///
+/// # Invariants
+///
+/// `id` is the new id, bound to a device, which the CM destroys after the callback unless `adopted` is
+/// set.
 pub(crate) struct ConnectRequest<'a> {
     id: NonNull<bindings::rdma_cm_id>,
     info: ConnInfo<'a>,

@@ -20,6 +20,10 @@ use crate::kapi::{
 /// An RDMA device (`struct ib_device`).
 ///
 /// Only ever borrowed from something that keeps the device: an id bound to it, a PD or a QP.
+///
+/// # Invariants
+///
+/// The device is registered, or kept by a reference, as long as it is borrowed.
 #[repr(transparent)]
 pub(crate) struct Device(Opaque<bindings::ib_device>);
 

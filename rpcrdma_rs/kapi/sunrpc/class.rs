@@ -121,6 +121,10 @@ pub(super) fn check_open() -> Result {
 }
 
 /// A class of client transports of type `T`. Must be a `static`.
+///
+/// # Invariants
+///
+/// The network ids end with an empty one. From its registration on sunrpc alone writes to it.
 #[repr(transparent)]
 pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>);
 

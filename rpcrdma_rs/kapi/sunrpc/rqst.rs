@@ -558,6 +558,11 @@ pub(super) struct SlotPool<T: XprtOps> {
     free: SpinLock<FreeSlots<T>>,
 }
 
+/// The first of the free slots, which are linked by `next`.
+///
+/// # Invariants
+///
+/// Each is a slot of the pool, and nobody uses it.
 struct FreeSlots<T: XprtOps>(Option<NonNull<Slot<T>>>);
 
 // SAFETY: The pointers are to slots of the pool, which are `Send` and `Sync`.
