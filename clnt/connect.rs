@@ -291,10 +291,10 @@ impl Connection {
 /// Returns our offer: the sizes that the administrator has set, and remote invalidation. A server that is asked
 /// for version 2 may send what every peer of that version can receive.
 pub(super) fn our_sizes(asks: bool) -> Private {
-    let receive = InlineSize::tellable(tunables::MAX_INLINE_READ.get());
+    let receive = InlineSize::representable(tunables::MAX_INLINE_READ.get());
     Private {
         remote_invalidation: true,
-        send: InlineSize::tellable(tunables::MAX_INLINE_WRITE.get()),
+        send: InlineSize::representable(tunables::MAX_INLINE_WRITE.get()),
         receive: match asks {
             true => receive.max(Version::Two.default_inline()),
             false => receive,

@@ -193,7 +193,7 @@ fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
 
 /// What the client is told, and what holds after what it said.
 fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
-    let size = InlineSize::tellable(MAX_REQ_SIZE.get());
+    let size = InlineSize::representable(MAX_REQ_SIZE.get());
     let private = Private {
         // Said by both, or not done (RFC 8797, section 5.1).
         remote_invalidation: attrs.mem_mgt_extensions,

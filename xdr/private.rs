@@ -90,6 +90,6 @@ fn size_from_wire(size: u8) -> InlineSize {
 }
 
 fn size_to_wire(size: InlineSize) -> u8 {
-    let size = InlineSize::tellable(size.0);
+    let size = InlineSize::representable(size.0);
     u8::try_from((size.0 / 1024).saturating_sub(1)).unwrap_or(u8::MAX)
 }

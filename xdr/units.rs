@@ -47,9 +47,9 @@ impl Credits {
 pub(crate) struct InlineSize(pub(crate) u32);
 
 impl InlineSize {
-    /// The largest size that can be told to a peer (RFC 8797, section 5.2) and is not larger than
-    /// `octets`; at least 1 KiB. What is told is what has to be used: the peer knows no other.
-    pub(crate) fn tellable(octets: u32) -> Self {
+    /// Returns the largest size that private data can represent (RFC 8797, section 5.2) and that is
+    /// not larger than `octets`; at least 1 KiB. We must use this one: the peer knows no other.
+    pub(crate) fn representable(octets: u32) -> Self {
         InlineSize((octets / 1024).clamp(1, 256).saturating_mul(1024))
     }
 }

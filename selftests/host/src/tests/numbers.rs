@@ -114,7 +114,7 @@ fn private_sizes() {
         let expected = (size / 1024 * 1024).clamp(1024, 256 << 10);
         assert_eq!(told, expected);
         // What is told is what is used.
-        assert_eq!(InlineSize::tellable(size).0, told);
+        assert_eq!(InlineSize::representable(size).0, told);
     }
 }
 
