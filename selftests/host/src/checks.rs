@@ -308,7 +308,8 @@ fn check_message(data: &[u8], message: &Message<'_>) {
     }
 }
 
-fn encode_lists(
+/// Encodes a header with these lists.
+pub(crate) fn encode_lists(
     buf: &mut [u8],
     opening: &Opening,
     lists: &Lists<'_>,

@@ -2,11 +2,11 @@
 
 //! What must hold of version 2 for any input whatsoever.
 
+use crate::checks::encode_lists;
 use crate::xdr::chunk::ListLimits;
 use crate::xdr::cursor::Reader;
 use crate::xdr::encode::{
     encode_error,
-    Encoder,
     Opening, //
 };
 use crate::xdr::error::{
@@ -139,19 +139,7 @@ fn check_lists(data: &[u8], parsed: &Parsed) {
             direction,
             invalidate: parsed.invalidate,
         };
-        let mut stage = Encoder::new(buf, &opening)?;
-        for read in lists.read.iter() {
-            stage.read_segment(read)?;
-        }
-        let mut stage = stage.end_reads()?;
-        for chunk in lists.write.iter() {
-            stage.write_chunk(chunk.iter())?;
-        }
-        let stage = stage.end_writes()?;
-        match lists.reply {
-            Some(chunk) => stage.reply_chunk(chunk.iter()),
-            None => stage.no_reply_chunk(),
-        }
+        encode_lists(buf, &opening, &lists)
     };
     let mut buf = vec![0; parsed.header_len];
     assert_eq!(write(&mut buf), Ok(parsed.header_len));
