@@ -51,8 +51,8 @@ impl Backoff {
         }
     }
 
-    /// The pause before the next attempt, which counts as started when the pause ends. `last` is the
-    /// outcome of the attempt before; `longest` is the limit of the doubling.
+    /// Returns the pause before the next attempt, which counts as started when the pause ends.
+    /// `last` is the outcome of the attempt before; `longest` is the limit of the doubling.
     pub(super) fn pause(&mut self, now: usize, last: LastAttempt, longest: usize) -> usize {
         let Some(attempted) = self.attempted else {
             self.attempted = Some(now);

@@ -99,7 +99,7 @@ impl Chunks {
         self.stage = Stage::Outstanding;
     }
 
-    /// Whether a Reply is due. One that comes otherwise is not for this Call.
+    /// Returns whether a Reply is due. One that comes otherwise is not for this Call.
     pub(super) fn is_outstanding(&self) -> bool {
         self.stage == Stage::Outstanding
     }
@@ -114,7 +114,7 @@ impl Chunks {
         all
     }
 
-    /// How many registrations there are in the chunks.
+    /// Returns how many registrations there are in the chunks.
     pub(super) fn count(&self) -> usize {
         self.read.len() + self.write.len() + self.reply.len()
     }
@@ -214,7 +214,7 @@ pub(super) fn segments(list: &MrList) -> impl Iterator<Item = Segment> + '_ {
     })
 }
 
-/// The length of a chunk in bytes.
+/// Returns the length of a chunk in bytes.
 pub(super) fn chunk_len(list: &MrList) -> usize {
     list.iter().map(|mr| mr.length() as usize).sum()
 }

@@ -220,7 +220,7 @@ impl Conn {
         self.number
     }
 
-    /// What a message may be.
+    /// Returns what a message may be.
     pub(super) fn thresholds(&self) -> Thresholds {
         let (version, send, receive) = match self.spoken.agreed() {
             Some(agreed) => (agreed.version, agreed.send(), agreed.receive()),
@@ -239,7 +239,7 @@ impl Conn {
         }
     }
 
-    /// The sizes of the connection.
+    /// Returns the sizes of the connection.
     pub(super) fn limits(&self) -> &ClientLimits {
         &self.limits
     }
@@ -249,7 +249,7 @@ impl Conn {
         &self.spare
     }
 
-    /// The transport; `None` once it is being destroyed.
+    /// Returns the transport; `None` once it is being destroyed.
     pub(super) fn xprt(&self) -> Option<impl core::ops::Deref<Target = Xprt<ClntXprt>> + '_> {
         self.link.get()
     }

@@ -256,12 +256,12 @@ impl Connection {
         Ok(())
     }
 
-    /// The QP.
+    /// Returns the QP.
     pub(super) fn qp(&self) -> &Qp<Conn> {
         &self.qp
     }
 
-    /// What the connection works with.
+    /// Returns what the connection works with.
     pub(super) fn conn(&self) -> &Arc<Conn> {
         &self.conn
     }
@@ -288,8 +288,8 @@ impl Connection {
     }
 }
 
-/// Returns our offer: the sizes that the administrator has set, and remote invalidation. A server that is asked
-/// for version 2 may send what every peer of that version can receive.
+/// Returns our offer: the sizes that the administrator has set, and remote invalidation. A server
+/// that is asked for version 2 may send what every peer of that version can receive.
 pub(super) fn our_sizes(asks: bool) -> Private {
     let receive = InlineSize::representable(tunables::MAX_INLINE_READ.get());
     Private {
@@ -326,8 +326,8 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
     Ok(limits)
 }
 
-/// The most elements that `choose` counts for a message that is sent inline: header, head, tail, and
-/// pages that begin anywhere.
+/// Returns the most elements that `choose` counts for a message that is sent inline: header, head,
+/// tail, and pages that begin anywhere.
 fn inline_sges(send: InlineSize) -> u32 {
     // CAST: A page is not larger than `u32::MAX`.
     let page = kernel::page::PAGE_SIZE as u32;

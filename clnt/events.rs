@@ -180,7 +180,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// The RPC layer expects this error, or trying again is pointless.
+    /// Returns the RPC layer expects this error, or trying again is pointless.
     pub(super) fn known(error: Error) -> Self {
         Self {
             cause: error,

@@ -119,7 +119,7 @@ impl Live {
         self.state.store(state as u32, Relaxed);
     }
 
-    /// Whether Calls can be sent.
+    /// Returns whether Calls can be sent.
     pub(super) fn is_connected(&self) -> bool {
         self.state.load(Relaxed) == State::Connected as u32
     }

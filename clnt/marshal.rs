@@ -250,8 +250,8 @@ fn reply_shape(answer: &XdrBuf) -> Result<ReplyShape> {
     })
 }
 
-/// Whether a Reply may be longer than the memory for it: its page part is no payload of a READ,
-/// whose length the Call limits, and shorter than the longest of the others is.
+/// Returns whether a Reply may be longer than the memory for it: its page part is no payload of a
+/// READ, whose length the Call limits, and shorter than the longest of the others is.
 ///
 /// An extended attribute or an ACL comes whole, however short the caller's buffer is. Over TCP what
 /// is behind all room is cut off, and the caller is told. A server that finds too little room here
@@ -354,8 +354,8 @@ fn encode(
     encode_lists(body, &opening, position, chunks).map_err(|_| EMSGSIZE)
 }
 
-/// The handle that the Reply shall invalidate: that of the first region. With only one, the usual
-/// case, none is left for us to invalidate. Zero is no handle that can be named.
+/// Returns the handle that the Reply shall invalidate: that of the first region. With only one, the
+/// usual case, none is left for us to invalidate. Zero is no handle that can be named.
 fn first_handle(chunks: &Chunks) -> Option<Handle> {
     let lists = [&chunks.read, &chunks.write, &chunks.reply];
     let first = lists.into_iter().find_map(|list| segments(list).next())?;

@@ -134,7 +134,8 @@ impl Pools {
         limits.requests as usize * 2 + Self::per_request(limits)
     }
 
-    /// The most regions of one request: one more than the segments of its chunks, for spare room.
+    /// Returns the most regions of one request: one more than the segments of its chunks, for spare
+    /// room.
     fn per_request(limits: &ClientLimits) -> usize {
         limits.registrations() as usize + 1
     }
@@ -146,7 +147,7 @@ impl Pools {
         1 + 2 * regions as u32
     }
 
-    /// How many Receives have to be posted while `owed` Replies are due.
+    /// Returns how many Receives have to be posted while `owed` Replies are due.
     fn receives_needed(&self, owed: u32) -> u32 {
         let reverse = if self.reverse { REVERSE_CALLS } else { 2 };
         owed.saturating_add(reverse).min(self.limits.recv_wr)
@@ -260,7 +261,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Whether there is a Send, idle or in flight.
+    /// Returns whether there is a Send, idle or in flight.
     pub(super) fn has_sends(&self) -> bool {
         self.sends_made != 0
     }
@@ -286,7 +287,8 @@ impl Pools {
         self.idle.append(list);
     }
 
-    /// How many regions have to be made for a refill, none if there are as many as there may be.
+    /// Returns how many regions have to be made for a refill, none if there are as many as there
+    /// may be.
     pub(super) fn regions_missing(&self) -> usize {
         let per_request = Self::per_request(&self.limits);
         let target = self
@@ -373,12 +375,12 @@ impl Pools {
         self.starved
     }
 
-    /// Whether the sender waits. It is woken by the caller, once.
+    /// Returns whether the sender waits. It is woken by the caller, once.
     pub(super) fn take_starved(&mut self) -> bool {
         core::mem::take(&mut self.starved)
     }
 
-    /// Whether the caller has to queue the watchdog.
+    /// Returns whether the caller has to queue the watchdog.
     pub(super) fn watch(&mut self) -> bool {
         !self.retired && !core::mem::replace(&mut self.watched, true)
     }

@@ -49,12 +49,12 @@ impl SendQueue {
         }
     }
 
-    /// Whether there is room for so many entries.
+    /// Returns whether there is room for so many entries.
     pub(super) fn has_room(&self, entries: u32) -> bool {
         self.room >= entries
     }
 
-    /// How many entries are not claimed.
+    /// Returns how many entries are not claimed.
     pub(super) fn room(&self) -> u32 {
         self.room
     }

@@ -63,22 +63,22 @@ impl SendCtx {
         )
     }
 
-    /// Whether it is for messages of the reverse direction.
+    /// Returns whether it is for messages of the reverse direction.
     pub(super) fn is_reverse(&self) -> bool {
         self.reverse
     }
 
-    /// The message, for a chain.
+    /// Returns the message, for a chain.
     pub(super) fn message(&self) -> &SendBuf {
         &self.message
     }
 
-    /// The message, to be put together.
+    /// Returns the message, to be put together.
     pub(super) fn message_mut(self: Pin<&mut Self>) -> &mut SendBuf {
         self.project().message
     }
 
-    /// The buffer, to be filled in from the front.
+    /// Returns the buffer, to be filled in from the front.
     pub(super) fn body(self: Pin<&mut Self>) -> &mut [u8] {
         self.message_mut().body_mut()
     }

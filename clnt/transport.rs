@@ -86,7 +86,7 @@ impl Ended {
 }
 
 impl ClntXprt {
-    /// A transport that has never been connected.
+    /// Returns a transport that has never been connected.
     pub(super) fn unconnected(link: XprtLink<Self>) -> impl PinInit<Self, Error> {
         let pauses = Pauses {
             least: msecs_to_jiffies(50),
@@ -105,7 +105,7 @@ impl ClntXprt {
         }? Error)
     }
 
-    /// A link to the transport.
+    /// Returns a link to the transport.
     pub(super) fn link(&self) -> XprtLink<Self> {
         self.link.clone()
     }
@@ -118,7 +118,7 @@ impl ClntXprt {
         }
     }
 
-    /// The pause before the next attempt to connect, in jiffies; `longest` is the limit.
+    /// Returns the pause before the next attempt to connect, in jiffies; `longest` is the limit.
     pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
         let last = if self.useful.xchg(false, Relaxed) {
             LastAttempt::Useful
@@ -135,12 +135,12 @@ impl ClntXprt {
         self.reverse.store(true, Relaxed);
     }
 
-    /// Whether the server may call.
+    /// Returns whether the server may call.
     pub(super) fn is_reverse_allowed(&self) -> bool {
         self.reverse.load(Relaxed)
     }
 
-    /// Whether the server is not to be asked for version 2 for now.
+    /// Returns whether the server is not to be asked for version 2 for now.
     pub(super) fn avoids_version_2(&self) -> bool {
         let since = self.no_version_2.load(Relaxed);
         since != 0 && jiffies().wrapping_sub(since) < msecs_to_jiffies(AVOID_MS)
@@ -165,7 +165,7 @@ impl ClntXprt {
         self.ended.store(why as u32, Relaxed);
     }
 
-    /// Why the last connection has ended; `None` if none has.
+    /// Returns why the last connection has ended; `None` if none has.
     pub(super) fn ended(&self) -> Option<Ended> {
         let ended = self.ended.load(Relaxed);
         [Ended::Peer, Ended::Device, Ended::Completion, Ended::Local]

@@ -65,7 +65,7 @@ impl Agreed {
         InlineSize(self.send.load(Relaxed))
     }
 
-    /// The largest message from the server.
+    /// Returns the largest message from the server.
     pub(super) fn receive(&self) -> InlineSize {
         InlineSize(self.receive.load(Relaxed))
     }
@@ -95,27 +95,28 @@ impl Spoken {
         }
     }
 
-    /// What the server is offered; the Receives and the buffers of the Sends have these sizes.
+    /// Returns what the server is offered; the Receives and the buffers of the Sends have these
+    /// sizes.
     pub(super) fn ours(&self) -> &Private {
         &self.ours
     }
 
-    /// The XID to ask for version 2 with; `None` if it is not asked for.
+    /// Returns the XID to ask for version 2 with; `None` if it is not asked for.
     pub(super) fn asks(&self) -> Option<Xid> {
         self.asks
     }
 
-    /// What the server has answered.
+    /// Returns what the server has answered.
     pub(super) fn settled(&self) -> Option<Settled> {
         self.settled.as_ref().copied()
     }
 
-    /// What holds; `None` before it is settled.
+    /// Returns what holds; `None` before it is settled.
     pub(super) fn agreed(&self) -> Option<&Agreed> {
         self.agreed.as_ref()
     }
 
-    /// The versions that the server may answer in.
+    /// Returns the versions that the server may answer in.
     pub(super) fn accepts(&self) -> Versions {
         Versions::only(match (self.agreed(), self.asks) {
             (Some(agreed), _) => agreed.version,
@@ -155,7 +156,7 @@ impl Spoken {
         self.asked.store(true, Relaxed);
     }
 
-    /// Whether an answer is awaited.
+    /// Returns whether an answer is awaited.
     pub(super) fn is_awaited(&self) -> bool {
         self.asked.load(Relaxed) && self.settled.as_ref().is_none()
     }
@@ -194,7 +195,7 @@ impl Spoken {
         }
     }
 
-    /// Whether the server has refused version 2, and has not answered in version 1 since.
+    /// Returns whether the server has refused version 2, and has not answered in version 1 since.
     pub(super) fn useless_refusal(&self) -> bool {
         self.settled() == Some(Settled::One) && !self.replied.load(Relaxed)
     }

@@ -84,7 +84,7 @@ pub(super) const CALLBACK_CREDITS: u32 = 2;
 
 /// Segments that one RDMA Read or Write gathers or scatters, if the device can.
 const RW_SGES: u32 = 16;
-/// As many as will do for long queues: more Work Requests are posted for a large payload then.
+/// Enough for long queues: more Work Requests are posted for a large payload then.
 const LEAST_RW_SGES: u32 = 5;
 
 /// A request that was adopted and waits for a service thread. Dropping it refuses the request.
@@ -99,7 +99,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// What handles the id's events.
+    /// Returns what handles the id's events.
     pub(super) fn events(&self) -> &Arc<ConnEvents> {
         self.id.handler()
     }
@@ -172,8 +172,8 @@ struct Ours {
     read_depth: u8,
 }
 
-/// How many RDMA Reads may be outstanding on the wire: what client, device and administrator
-/// allow.
+/// Returns how many RDMA Reads may be outstanding on the wire: what client, device and
+/// administrator allow.
 ///
 /// # Errors
 ///
@@ -191,7 +191,7 @@ fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
     }
 }
 
-/// What the client is told, and what holds after what it said.
+/// Returns what the client is told, and what holds after what it said.
 fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
     let size = InlineSize::representable(MAX_REQ_SIZE.get());
     let private = Private {
@@ -230,7 +230,7 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     };
     let rw_sges = RW_SGES.min(attrs.max_send_sge).min(read_sges).max(1);
     let sizes = Sizes::new(&Bounds {
-        // The drain of a queue takes an entry.
+        // Draining a queue takes an entry.
         max_queue: attrs.max_qp_wr.saturating_sub(1),
         rw_sges,
         max_requests: MAX_REQUESTS.get(),

@@ -2,7 +2,7 @@
 
 //! Callbacks: Calls from the server to the client, over the client's connection (RFC 8167).
 //!
-//! They have credits, and Receives for their replies, of their own, and do without chunks. The
+//! They have credits, and Receives for their replies, of their own, and no chunks. The
 //! Send Queue is shared with forward replies, but a callback never waits for room in it: it is
 //! sent later instead.
 
@@ -84,7 +84,7 @@ impl Callbacks for Conn {
 
 impl Chan {
     /// Octets of the longest callback. None fits if the client says that it receives none: the
-    /// service finds that its callbacks do not go through, and does without.
+    /// service finds that its callbacks fail, and uses none.
     fn max_call(&self) -> usize {
         if !self.spoken.has_calls() {
             return 0;

@@ -41,7 +41,7 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// Where the reply goes on, after the payload and its roundup.
+    /// Returns where the reply continues, after the payload and its roundup.
     fn end(self, total: u32) -> Option<u32> {
         let end = self.offset.checked_add(self.length)?;
         if end > total {
@@ -98,8 +98,8 @@ impl CallState {
         }
     }
 
-    /// The report of the first payload that has a Write chunk and cannot go there: it is too long,
-    /// or there are too many. The Call cannot be answered then.
+    /// Returns the report of the first payload that has a Write chunk and cannot go there: it is
+    /// too long, or there are too many. The Call cannot be answered then.
     pub(super) fn unfit(&self) -> Option<ErrorBody> {
         let (chunk, needed) = self.unfit?;
         Some(ErrorBody::WriteResource {
@@ -255,8 +255,8 @@ mod tests {
         );
     }
 
-    /// A reply of words, each of which is the number of its octets before it, but for the lengths
-    /// at 16 and 60.
+    /// Returns a reply of words, each of which is the number of its octets before it, but for the
+    /// lengths at 16 and 60.
     fn word(at: u32) -> Option<u32> {
         match at {
             16 => Some(9),

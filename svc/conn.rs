@@ -168,7 +168,7 @@ pub(super) struct Params {
 }
 
 impl Params {
-    /// What is taken in one header.
+    /// Returns what is taken in one header.
     pub(super) fn list_limits(&self) -> ListLimits {
         ListLimits {
             segments: u32::try_from(self.max_pages).unwrap_or(u32::MAX),
@@ -176,7 +176,7 @@ impl Params {
         }
     }
 
-    /// The longest Call in octets: all that lands in a thread's pages counts.
+    /// Returns the longest Call in octets: all that lands in a thread's pages counts.
     pub(super) fn max_stream(&self) -> u32 {
         u32::try_from(self.max_pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX)
     }
@@ -277,7 +277,7 @@ impl Chan {
         self.sq.close();
     }
 
-    /// Whether the connection is being closed.
+    /// Returns whether the connection is being closed.
     pub(super) fn is_closing(&self) -> bool {
         self.handle.is_closing()
     }
@@ -478,22 +478,22 @@ impl Conn {
         }
     }
 
-    /// What is shared with completions.
+    /// Returns what is shared with completions.
     pub(super) fn chan(&self) -> &Chan {
         &self.chan
     }
 
-    /// The same, to be kept.
+    /// Returns the same, to be kept.
     pub(super) fn shared_chan(&self) -> &Arc<Chan> {
         &self.chan
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub(super) fn qp(&self) -> &Qp<Chan> {
         &self.qp
     }
 
-    /// The address of the client.
+    /// Returns the address of the client.
     pub(super) fn peer_addr(&self) -> SockAddr {
         self.chan.params.peer
     }
@@ -583,7 +583,7 @@ impl Connection for Conn {
         let events = &this.chan.events;
         if !events.answered.load(Relaxed) && !this.chan.is_closing() {
             let delay = msecs_to_jiffies(UNANSWERED_MS);
-            // If it is queued already, that will do.
+            // It may be queued already.
             let _ = xprtiod().enqueue_delayed(events.clone(), delay);
         }
     }

@@ -295,7 +295,7 @@ impl Chan {
         inbox.held.push(buf);
         inbox.gate = Gate::Short;
         drop(inbox);
-        // If the timer runs already, that will do.
+        // The timer may run already.
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }
 

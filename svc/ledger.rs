@@ -30,7 +30,7 @@ const LOOKS: usize = 12;
 /// Looks in a row between which nothing completes, although there is a chain to complete.
 const STILL_LOOKS: u32 = 6;
 
-/// What came of asking for entries.
+/// The answer to a request for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// The entries are the caller's.
@@ -106,13 +106,13 @@ impl Ledger {
         Admission::Granted
     }
 
-    /// Whether a chain of `count` entries has to wait: the queue is open and long enough, but too
-    /// few entries are free, or others wait.
+    /// Returns whether a chain of `count` entries has to wait: the queue is open and long enough,
+    /// but too few entries are free, or others wait.
     pub(super) const fn has_to_wait(&self, count: u32) -> bool {
         !self.closed && count <= self.depth && !self.has_room(count)
     }
 
-    /// Whether `count` entries are free and no chain waits.
+    /// Returns whether `count` entries are free and no chain waits.
     pub(super) const fn has_room(&self, count: u32) -> bool {
         self.waiting == 0 && count <= self.free
     }
@@ -133,7 +133,7 @@ impl Ledger {
         self.completed = self.completed.wrapping_add(1);
     }
 
-    /// Whether the timer is to be started, because a chain was admitted and it rests.
+    /// Returns whether the timer is to be started, because a chain was admitted and it rests.
     pub(super) fn start_watch(&mut self) -> bool {
         !core::mem::replace(&mut self.watched, true)
     }
@@ -167,7 +167,7 @@ impl Ledger {
         self.closed = true;
     }
 
-    /// How many entries are free, and how many there are.
+    /// Returns how many entries are free, and how many there are.
     pub(super) const fn entries(&self) -> (u32, u32) {
         (self.free, self.depth)
     }

@@ -115,7 +115,7 @@ impl_has_delayed_work! {
 impl WorkItem for ListenEvents {
     type Pointer = Arc<Self>;
 
-    /// Destroys an id that hears of no requests any more, and has a service thread make a new one.
+    /// Destroys an id that gets no requests any more, and has a service thread make a new one.
     fn run(this: Arc<Self>) {
         let mut current = this.current.lock();
         drop(current.id.take());
@@ -220,7 +220,7 @@ struct ListenHandler(Arc<ListenEvents>);
 impl Handler for ListenHandler {
     fn event(&self, event: Event<'_>) {
         if let Event::AddrChange | Event::DeviceRemoval = event {
-            // If it is queued already, that will do.
+            // It may be queued already.
             let _ = xprtiod().enqueue_delayed(self.0.clone(), 0);
         }
     }

@@ -52,12 +52,12 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Whether there is no room for another.
+    /// Returns whether there is no room for another.
     pub(super) fn is_full(&self) -> bool {
         self.len == self.slots.len()
     }
 
-    /// The first item.
+    /// Returns the first item.
     pub(super) fn first(&self) -> Option<&T> {
         self.slots.get(self.first)?.as_ref()
     }
@@ -211,7 +211,7 @@ impl PagePool {
         self.spare.put(pages, room);
     }
 
-    /// An array for pages; it has room for those of the last use.
+    /// Returns an array for pages; it has room for those of the last use.
     pub(super) fn array(&mut self) -> PageVec {
         self.arrays.pop().unwrap_or_default()
     }

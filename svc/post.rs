@@ -11,7 +11,7 @@
 //! ```
 //!
 //! While a chain is in line, sunrpc sends no service thread to the connection, so no more is put
-//! in line than the threads have at hand that were there before.
+//! in line than the threads have free.
 
 use super::{
     conn::{
@@ -65,7 +65,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// The entries of the Send Queue that it takes.
+    /// Returns the entries of the Send Queue that it takes.
     fn sqes(&self) -> u32 {
         match self {
             Work::Reply(ctx) => ctx.sqes(),

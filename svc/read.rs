@@ -161,7 +161,7 @@ impl Layout {
     /// `received` is the whole message; its inline stream starts at `inline_start`.
     fn new(chunks: ReadChunks, received: &[u8], inline_start: usize) -> Self {
         let inline = received.get(inline_start..).unwrap_or_default();
-        // The service takes the RPC header to be in one piece, and a token of GSS as well: it
+        // The service takes the RPC header to be contiguous, and a token of GSS as well: it
         // looks from one part of the message to the next by pointer.
         let item = match (chunks.chunks(), plain_arguments_at(inline)) {
             ([one], Some(at)) if chunks.call_chunk().is_none() && at <= one.position.0 => {
@@ -188,7 +188,7 @@ impl Layout {
         self.paged_len().div_ceil(PAGE_SIZE)
     }
 
-    /// What lands in pages, and where.
+    /// Returns what lands in pages, and where.
     fn pieces(&self) -> impl Iterator<Item = (usize, pcl::Piece)> + '_ {
         let item = self.item.is_some();
         let mut at = 0;
@@ -206,7 +206,7 @@ impl Layout {
             })
     }
 
-    /// What has to be pulled: position in the message, where it lands, the client's memory.
+    /// Returns what has to be pulled: position in the message, where it lands, the client's memory.
     fn segments<'a>(
         &'a self,
         lists: &Lists<'a>,
@@ -230,7 +230,7 @@ impl Layout {
             })
     }
 
-    /// How many memory regions that takes with a device that reads through those.
+    /// Returns how many memory regions that takes with a device that reads through those.
     fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
         self.segments(lists).fold(0, |sum, (_, octets, _)| {
             let pages = octets.end.div_ceil(PAGE_SIZE) - octets.start / PAGE_SIZE;
@@ -271,8 +271,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Whether the RPC message is a Call, and has the XID of the transport header (RFC 8166,
-    /// section 4.2.1). Of one that came inline this is known.
+    /// Returns whether the RPC message is a Call, and has the XID of the transport header (RFC
+    /// 8166, section 4.2.1). Of one that came inline this is known.
     fn is_call(&self, xid: Xid, pages: &PageVec) -> bool {
         let mut words = [0; 8];
         match self.chunks.call_chunk() {
@@ -365,7 +365,7 @@ impl Chan {
         }
     }
 
-    /// Posts the RDMA Reads of a Call with what is at hand; gives the Call back if that is too
+    /// Posts the RDMA Reads of a Call with what is available; gives the Call back if that is too
     /// little. For completions: allocates next to nothing, and waits for nothing.
     pub(super) fn start_pull_at_once(
         &self,

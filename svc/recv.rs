@@ -227,7 +227,7 @@ impl Chan {
         }
     }
 
-    /// Frees Receives that are at hand while all that are to be posted are.
+    /// Frees unused Receives while as many are posted as should be.
     pub(super) fn trim_receives(&self) {
         loop {
             let mut recvs = self.recvs.lock();
@@ -328,7 +328,7 @@ fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) 
 
 impl Chan {
     /// Posts the RDMA Reads of a Call that was just received, if it has Read chunks and all that
-    /// takes is at hand; returns any other message. For the completion, which must not wait: a
+    /// takes is available; returns any other message. For the completion, which must not wait: a
     /// service thread looks at what is returned.
     pub(super) fn pull_at_once(&self, qp: &Qp<Chan>, mut buf: CallBox) -> Option<CallBox> {
         if !message::may_have_read_list(buf.bytes()) {
@@ -371,7 +371,7 @@ impl Chan {
 }
 
 impl Conn {
-    /// Takes a message on its way: delivers it, or starts to pull its Read chunks, or answers
+    /// Processes a message: delivers it, or starts to pull its Read chunks, or answers
     /// it with an error.
     pub(super) fn receive_message<'a>(
         &self,
@@ -462,7 +462,7 @@ impl Conn {
         self.send_refusal(header, Answer::Report(report));
     }
 
-    /// Gives a buffer back whose message is of no use any more.
+    /// Gives a buffer back whose message is not needed any more.
     pub(super) fn forget(&self, buf: CallBox) {
         self.chan().release_receive(self.qp(), buf);
     }

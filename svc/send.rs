@@ -137,7 +137,7 @@ impl SendCtx {
         )
     }
 
-    /// Where the header, and what is sent inline, are written.
+    /// Returns where the header, and what is sent inline, are written.
     pub(super) fn buffer(self: Pin<&mut Self>) -> &mut [u8] {
         self.project().message.body_mut()
     }
@@ -158,7 +158,7 @@ impl SendCtx {
         fields.message.add_part(0..len)
     }
 
-    /// The entries of the Send Queue that its chain takes.
+    /// Returns the entries of the Send Queue that its chain takes.
     pub(super) fn sqes(&self) -> u32 {
         self.transfer.sqes().saturating_add(1)
     }
@@ -327,7 +327,7 @@ fn write(
 }
 
 impl Conn {
-    /// What every reply grants.
+    /// Returns what every reply grants.
     pub(super) fn credits(&self) -> Credits {
         Credits(self.chan().granted.load(Relaxed))
     }
@@ -375,7 +375,7 @@ impl Conn {
         };
         match sent {
             // `EINVAL`: the service made the reply in a way that is not known here. To hang up
-            // would have the client ask again, for ever.
+            // would have the client ask again, forever.
             Err(E2BIG | EINVAL) => self.send_error(&received.header, ErrorBody::System),
             other => other,
         }

@@ -55,7 +55,7 @@ pub(super) const LOOK_MS: u32 = 5_000;
 
 /// Whom the Send Queue is of.
 pub(super) trait Client: Send + Sync + 'static {
-    /// Whether the client has shown that it has access. Any context.
+    /// Returns whether the client has shown that it has access. Any context.
     fn proven(&self) -> bool;
 
     /// Chains do not complete in time: closes the connection. Process context.
@@ -143,7 +143,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     }
 
     fn start_timer(self: &Arc<Self>) {
-        // It is queued already if a chain was admitted while it ran; that will do.
+        // It may be queued already: a chain was admitted while it ran.
         let _ = xprtiod().enqueue_delayed(self.clone(), self.period);
     }
 
@@ -248,7 +248,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         cancel_delayed_sync(self);
     }
 
-    /// The number of entries, free or not: no chain can be longer.
+    /// Returns the number of entries, free or not: no chain can be longer.
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }

@@ -37,7 +37,7 @@ impl WorkItem for Chan {
 }
 
 fn start(chan: Arc<Chan>) {
-    // If it is queued already, that will do.
+    // It may be queued already.
     let _ = xprtiod().enqueue_delayed::<_, 0>(chan, msecs_to_jiffies(PERIOD_MS));
 }
 

@@ -73,17 +73,17 @@ impl Spoken {
         }
     }
 
-    /// What may come.
+    /// Returns what may come.
     pub(super) fn accepts(&self) -> Versions {
         self.state().accepts()
     }
 
-    /// The version. Nothing is sent before it is decided, error reports apart.
+    /// Returns the version. Nothing is sent before it is decided, error reports apart.
     pub(super) fn version(&self) -> Version {
         Version::from_word(self.decided.load(Relaxed)).unwrap_or(Version::One)
     }
 
-    /// Takes note of a message.
+    /// Handles a message.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Spoken {
         }
     }
 
-    /// The longest message that may be sent to the client from a buffer of `buffer` octets.
+    /// Returns the longest message that may be sent to the client from a buffer of `buffer` octets.
     pub(super) fn send(&self, buffer: usize) -> InlineSize {
         match self.version() {
             Version::One => self.send,
@@ -119,7 +119,7 @@ impl Spoken {
         }
     }
 
-    /// Whether the client receives Calls.
+    /// Returns whether the client receives Calls.
     pub(super) fn has_calls(&self) -> bool {
         self.version() == Version::One || self.calls.load(Relaxed)
     }

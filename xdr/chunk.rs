@@ -49,7 +49,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The views of `lists`, the part of a header from its Read list to its end. Any octets
+    /// Returns the views of `lists`, the part of a header from its Read list to its end. Any octets
     /// have a result, if need be an empty one; only those that the places were made from have
     /// a meaningful one.
     pub(crate) fn lists<'a>(&self, lists: &'a [u8]) -> Lists<'a> {
@@ -171,12 +171,12 @@ impl Survey {
         Ok((this, places))
     }
 
-    /// Whether the Payload stream is in a Position Zero Read chunk.
+    /// Returns whether the Payload stream is in a Position Zero Read chunk.
     pub(crate) const fn position_zero(&self) -> bool {
         self.position_zero
     }
 
-    /// The handle that a Responder of version 1 invalidates remotely if both peers support
+    /// Returns the handle that a Responder of version 1 invalidates remotely if both peers support
     /// that: the one handle of the Call, if all its segments share it (RFC 8797, sections 3.2
     /// and 5.1). With two or more the Requester must invalidate by itself in any case. Segments
     /// without octets do not count: they need no memory.
@@ -187,8 +187,8 @@ impl Survey {
         }
     }
 
-    /// The handle that the header of a Call of version 2 names (section 6.2.3). In a Reply it
-    /// has no meaning.
+    /// Returns the handle that the header of a Call of version 2 names (section 6.2.3). In a Reply
+    /// it has no meaning.
     ///
     /// # Errors
     ///
@@ -250,17 +250,17 @@ pub(crate) struct ReadList<'a> {
 }
 
 impl<'a> ReadList<'a> {
-    /// Whether there is no segment at all.
+    /// Returns whether there is no segment at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The segments in list order, those without octets included.
+    /// Returns the segments in list order, those without octets included.
     pub(crate) fn iter(&self) -> ReadSegments<'a> {
         ReadSegments { items: self.items }
     }
 
-    /// The memory that holds the octets `[skip, skip + len)` of the chunk at `position`, in
+    /// Returns the memory that holds the octets `[skip, skip + len)` of the chunk at `position`, in
     /// order. Segments without octets are left out.
     pub(crate) fn chunk_range(
         &self,
@@ -308,7 +308,7 @@ pub(crate) struct WriteChunk<'a> {
 }
 
 impl<'a> WriteChunk<'a> {
-    /// The segments in order, those without octets included.
+    /// Returns the segments in order, those without octets included.
     pub(crate) fn iter(&self) -> Segments<'a> {
         Segments {
             octets: self.segments,
@@ -365,7 +365,7 @@ pub(crate) struct WriteList<'a> {
 }
 
 impl<'a> WriteList<'a> {
-    /// The chunks in list order.
+    /// Returns the chunks in list order.
     pub(crate) fn iter(&self) -> WriteChunks<'a> {
         WriteChunks { items: self.items }
     }

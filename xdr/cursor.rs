@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What has not been read yet.
+    /// Returns what has not been read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }

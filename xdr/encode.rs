@@ -103,7 +103,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
         }
     }
 
-    /// A counted array of segments.
+    /// Returns a counted array of segments.
     fn segments(&mut self, segments: impl IntoIterator<Item = Segment>) -> Result<(), EncodeError> {
         let at = self.w.len();
         self.w.u32(0)?;

@@ -17,7 +17,7 @@ use super::version::{
 pub(crate) enum Item {
     /// The four fixed words, or the least length of a whole header.
     FixedHeader,
-    /// A word that tells whether a list goes on.
+    /// A word that tells whether a list continues.
     Discriminator,
     /// A read segment: position and plain segment.
     ReadSegment,
@@ -153,7 +153,7 @@ impl ErrorBody {
     /// Number of ERR_CHUNK, and of BAD_XDR.
     pub(crate) const ERR_CHUNK: u32 = 2;
 
-    /// The number of the error.
+    /// Returns the number of the error.
     pub(crate) const fn code(self) -> u32 {
         match self {
             ErrorBody::Version { .. } => Self::ERR_VERS,
@@ -190,7 +190,8 @@ pub(crate) enum Answer {
 }
 
 impl DecodeError {
-    /// What a Responder answers to a message of `version`. The connection stays up in all cases.
+    /// Returns what a Responder answers to a message of `version`. The connection stays up in all
+    /// cases.
     ///
     /// A message too short for a header has no XID that could be trusted, so there is no one
     /// to answer (RFC 8166, section 4.5).

@@ -38,8 +38,8 @@ pub(crate) enum Proc {
 }
 
 impl Proc {
-    /// The procedure with this number. `None` for RDMA_MSGP and RDMA_DONE, which are reserved
-    /// (RFC 8166, section 4.6), and for a number that the version does not define.
+    /// Returns the procedure with this number. `None` for RDMA_MSGP and RDMA_DONE, which are
+    /// reserved (RFC 8166, section 4.6), and for a number that the version does not define.
     pub(crate) const fn from_wire(version: Version, word: u32) -> Option<Self> {
         match (version, word) {
             (_, 0) => Some(Proc::Msg),
@@ -54,7 +54,7 @@ impl Proc {
         }
     }
 
-    /// The number of this procedure.
+    /// Returns the number of this procedure.
     pub(crate) const fn to_wire(self) -> u32 {
         match self {
             Proc::Msg => 0,

@@ -78,7 +78,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// The direction with this number of an RPC message type.
+    /// Returns the direction with this number of an RPC message type.
     pub(crate) const fn from_wire(word: u32) -> Option<Self> {
         match word {
             0 => Some(Direction::Call),
@@ -87,7 +87,7 @@ impl Direction {
         }
     }
 
-    /// The number of the RPC message type.
+    /// Returns the number of the RPC message type.
     pub(crate) const fn to_wire(self) -> u32 {
         match self {
             Direction::Call => 0,
@@ -124,7 +124,8 @@ pub(crate) struct Parsed {
 }
 
 impl Parsed {
-    /// The chunk lists; empty if the body has none. `message` holds the octets that were decoded.
+    /// Returns the chunk lists; empty if the body has none. `message` holds the octets that were
+    /// decoded.
     pub(crate) fn lists<'a>(&self, message: &'a [u8]) -> Lists<'a> {
         match self.body {
             Body::Msg | Body::NoMsg => {
@@ -149,13 +150,13 @@ impl Parsed {
         }
     }
 
-    /// Whether it reports that there was no room for a Reply.
+    /// Returns whether it reports that there was no room for a Reply.
     pub(crate) fn lacks_room(&self) -> bool {
         matches!(self.body, Body::Error(ErrorBody::ReplyResource { .. }))
     }
 
-    /// What a Responder answers if the message is an optional operation, none of which it has.
-    /// One that answers something is dropped: there is nothing to be answered.
+    /// Returns what a Responder answers if the message is an optional operation, none of which it
+    /// has. One that answers something is dropped: there is nothing to be answered.
     pub(crate) fn option_answer(&self) -> Option<Answer> {
         match (self.body, self.direction) {
             (Body::Optional(_), Some(Direction::Call)) => Some(Answer::Report(ErrorBody::Option)),
@@ -164,8 +165,8 @@ impl Parsed {
         }
     }
 
-    /// The sets and subsets of a message about properties. `message` holds the octets that were
-    /// decoded.
+    /// Returns the sets and subsets of a message about properties. `message` holds the octets that
+    /// were decoded.
     pub(crate) fn properties<'a>(&self, message: &'a [u8]) -> Option<props::Message<'a>> {
         match self.body {
             Body::Property(proc) => {
@@ -177,7 +178,7 @@ impl Parsed {
         }
     }
 
-    /// The credits that the message grants.
+    /// Returns the credits that the message grants.
     ///
     /// `None` for a message that requests them, and for one that neither context nor an RPC
     /// message shows to be a Reply: its credit value means nothing (RFC 8167, section 4.1).
@@ -202,12 +203,12 @@ pub(crate) struct Rejected {
 }
 
 impl Rejected {
-    /// The procedure that the header names.
+    /// Returns the procedure that the header names.
     fn proc(&self) -> Option<Proc> {
         Proc::from_wire(self.version(), self.header?.proc)
     }
 
-    /// What a Responder answers.
+    /// Returns what a Responder answers.
     ///
     /// An error report is never answered with another one, whatever is wrong with it: two
     /// peers would never stop (RFC 8166, section 4.2.4). Neither is what is known to be a
@@ -227,7 +228,7 @@ impl Rejected {
         word.and_then(Version::from_word).unwrap_or(Version::One)
     }
 
-    /// The fixed words, with the XID of the RPC that a Requester gives up because of this
+    /// Returns the fixed words, with the XID of the RPC that a Requester gives up because of this
     /// message; `None` if the message is to be discarded.
     ///
     /// RFC 8166 demands the latter of messages that are too short to be trusted, of error
@@ -252,7 +253,8 @@ impl Rejected {
         }
     }
 
-    /// The error report that a Requester answers, which is a Responder in the reverse direction.
+    /// Returns the error report that a Requester answers, which is a Responder in the reverse
+    /// direction.
     ///
     /// In version 1 only what may have been a Call is answered: its chunk lists are wrong, so
     /// that nobody can say what it was. In version 2 the header says what is no Reply.
@@ -268,8 +270,8 @@ impl Rejected {
     }
 }
 
-/// Whether a message has a Read list, as far as its first words show: a look before [`decode`] for
-/// whoever has no use for another message.
+/// Returns whether a message has a Read list, as far as its first words show: a look before
+/// [`decode`] for whoever has no use for another message.
 pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
     let word = |at: usize| {
         let word = bytes.get(at..at.saturating_add(WORD))?;

@@ -62,7 +62,7 @@ pub(crate) enum Settled {
     },
 }
 
-/// What the message `parsed`, with the octets `message`, means to a client that has sent
+/// Returns what the message `parsed`, with the octets `message`, means to a client that has sent
 /// RDMA2_CONNPROP with `xid` and asked for `requested` credits. `None` if it is no answer.
 pub(crate) fn answer(
     parsed: &Parsed,
@@ -115,7 +115,7 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// What may come.
+    /// Returns what may come.
     pub(crate) const fn accepts(self) -> Versions {
         match self {
             Server::Silent(max) => Versions::up_to(max),
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Takes note of a message. Error reports decide nothing: a server has sent nothing yet.
+    /// Handles a message. Error reports decide nothing: a server has sent nothing yet.
     pub(crate) const fn heard(self, parsed: &Parsed) -> Self {
         match (self, parsed.body) {
             (Server::Silent(_), Body::Error(_)) | (Server::Decided(_), _) => self,

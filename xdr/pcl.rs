@@ -162,17 +162,17 @@ impl ReadChunks {
             .ok_or(DecodeError::TooLong)
     }
 
-    /// The Position Zero Read chunk.
+    /// Returns the Position Zero Read chunk.
     pub(crate) fn call_chunk(&self) -> Option<ReadChunk> {
         (self.call.length != 0).then_some(self.call)
     }
 
-    /// The other Read chunks, by rising position.
+    /// Returns the other Read chunks, by rising position.
     pub(crate) fn chunks(&self) -> &[ReadChunk] {
         self.chunks.get(..self.count).unwrap_or_default()
     }
 
-    /// Whether nothing has to be read.
+    /// Returns whether nothing has to be read.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0 && self.call.length == 0
     }
@@ -182,7 +182,7 @@ impl ReadChunks {
         self.stream_len
     }
 
-    /// The unreduced Payload stream from its start to its end.
+    /// Returns the unreduced Payload stream from its start to its end.
     pub(crate) fn pieces(&self) -> Pieces<'_> {
         Pieces {
             chunks: self.chunks().iter(),

@@ -53,7 +53,7 @@ impl Private {
         })
     }
 
-    /// The octets to send.
+    /// Returns the octets to send.
     pub(crate) fn encode(&self) -> [u8; Self::WIRE_LEN] {
         let mut bytes = [0; Self::WIRE_LEN];
         let flags = match self.remote_invalidation {
@@ -84,7 +84,7 @@ impl Private {
     }
 }
 
-/// A size on the wire: whole KiB, less one.
+/// Returns a size on the wire: whole KiB, less one.
 fn size_from_wire(size: u8) -> InlineSize {
     InlineSize(u32::from(size).saturating_add(1).saturating_mul(1024))
 }

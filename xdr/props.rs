@@ -8,11 +8,11 @@
 //! bit each.
 //!
 //! ```text
-//!   CONNPROP  start: set     nochg: subset       what the sender is like
+//!   CONNPROP  start: set     nochg: subset       the sender's properties
 //!   REQPROP   want: set                          a wish that the receiver change
 //!   RESPROP   done, rejected: subsets of want    what has become of the wish
 //!             other: set
-//!   UPDPROP   now: set                           what the sender is like from now on
+//!   UPDPROP   now: set                           the sender's new properties
 //! ```
 
 use super::cursor::{
@@ -122,7 +122,7 @@ impl Property {
     }
 }
 
-/// A value of one word.
+/// Returns a value of one word.
 fn word(data: &[u8]) -> Result<u32, DecodeError> {
     let word = data.try_into().map_err(|_| DecodeError::Property)?;
     Ok(u32::from_be_bytes(word))
@@ -174,7 +174,7 @@ impl<'a> PropSet<'a> {
             .any(|property| matches!(property, Property::Backward(_)))
     }
 
-    /// The properties in the order of the set.
+    /// Returns the properties in the order of the set.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Property> + Clone + 'a {
         let mut r = Reader::new(self.items);
         // Read before without an error.
@@ -195,7 +195,7 @@ fn skip_subset(r: &mut Reader<'_>) -> Result<(), DecodeError> {
 pub(crate) enum Message<'a> {
     /// RDMA2_CONNPROP.
     Connect {
-        /// What the sender is like.
+        /// The properties of the sender.
         start: PropSet<'a>,
     },
     /// RDMA2_REQPROP.
@@ -307,7 +307,7 @@ pub(crate) fn encode_connprop(
     Ok(w.len())
 }
 
-/// Whether a wish is granted: only a Receive size can be asked for, and it has to be in
+/// Returns whether a wish is granted: only a Receive size can be asked for, and it has to be in
 /// `sizes`, those that the posted Receives have room for.
 fn grants(property: Property, sizes: &core::ops::RangeInclusive<u32>) -> bool {
     matches!(property, Property::Receive(octets) if sizes.contains(&octets))

@@ -6,7 +6,7 @@
 //!   XID CALL 2 prog vers proc | flavor length credential | flavor length verifier | arguments
 //! ```
 //!
-//! The code that checks the credential expects everything before the arguments in one piece.
+//! The code that checks the credential expects everything before the arguments to be contiguous.
 
 use super::{
     cursor::Reader,
@@ -52,7 +52,7 @@ fn opaque<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
     r.take(host_len(padded), Item::RpcHeader)
 }
 
-/// Whether a credential of RPCSEC_GSS leaves the arguments as they are.
+/// Returns whether a credential of RPCSEC_GSS leaves the arguments as they are.
 fn is_plain(credential: &[u8]) -> bool {
     let mut r = Reader::new(credential);
     let mut word = || r.u32(Item::RpcHeader);

@@ -57,7 +57,7 @@ impl Segment {
         Self { length, ..self }
     }
 
-    /// The part that starts `skip` octets in and is at most `limit` octets long. `None` if
+    /// Returns the part that starts `skip` octets in and is at most `limit` octets long. `None` if
     /// nothing is left.
     pub(crate) fn part(self, skip: u32, limit: u32) -> Option<Self> {
         let length = self.length.checked_sub(skip)?.min(limit);

@@ -35,8 +35,8 @@ impl Position {
 pub(crate) struct Credits(pub(crate) u32);
 
 impl Credits {
-    /// What a Requester that asked for `requested` may use of this grant: at least one, since
-    /// none would be a deadlock, and not more than it asked for.
+    /// Returns what a Requester that asked for `requested` may use of this grant: at least one,
+    /// since none would be a deadlock, and not more than it asked for.
     pub(crate) fn usable(self, requested: Self) -> Self {
         Credits(self.0.min(requested.0).max(1))
     }

@@ -20,7 +20,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// The version with this number.
+    /// Returns the version with this number.
     pub(crate) const fn from_word(word: u32) -> Option<Self> {
         match word {
             1 => Some(Version::One),
@@ -29,7 +29,7 @@ impl Version {
         }
     }
 
-    /// The number of this version.
+    /// Returns the number of this version.
     pub(crate) const fn word(self) -> u32 {
         match self {
             Version::One => 1,
@@ -64,8 +64,8 @@ impl Version {
         }
     }
 
-    /// What every peer can receive, as long as nothing else is known of it (RFC 8166, section
-    /// 3.3.3; version 2: section 2.3).
+    /// Returns what every peer can receive, as long as nothing else is known of it (RFC 8166,
+    /// section 3.3.3; version 2: section 2.3).
     pub(crate) const fn default_inline(self) -> InlineSize {
         match self {
             Version::One => InlineSize(1024),
@@ -98,17 +98,17 @@ impl Versions {
         }
     }
 
-    /// The lowest version.
+    /// Returns the lowest version.
     pub(crate) const fn low(self) -> Version {
         self.low
     }
 
-    /// The highest version.
+    /// Returns the highest version.
     pub(crate) const fn high(self) -> Version {
         self.high
     }
 
-    /// The version with the number `word`, if it is in the range.
+    /// Returns the version with the number `word`, if it is in the range.
     pub(crate) fn find(self, word: u32) -> Option<Version> {
         Version::from_word(word).filter(|version| (self.low..=self.high).contains(version))
     }

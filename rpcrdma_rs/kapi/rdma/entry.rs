@@ -9,7 +9,7 @@
 //!
 //! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests
 //! in the Send Queue if a connection is closed in order while it sends. What was posted would then
-//! own its buffers for ever, through them the id, and the removal of the device would wait for
+//! own its buffers forever, through them the id, and the removal of the device would wait for
 //! that. So each entry is in the [`Register`] of the QP that it was posted on last, from its first
 //! post until it is dropped: posting again costs a look.
 
@@ -81,7 +81,7 @@ impl Entry {
         }))
     }
 
-    /// What a Work Request names. A completion names the same.
+    /// Returns what a Work Request names. A completion names the same.
     pub(super) fn cqe(this: *mut Entry) -> *mut bindings::ib_cqe {
         // CAST: The first field of what is transparent.
         this.cast()
@@ -224,7 +224,7 @@ impl Register {
         drop(list);
     }
 
-    /// An entry that is in flight.
+    /// Returns an entry that is in flight.
     fn in_flight(&self) -> Option<*mut Raw> {
         let list = self.list.lock();
         let mut raw = list.first;

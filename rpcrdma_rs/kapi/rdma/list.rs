@@ -32,7 +32,7 @@ pub(crate) unsafe trait Linked: Sized {
     /// `node` must come from [`Self::into_node`], and be taken back once only.
     unsafe fn from_node(node: NonNull<Self::Node>) -> Self;
 
-    /// The link in a node.
+    /// Returns the link in a node.
     ///
     /// # Safety
     ///
@@ -75,12 +75,12 @@ impl<T: Linked> List<T> {
         }
     }
 
-    /// The number of items.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

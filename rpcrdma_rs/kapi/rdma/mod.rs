@@ -49,7 +49,7 @@ use super::{
     compat, //
 };
 
-/// The name under which our objects appear in `rdma resource show`, for C: the module's, as
+/// Returns the name under which our objects appear in `rdma resource show`, for C: the module's, as
 /// `KBUILD_MODNAME` in C.
 const fn owner_name() -> *const c_char {
     crate::__LOG_PREFIX.as_ptr()

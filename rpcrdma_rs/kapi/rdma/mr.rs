@@ -69,7 +69,7 @@ use crate::kapi::{
 /// The part of a key that is the consumer's.
 const KEY: u32 = 0xff;
 
-/// The key after `key`: the next one of those that differ in the consumer's part.
+/// Returns the key after `key`: the next one of those that differ in the consumer's part.
 fn next_key(key: u32) -> u32 {
     (key & !KEY) | (key.wrapping_add(1) & KEY)
 }
@@ -255,13 +255,13 @@ impl Mr {
         Ok(bytes)
     }
 
-    /// The handle by which the peer names the region.
+    /// Returns the handle by which the peer names the region.
     pub(crate) fn handle(&self) -> u32 {
         // SAFETY: The region is valid.
         unsafe { (*self.as_raw()).rkey }
     }
 
-    /// The length of what is mapped.
+    /// Returns the length of what is mapped.
     pub(crate) fn length(&self) -> u32 {
         // SAFETY: The region is valid.
         let length = unsafe { (*self.as_raw()).length };
@@ -269,13 +269,13 @@ impl Mr {
         u32::try_from(length).unwrap_or(u32::MAX)
     }
 
-    /// The offset by which the peer names the first byte.
+    /// Returns the offset by which the peer names the first byte.
     pub(crate) fn offset(&self) -> u64 {
         // SAFETY: The region is valid.
         unsafe { (*self.as_raw()).iova }
     }
 
-    /// The PD.
+    /// Returns the PD.
     pub(super) fn pd(&self) -> &Pd {
         &self.inner().pd
     }
@@ -357,7 +357,7 @@ impl Mr {
         ours
     }
 
-    /// Whether no peer reaches the memory.
+    /// Returns whether no peer reaches the memory.
     pub(crate) fn is_fenced(&self) -> bool {
         let this = self.inner();
         match this.state {

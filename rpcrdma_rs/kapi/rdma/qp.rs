@@ -206,28 +206,28 @@ impl<H: QpHandler> Qp<H> {
         unsafe { ArcBorrow::from_raw(self) }.into()
     }
 
-    /// The handler of Receives and events.
+    /// Returns the handler of Receives and events.
     pub(crate) fn handler(&self) -> &Arc<H> {
         &self.handler
     }
 
-    /// The PD.
+    /// Returns the PD.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Device {
         self.pd.device()
     }
 
-    /// The device's port.
+    /// Returns the device's port.
     pub(crate) fn port(&self) -> Port<'_> {
         // SAFETY: The PD's device is that of the id, see `QpOwner::new`, which has a QP.
         unsafe { Port::new(self.device(), self.id.port()) }
     }
 
-    /// The restrack number of the CQ, for trace events.
+    /// Returns the restrack number of the CQ, for trace events.
     pub(crate) fn cq_id(&self) -> u32 {
         // SAFETY: The CQ is valid and its number constant.
         unsafe { (*self.cq.load(Relaxed)).res.id }
@@ -237,7 +237,7 @@ impl<H: QpHandler> Qp<H> {
         self.qp.load(Relaxed)
     }
 
-    /// The next ticket: every post that had begun before has an earlier one.
+    /// Returns the next ticket: every post that had begun before has an earlier one.
     pub(super) fn next_ticket(&self) -> Ticket {
         Ticket {
             qp: self.number,
@@ -419,13 +419,13 @@ impl Drop for Landing<'_> {
 
 /// Something that keeps a QP.
 pub(super) trait KeepQp: Send + Sync {
-    /// The QP.
+    /// Returns the QP.
     fn raw_qp(&self) -> *mut bindings::ib_qp;
 
-    /// The device's port.
+    /// Returns the device's port.
     fn raw_port(&self) -> u32;
 
-    /// The device.
+    /// Returns the device.
     fn device(&self) -> &Device;
 }
 

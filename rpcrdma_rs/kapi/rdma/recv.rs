@@ -89,13 +89,13 @@ pub(crate) struct Invalidated<'a> {
 }
 
 impl Invalidated<'_> {
-    /// The handle.
+    /// Returns the handle.
     pub(crate) fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// The first ticket that its QP gave out afterwards: what was registered with an earlier one
-    /// may be what was invalidated.
+    /// Returns the first ticket that its QP gave out afterwards: what was registered with an
+    /// earlier one may be what was invalidated.
     pub(super) fn before(&self) -> Ticket {
         self.before
     }
@@ -126,12 +126,12 @@ unsafe impl<T: Send> Send for RecvBox<T> {}
 unsafe impl<T: Sync> Sync for RecvBox<T> {}
 
 impl<T> RecvBuf<T> {
-    /// The message received last.
+    /// Returns the message received last.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.buffer.as_slice().get(..self.byte_len).unwrap_or(&[])
     }
 
-    /// The length of the message received last.
+    /// Returns the length of the message received last.
     pub(crate) fn byte_len(&self) -> usize {
         self.byte_len
     }
@@ -141,7 +141,7 @@ impl<T> RecvBuf<T> {
         self.buffer.len()
     }
 
-    /// What the sender of the message invalidated.
+    /// Returns what the sender of the message invalidated.
     pub(crate) fn invalidated(&self) -> Option<Invalidated<'_>> {
         let (handle, before) = self.invalidated?;
         Some(Invalidated {
@@ -151,12 +151,12 @@ impl<T> RecvBuf<T> {
         })
     }
 
-    /// The PD that the buffer is mapped in.
+    /// Returns the PD that the buffer is mapped in.
     pub(super) fn pd(&self) -> &Pd {
         self.buffer.pd()
     }
 
-    /// What trace events show: the CQ of the last completion, and a number that stays with
+    /// Returns what trace events show: the CQ of the last completion, and a number that stays with
     /// the buffer.
     pub(crate) fn cid(&self) -> Cid {
         self.cid
@@ -240,7 +240,7 @@ impl<T> RecvBox<T> {
         }))
     }
 
-    /// The user's data, for writing.
+    /// Returns the user's data, for writing.
     pub(crate) fn data_mut(&mut self) -> &mut T {
         // SAFETY: By the type's invariant the object is ours; the device and C have no use for
         // this field.
@@ -378,7 +378,7 @@ impl<T> RecvList<T> {
     }
 }
 
-/// The Receive buffers of a connection: those at hand, and how many are posted.
+/// The Receive buffers of a connection: the free ones, and how many are posted.
 pub(crate) struct RecvPool<T> {
     free: RecvList<T>,
     posted: u32,
@@ -393,12 +393,12 @@ impl<T> RecvPool<T> {
         }
     }
 
-    /// How many are posted.
+    /// Returns how many are posted.
     pub(crate) fn posted(&self) -> u32 {
         self.posted
     }
 
-    /// How many are at hand.
+    /// Returns how many are free.
     pub(crate) fn at_hand(&self) -> u32 {
         // CAST: There are fewer buffers than a queue can have entries.
         self.free.len() as u32

@@ -120,7 +120,7 @@ impl Transfer {
         }
     }
 
-    /// How many Send Queue entries its reads and writes take.
+    /// Returns how many Send Queue entries its reads and writes take.
     pub(crate) fn sqes(&self) -> u32 {
         self.direct.sqes().saturating_add(self.registered.sqes())
     }

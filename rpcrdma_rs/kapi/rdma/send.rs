@@ -88,24 +88,24 @@ impl SendBuf {
         })
     }
 
-    /// The PD.
+    /// Returns the PD.
     pub(super) fn pd(&self) -> &Pd {
         self.body.pd()
     }
 
-    /// The bytes of the buffer.
+    /// Returns the bytes of the buffer.
     #[cfg(any(rpcrdma_kapi_test, rpcrdma_kunit))]
     pub(crate) fn body(&self) -> &[u8] {
         self.body.as_slice()
     }
 
-    /// The bytes of the buffer, for writing. What is written to a part that has been added
+    /// Returns the bytes of the buffer, for writing. What is written to a part that has been added
     /// already may or may not be sent.
     pub(crate) fn body_mut(&mut self) -> &mut [u8] {
         self.body.as_mut_slice()
     }
 
-    /// The octets of the message.
+    /// Returns the octets of the message.
     pub(crate) fn octets(&self) -> usize {
         self.sges.iter().map(|sge| sge.length as usize).sum()
     }

@@ -43,7 +43,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Whether `self` was posted on the QP of `other`, and before it.
+    /// Returns whether `self` was posted on the QP of `other`, and before it.
     pub(super) fn precedes(self, other: Ticket) -> bool {
         self.qp == other.qp && self.post < other.post
     }
@@ -146,7 +146,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// What trace events show to pair this post with its completion.
+    /// Returns what trace events show to pair this post with its completion.
     pub(crate) fn cid(&self) -> Cid {
         // SAFETY: The QP is valid by the invariants, and so is its CQ.
         unsafe { cid_of((*self.qp).send_cq, self.ticket.post) }
@@ -266,7 +266,7 @@ impl<'a> Chain<'a> {
         self.send_with(message, bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, handle)
     }
 
-    /// The number of Work Requests so far, that is of Send Queue entries.
+    /// Returns the number of Work Requests so far, that is of Send Queue entries.
     pub(crate) fn wrs(&self) -> u32 {
         self.count
     }

@@ -89,7 +89,7 @@ pub(crate) trait Class: Sized + 'static {
     /// What a listening endpoint of the class is.
     type Listener: Listener;
 
-    /// The memory of the class.
+    /// Returns the memory of the class.
     fn cell() -> &'static ClassCell;
 
     /// Makes a listening endpoint at `addr`. May sleep.
@@ -205,7 +205,7 @@ impl Origin<'_> {
         }
     }
 
-    /// The largest payload in bytes that the service wants in one RPC.
+    /// Returns the largest payload in bytes that the service wants in one RPC.
     pub(crate) fn max_payload(&self) -> u32 {
         // SAFETY: The service is valid by the invariants.
         unsafe { (*self.serv).sv_max_payload }
@@ -474,7 +474,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         unsafe { Self::take_shell(xprt) }.free();
     }
 
-    /// What a connection accepted by this listener is made from.
+    /// Returns what a connection accepted by this listener is made from.
     ///
     /// # Safety
     ///
@@ -494,7 +494,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         }
     }
 
-    /// The network namespace.
+    /// Returns the network namespace.
     pub(crate) fn net(&self) -> &Net {
         // SAFETY: The transport holds a reference to its namespace, which it never changes.
         unsafe { Net::from_raw((*self.as_raw()).xpt_net) }
@@ -560,7 +560,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         self.0.clear(bindings::XPT_CONN);
     }
 
-    /// Whether the transport is being closed, or is.
+    /// Returns whether the transport is being closed, or is.
     pub(crate) fn is_closing(&self) -> bool {
         self.0.test(bindings::XPT_CLOSE)
     }
@@ -636,13 +636,13 @@ impl<T> Handle<T> {
         Crowded(self.clone())
     }
 
-    /// Whether the peer has shown that it has access: nfsd has found an export for a file handle
-    /// of its. sunrpc limits how many connections there are that have not.
+    /// Returns whether the peer has shown that it has access: nfsd has found an export for a file
+    /// handle of its. sunrpc limits how many connections there are that have not.
     pub(crate) fn has_access(&self) -> bool {
         self.0.test(bindings::XPT_PEER_VALID)
     }
 
-    /// Whether the transport is being closed, or is.
+    /// Returns whether the transport is being closed, or is.
     pub(crate) fn is_closing(&self) -> bool {
         self.0.test(bindings::XPT_CLOSE)
     }

@@ -56,10 +56,10 @@ pub(crate) trait Callbacks: Connection {
     /// Callbacks that may be under way at a time.
     const CREDITS: u32;
 
-    /// The class of the client transports.
+    /// Returns the class of the client transports.
     fn class() -> &'static XprtClass<Self>;
 
-    /// The longest Call in bytes.
+    /// Returns the longest Call in bytes.
     fn max_call(this: &SvcXprt<Self>) -> usize;
 
     /// Sends the Call `xid`, in host order. Must not wait for forward replies.
@@ -80,7 +80,7 @@ struct CallbackXprt {
 }
 
 impl<T: Callbacks> XprtClass<T> {
-    /// A class with the identifier `XPRT_TRANSPORT_BC_*`.
+    /// Returns a class with the identifier `XPRT_TRANSPORT_BC_*`.
     pub(crate) const fn for_callbacks(name: &'static CStr, ident: u32) -> Self {
         // CAST: The bit that says "backchannel" is the sign.
         Self::with_setup(name, ident as c_int, setup::<T>, [c"", c""])

@@ -57,7 +57,7 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
 pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// What stands for a Call from its reception until its release.
     type Call: CallContext;
-    /// One thing that was received, on its way from [`Self::next`] to [`Self::receive`].
+    /// A received message, from [`Self::next`] to [`Self::receive`].
     type Incoming;
 
     /// Takes what was received next; `None`, after [`SvcXprt::clear_data`], if nothing was.

@@ -27,7 +27,7 @@
 //!   sent             ...                                    spare
 //! ```
 //!
-//! A page that is on its way to a client is thus in no slot until it was sent, and a page of a
+//! A page that is being sent to a client is thus in no slot until it was sent, and a page of a
 //! file is never in a slot when the next Call is received.
 //!
 //! C header: [`include/linux/sunrpc/svc.h`](srctree/include/linux/sunrpc/svc.h)
@@ -212,7 +212,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The reply.
+    /// Returns the reply.
     pub(crate) fn message(&self) -> &XdrBuf {
         // SAFETY: The thread is valid, and its reply is not changed while it is being sent.
         unsafe { XdrBuf::from_raw(addr_of_mut!((*self.rqstp.as_ptr()).rq_res)) }
@@ -233,7 +233,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The slots `range` of the reply array, and what is lent.
+    /// Returns the slots `range` of the reply array, and what is lent.
     fn slots(&mut self, range: Range<usize>) -> (&mut [*mut bindings::page], &mut PageVec) {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: The thread is valid and ours, and its array has that many entries.

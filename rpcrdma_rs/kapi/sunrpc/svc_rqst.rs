@@ -55,10 +55,10 @@ pub(crate) unsafe trait CallContext: Sized + Send + 'static {
     /// `ptr` is from [`Self::into_ptr`] and not used by anyone else.
     unsafe fn from_ptr(ptr: *mut ffi::c_void) -> Self;
 
-    /// The message as received, transport header included.
+    /// Returns the message as received, transport header included.
     fn bytes(&self) -> &[u8];
 
-    /// What is lent to the service thread, and what the transport remembers.
+    /// Returns what is lent to the service thread, and what the transport remembers.
     fn parts_mut(&mut self) -> (&mut Lent, &mut Self::State);
 }
 
@@ -144,7 +144,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         self.lent = unsafe { Lent::new(self.rqstp.as_ptr(), pages, slots) };
     }
 
-    /// The pages that are still there.
+    /// Returns the pages that are still there.
     fn pages(&mut self) -> &mut [*mut bindings::page] {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: By the invariants; the array is the thread's own.
@@ -156,7 +156,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         }
     }
 
-    /// The thread's pages, unless some were taken: a Call in pages begins at the first.
+    /// Returns the thread's pages, unless some were taken: a Call in pages begins at the first.
     fn untaken_pages(&mut self) -> Option<&mut [*mut bindings::page]> {
         // SAFETY: The thread is valid.
         match unsafe { (*self.rqstp.as_ptr()).rq_pages_nfree } {
@@ -319,7 +319,7 @@ struct Lens {
 
 impl Lens {
     /// `None` if the Call is empty or too large to be told, or has a tail and no pages: nfsd copies
-    /// a deferred Call without pages as if it were in one piece.
+    /// a deferred Call without pages as if it were contiguous.
     fn new(head: usize, pages: usize, tail: usize) -> Option<Self> {
         let total = head.checked_add(pages)?.checked_add(tail)?;
         let result = ffi::c_int::try_from(total).ok()?;

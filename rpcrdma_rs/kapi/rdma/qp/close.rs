@@ -127,7 +127,7 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// How many chains and Receives the device has taken and not completed.
+    /// Returns how many chains and Receives the device has taken and not completed.
     fn in_flight(&self) -> u32 {
         // CAST: The upper half.
         let taken = (self.gate.load(Acquire) >> GATE_TAKEN) as u32;

@@ -123,7 +123,7 @@ mod tests {
         let mut list = pool.missing(4, 2);
         assert!(holds(&mut list, 4..6));
         assert_eq!(pool.posted(), 4);
-        // None is at hand, and not so many could be posted.
+        // None is free, and not so many could be posted.
         pool.landed();
         pool.landed();
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 2));

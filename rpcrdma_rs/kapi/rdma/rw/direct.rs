@@ -75,7 +75,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Runs that were mapped in one piece.
+/// Runs that were mapped together.
 struct Mapped {
     runs: Range<usize>,
     direction: TransferDir,

@@ -39,7 +39,7 @@ const MOST_PAGES: u32 = 256;
 /// How many segments are kept for the next use: what ordinary peers offer.
 const KEPT_SEGMENTS: usize = 4;
 
-/// A part of the peer's memory, read in one piece.
+/// A part of the peer's memory, read by one request.
 ///
 /// # Invariants
 ///
