@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Chains of Work Requests on their way to the device: posted at once, or in line for room in
-//! the Send Queue.
+//! Posting of chains of Work Requests: at once, or after they have waited in line for room in the
+//! Send Queue.
 //!
 //! ```text
 //!   submit --- room --------------------------> post --> completion --+

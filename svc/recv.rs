@@ -169,9 +169,9 @@ impl Chan {
         }
     }
 
-    /// Posts Receives if a batch of them is missing and at hand.
+    /// Posts Receives if a whole batch is missing and available.
     ///
-    /// Less than a batch is at hand and not posted, and that many are posted in addition to one
+    /// Less than a batch is free, and that many are posted in addition to one
     /// for each credit: so the client always finds one for the credits that it has left.
     fn refill(&self, qp: &Qp<Chan>) -> Result {
         let batch = self.params.sizes.batch;
@@ -350,7 +350,7 @@ impl Chan {
         }
     }
 
-    /// Takes note of a message and decides about it; `bytes` is the message.
+    /// Classifies a message; `bytes` is the message.
     ///
     /// # Errors
     ///

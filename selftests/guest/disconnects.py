@@ -63,7 +63,7 @@ def connections(folder):
 
 
 def comes_back(folder, before, useless):
-    """The mount has a new connection and, unless that shall be broken while it is of no use,
+    """The mount has a new connection and, unless that shall be broken while it is unusable,
     a Reply on it. Without one each attempt is later than the last: so not too often."""
     end = time.monotonic() + PATIENCE
     try:

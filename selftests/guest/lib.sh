@@ -81,7 +81,7 @@ module_load() {
 	c) modprobe rpcrdma ;;
 	rust)
 		modprobe -a sunrpc rdma_cm ib_core
-		# Should ours be missing, the test must not go on with the C module.
+		# Should ours be missing, the test must not continue with the C module.
 		mkdir -p /run/modprobe.d
 		echo "install rpcrdma /bin/false" >/run/modprobe.d/no-c-module.conf
 		insmod "$SHARE/rpcrdma_rs.ko"

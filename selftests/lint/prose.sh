@@ -30,4 +30,18 @@ phrase '\bfor good\b' 'say "permanently" or "until X"'
 phrase '\b(is|was|are) over\b' 'say "has ended", "is complete"'
 phrase '\bbeside (it|them|that|each|the|other)\b' 'say "in addition to", "next to", "at the same time as"'
 
+phrase '\b[Tt]akes? note of\b' 'say "handles", "records"'
+phrase '\bfor ever\b' 'one word'
+phrase '\bwill do\b[.;,]' 'say "suffices"'
+phrase '\bin one piece\b' 'say "atomically", "contiguous", "together"'
+phrase '\b(goes|go) on (with|until|when|where|after|in|on|to|working|waiting)\b|\bgoes on[.,;:]' 'say "continues"'
+phrase '\bat hand\b' 'say "free", "available"'
+phrase '\blets? go of\b' 'say "releases"'
+phrase '\bsees? to it\b' 'say "ensures"'
+phrase '\bof late\b' 'say "recently"'
+phrase '\bought to\b' 'say "should"'
+phrase '\bhears? of\b|\bheard of\b' 'say "learns of", "gets", "is reported"'
+phrase '\b(is|be|are) (of )?no use\b|\bof no use\b' 'say "unusable", "not needed"'
+phrase '\bon (its|their) way\b' 'say "in flight", "being sent"'
+
 exit $found

@@ -117,7 +117,7 @@ pub(crate) struct QpConfig {
     pub(crate) max_recv_wr: u32,
     /// SGEs of a Send.
     pub(crate) max_send_sge: u32,
-    /// How many will do, if the device has no room for a queue of so long entries.
+    /// How many suffice, if the device has no room for a queue of so long entries.
     pub(crate) least_send_sge: u32,
     /// SGEs of a Receive.
     pub(crate) max_recv_sge: u32,

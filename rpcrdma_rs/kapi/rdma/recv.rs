@@ -404,12 +404,12 @@ impl<T> RecvPool<T> {
         self.free.len() as u32
     }
 
-    /// A buffer is at hand.
+    /// Adds a free buffer.
     pub(crate) fn put(&mut self, buffer: RecvBox<T>) {
         self.free.push(buffer);
     }
 
-    /// Takes a buffer that is at hand.
+    /// Takes a free buffer.
     pub(crate) fn take(&mut self) -> Option<RecvBox<T>> {
         self.free.pop()
     }
