@@ -168,8 +168,8 @@ impl SlotChunks {
         }
     }
 
-    /// Whether there is no chunk, and no Reply due. For the task that has the request, when nobody
-    /// sends it and no Reply to it is at hand.
+    /// Returns whether there is no chunk, and no Reply due. For the task that has the request, when
+    /// nobody sends it and no Reply to it is being handled.
     pub(super) fn is_unused(&self) -> bool {
         // Pairs with `take`, by whoever was the last.
         !self.used.load(Acquire)
@@ -205,7 +205,7 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// The segments of a chunk as they are in the header.
+/// Returns the segments of a chunk as they are in the header.
 pub(super) fn segments(list: &MrList) -> impl Iterator<Item = Segment> + '_ {
     list.iter().map(|mr| Segment {
         handle: Handle(mr.handle()),

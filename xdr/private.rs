@@ -72,7 +72,7 @@ impl Private {
         bytes
     }
 
-    /// What holds on a connection between this peer and `other`, seen from this peer: each
+    /// Returns what holds on a connection between this peer and `other`, seen from this peer: each
     /// direction takes the smaller of what its sender sends and its receiver receives, and
     /// both must support remote invalidation (RFC 8797, sections 5.1 and 5.2).
     pub(crate) fn negotiate(&self, other: &Self) -> Self {

@@ -52,7 +52,7 @@ impl Segment {
         w.put(self.offset.0.to_be_bytes())
     }
 
-    /// The same memory, shortened to `length` octets.
+    /// Returns the same memory, shortened to `length` octets.
     pub(crate) const fn with_length(self, length: u32) -> Self {
         Self { length, ..self }
     }

@@ -43,6 +43,16 @@ struct Shared {
 
 /// Somebody's memory, and how many loans there are of it.
 ///
+/// # Examples
+///
+/// ```ignore
+/// let lender = Lender::new(None)?;
+/// // SAFETY: The memory is freed only when `has_all` says that there is no loan.
+/// let mut lent = unsafe { LentSegs::new(runs, &lender) };
+/// region.map(&mut lent, Access::RemoteRead, 0)?;
+/// assert!(!lender.has_all());
+/// ```
+///
 /// # Invariants
 ///
 /// `0` is a box given up, to which we have one of its references.

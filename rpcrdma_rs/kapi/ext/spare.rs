@@ -27,6 +27,14 @@ use crate::kapi::bindings;
 ///
 /// It stands for as much room as is asked for: a region may name it many times, and so may many
 /// regions at the same time.
+///
+/// # Examples
+///
+/// ```ignore
+/// let spare = SparePage::new()?;
+/// // Room for 64 KiB, all of it the same page.
+/// region.map(&mut spare.segs(16), Access::RemoteWrite, 0)?;
+/// ```
 pub(crate) struct SparePage(Lender);
 
 impl SparePage {

@@ -237,7 +237,7 @@ impl<T: XprtOps> Slot<T> {
         unsafe { LentSegs::new(self.answer().page_segs(), &self.lender) }
     }
 
-    /// Waits until nothing of the request's memory is lent, as it ought to be.
+    /// Waits until nothing of the request's memory is lent, as it should be.
     pub(super) fn wait_returned(&self) {
         if kernel::warn_on!(!self.lender.has_all()) {
             while !self.lender.has_all() {
