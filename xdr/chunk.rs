@@ -193,11 +193,29 @@ impl Survey {
     /// # Errors
     ///
     /// [`DecodeError::Invalidate`] if no segment has it.
-    pub(crate) fn named_handle(&self, direction: Direction) -> Result<Option<Handle>, DecodeError> {
+    fn named_handle(&self, direction: Direction) -> Result<Option<Handle>, DecodeError> {
         match (direction, self.named) {
             (Direction::Reply, _) | (_, None | Some(Handle(0))) => Ok(None),
             (Direction::Call, handle) if self.named_found => Ok(handle),
             (Direction::Call, _) => Err(DecodeError::Invalidate),
+        }
+    }
+
+    /// As above, if the RPC message goes the way that the header has `said`; it was `found` to go
+    /// that way.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::RpcHeader`] and [`DecodeError::Direction`] if not.
+    pub(crate) fn check_direction(
+        &self,
+        said: Direction,
+        found: Option<Direction>,
+    ) -> Result<Option<Handle>, DecodeError> {
+        match found {
+            Some(found) if found == said => self.named_handle(said),
+            Some(_) => Err(DecodeError::Direction),
+            None => Err(DecodeError::RpcHeader),
         }
     }
 
@@ -268,16 +286,12 @@ impl<'a> ReadList<'a> {
         skip: u32,
         len: u32,
     ) -> impl Iterator<Item = Segment> + Clone + 'a {
-        let mut skip = skip;
-        let mut left = len;
-        self.iter()
-            .filter(move |item| item.position == position)
-            .filter_map(move |item| {
-                let part = item.segment.part(skip, left);
-                skip = skip.saturating_sub(item.segment.length);
-                left = left.saturating_sub(part.map_or(0, |part| part.length));
-                part
-            })
+        let items = self.iter().filter(move |item| item.position == position);
+        Cut {
+            segments: items.map(|item| item.segment),
+            skip,
+            left: len,
+        }
     }
 }
 
@@ -315,6 +329,12 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
+    /// The number of segments.
+    pub(crate) fn count(&self) -> u32 {
+        // It was read from a word.
+        u32::try_from(self.segments.len() / Segment::WIRE_LEN).unwrap_or(u32::MAX)
+    }
+
     /// Octets that the segments hold together.
     pub(crate) fn capacity(&self) -> u64 {
         self.iter().fold(0u64, |sum, segment| {
@@ -324,15 +344,13 @@ impl<'a> WriteChunk<'a> {
 
     /// The memory for the octets `[skip, skip + len)` of a payload, in order. Segments without
     /// octets are left out.
-    pub(crate) fn range(&self, skip: u32, len: u32) -> impl Iterator<Item = Segment> + Clone + 'a {
-        let mut skip = skip;
-        let mut left = len;
-        self.iter().filter_map(move |segment| {
-            let part = segment.part(skip, left);
-            skip = skip.saturating_sub(segment.length);
-            left = left.saturating_sub(part.map_or(0, |part| part.length));
-            part
-        })
+    #[inline]
+    pub(crate) fn range(&self, skip: u32, len: u32) -> Cut<Segments<'a>> {
+        Cut {
+            segments: self.iter(),
+            skip,
+            left: len,
+        }
     }
 
     /// Octets on the wire, the count included.
@@ -354,6 +372,33 @@ impl Iterator for Segments<'_> {
         let (segment, rest) = self.octets.split_first_chunk()?;
         self.octets = rest;
         Some(Segment::from_wire(segment))
+    }
+}
+
+/// Cuts `left` octets out of the memory that segments name, after `skip`. Leaves out segments
+/// without octets.
+#[derive(Clone)]
+pub(crate) struct Cut<I> {
+    segments: I,
+    skip: u32,
+    left: u32,
+}
+
+impl<I: Iterator<Item = Segment>> Iterator for Cut<I> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        while self.left != 0 {
+            let segment = self.segments.next()?;
+            let part = segment.part(self.skip, self.left);
+            self.skip = self.skip.saturating_sub(segment.length);
+            if let Some(part) = part {
+                self.left = self.left.saturating_sub(part.length);
+                return Some(part);
+            }
+        }
+        None
     }
 }
 

@@ -120,6 +120,24 @@ impl<'a, Stage> Encoder<'a, Stage> {
     }
 }
 
+impl<Stage> Encoder<'_, Stage> {
+    /// A chunk that was offered, its segments filled in order with `octets` octets.
+    #[inline(always)]
+    fn chunk_filled(&mut self, chunk: &WriteChunk<'_>, octets: u32) -> Result<(), EncodeError> {
+        self.w.words([1, chunk.count()])?;
+        let mut left = octets;
+        for segment in chunk.iter() {
+            let used = segment.length.min(left);
+            left = left.saturating_sub(used);
+            segment.with_length(used).encode(&mut self.w)?;
+        }
+        match left {
+            0 => Ok(()),
+            _ => Err(EncodeError::TooLong),
+        }
+    }
+}
+
 impl<'a> Encoder<'a, ReadStage> {
     /// Starts a header at the front of `buf`.
     pub(crate) fn new(buf: &'a mut [u8], opening: &Opening) -> Result<Self, EncodeError> {
@@ -222,33 +240,20 @@ pub(crate) fn encode_reply(
     let mut writes = Encoder::new(buf, &opening)?.end_reads()?;
     let mut written = written.into_iter();
     for chunk in offered.write.iter() {
-        writes.write_chunk(filled(&chunk, written.next().unwrap_or(0))?)?;
+        writes.chunk_filled(&chunk, written.next().unwrap_or(0))?;
     }
     if written.any(|octets| octets != 0) {
         return Err(EncodeError::Mismatch);
     }
-    let reply = writes.end_writes()?;
+    let mut reply = writes.end_writes()?;
     match (offered.reply, reply_written) {
-        (Some(chunk), octets) => reply.reply_chunk(filled(&chunk, octets.unwrap_or(0))?),
+        (Some(chunk), octets) => {
+            reply.chunk_filled(&chunk, octets.unwrap_or(0))?;
+            Ok(reply.w.len())
+        }
         (None, None) => reply.no_reply_chunk(),
         (None, Some(_)) => Err(EncodeError::Mismatch),
     }
-}
-
-/// The segments of `chunk`, filled in order with `octets` octets.
-fn filled<'a>(
-    chunk: &WriteChunk<'a>,
-    octets: u32,
-) -> Result<impl Iterator<Item = Segment> + 'a, EncodeError> {
-    if u64::from(octets) > chunk.capacity() {
-        return Err(EncodeError::TooLong);
-    }
-    let mut left = octets;
-    Ok(chunk.iter().map(move |segment| {
-        let used = segment.length.min(left);
-        left = left.saturating_sub(used);
-        segment.with_length(used)
-    }))
 }
 
 /// Writes an RDMA_ERROR message about the message that began with `failed`. Returns its length.

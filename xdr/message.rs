@@ -301,61 +301,48 @@ pub(crate) fn decode(
             })
         }
     };
-    let mut direction = None;
-    decode_body(&mut r, header, limits, accepts, &mut direction).map_err(|error| Rejected {
+    let reject = |direction, error| Rejected {
         header: Some(header),
         direction,
         error,
-    })
-}
-
-/// Reads what follows the fixed words. Sets `direction` as soon as the header has told it.
-#[inline(always)]
-fn decode_body(
-    r: &mut Reader<'_>,
-    header: Header,
-    limits: &ListLimits,
-    accepts: Versions,
-    direction: &mut Option<Direction>,
-) -> Result<Parsed, DecodeError> {
+    };
+    // What is rare works on a copy of the reader, so that this one can stay in registers.
     let Some(version) = accepts.find(header.version) else {
-        return foreign(r, header, accepts);
+        return foreign(r, header, accepts).map_err(|error| reject(None, error));
     };
     let body = match Proc::from_wire(version, header.proc) {
         Some(Proc::Msg) => Body::Msg,
         Some(Proc::NoMsg) => Body::NoMsg,
-        proc => return without_lists(r, header, version, proc, direction),
-    };
-    if r.whole() < version.least_message() {
-        return Err(DecodeError::Truncated(Item::FixedHeader));
-    }
-    let named = match version {
-        Version::One => None,
-        Version::Two => {
-            *direction = Some(read_direction(r)?);
-            Some(Handle(r.u32(Item::Invalidate)?))
+        proc => {
+            let mut direction = None;
+            return without_lists(r, header, version, proc, &mut direction)
+                .map_err(|error| reject(direction, error));
         }
     };
-    let (survey, places) = Survey::decode(r, limits, version, named)?;
+    if r.whole() < version.least_message() {
+        return Err(reject(None, DecodeError::Truncated(Item::FixedHeader)));
+    }
+    let (mut said, mut named) = (None, None);
+    if version == Version::Two {
+        said = Some(read_direction(&mut r).map_err(|error| reject(None, error))?);
+        let handle = r.u32(Item::Invalidate);
+        named = Some(Handle(handle.map_err(|error| reject(said, error))?));
+    }
+    let (survey, places) =
+        Survey::decode(&mut r, limits, version, named).map_err(|error| reject(said, error))?;
     let found = match body {
         Body::Msg => payload_direction(header.xid, r.rest()),
-        _ if places.is_empty() => return Err(DecodeError::PayloadPlace),
-        _ if version == Version::Two => *direction,
+        _ if places.is_empty() => return Err(reject(said, DecodeError::PayloadPlace)),
+        _ if version == Version::Two => said,
         _ if places.no_reads() => Some(Direction::Reply),
         _ if survey.position_zero() => Some(Direction::Call),
         _ => None,
     };
-    let invalidate = match *direction {
+    let invalidate = match said {
         None => survey.only_handle(),
-        Some(said) => {
-            if found != Some(said) {
-                return Err(match found {
-                    None => DecodeError::RpcHeader,
-                    Some(_) => DecodeError::Direction,
-                });
-            }
-            survey.named_handle(said)?
-        }
+        Some(said) => survey
+            .check_direction(said, found)
+            .map_err(|error| reject(Some(said), error))?,
     };
     Ok(Parsed {
         header,
@@ -375,7 +362,7 @@ fn read_direction(r: &mut Reader<'_>) -> Result<Direction, DecodeError> {
 /// Reads a message that has no chunk lists.
 #[cold]
 fn without_lists(
-    r: &mut Reader<'_>,
+    mut r: Reader<'_>,
     header: Header,
     version: Version,
     proc: Option<Proc>,
@@ -391,15 +378,15 @@ fn without_lists(
     let body = match proc {
         Some(Proc::Error) => {
             *direction = Some(Direction::Reply);
-            Body::Error(read_report(r, version)?)
+            Body::Error(read_report(&mut r, version)?)
         }
         Some(Proc::Optional) => {
-            let said = read_direction(r)?;
+            let said = read_direction(&mut r)?;
             *direction = Some(said);
-            optional(r, header.xid, said)?
+            optional(&mut r, header.xid, said)?
         }
         Some(proc) => {
-            props::Message::decode(proc, r)?;
+            props::Message::decode(proc, &mut r)?;
             Body::Property(proc)
         }
         None => {
@@ -416,7 +403,7 @@ fn without_lists(
 /// header of an ERR_VERS (RFC 5666, section 4.2, did not say which), so that one is read
 /// whatever it is.
 #[cold]
-fn foreign(r: &mut Reader<'_>, header: Header, accepts: Versions) -> Result<Parsed, DecodeError> {
+fn foreign(mut r: Reader<'_>, header: Header, accepts: Versions) -> Result<Parsed, DecodeError> {
     let is_report = header.proc == Proc::Error.to_wire();
     let least = match is_report {
         true => LEAST_REPORT,
