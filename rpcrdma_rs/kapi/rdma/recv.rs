@@ -11,7 +11,10 @@
 use core::{
     ffi::c_int,
     marker::PhantomData,
-    mem::ManuallyDrop,
+    mem::{
+        ManuallyDrop,
+        MaybeUninit, //
+    },
     ptr::NonNull, //
 };
 
@@ -193,17 +196,22 @@ impl<T> RecvBuf<T> {
         RecvBox(this)
     }
 
-    /// Makes `wr` a request to receive into it.
+    /// A request to receive into it, which `next` follows.
     ///
     /// # Safety
     ///
     /// `this` must be valid.
-    unsafe fn describe(this: *mut Self, wr: &mut bindings::ib_recv_wr) {
+    unsafe fn request(this: *mut Self, next: *mut bindings::ib_recv_wr) -> bindings::ib_recv_wr {
         // SAFETY: The buffer is valid by this function's contract; no reference is made.
-        let (sge, entry) = unsafe { (&raw mut (*this).sge, &raw mut (*this).entry) };
-        wr.sg_list = sge;
-        wr.num_sge = 1;
-        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
+        let (sg_list, entry) = unsafe { (&raw mut (*this).sge, &raw mut (*this).entry) };
+        bindings::ib_recv_wr {
+            next,
+            __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 {
+                wr_cqe: ManuallyDrop::new(Entry::cqe(entry)),
+            },
+            sg_list,
+            num_sge: 1,
+        }
     }
 }
 
@@ -336,22 +344,17 @@ impl<T> RecvList<T> {
     ) -> Result<(), (Error, Self)> {
         // A box may be complete and somebody else's before the last is posted, and the device
         // goes through the chain until then. So the chain is ours.
-        let mut wrs: [bindings::ib_recv_wr; POSTED_AT_A_TIME] = Default::default();
-        let mut next = core::ptr::null_mut();
+        let mut wrs = [const { MaybeUninit::<bindings::ib_recv_wr>::uninit() }; POSTED_AT_A_TIME];
         let count = self.len().min(POSTED_AT_A_TIME);
-        let (first, _) = wrs.split_at_mut(count);
-        for wr in first.iter_mut() {
+        let mut next = core::ptr::null_mut();
+        // The last first, as each names the one after it.
+        for wr in wrs.iter_mut().take(count).rev() {
             let Some(buffer) = self.pop() else { break };
             let raw = buffer.into_raw();
             // SAFETY: The box is ours. What was received before is the device's again.
-            unsafe {
-                RecvBuf::give::<H>(raw, register);
-                RecvBuf::describe(raw, wr);
-            }
-        }
-        for wr in first.iter_mut().rev() {
-            wr.next = next;
-            next = wr;
+            unsafe { RecvBuf::give::<H>(raw, register) };
+            // SAFETY: As above.
+            next = wr.write(unsafe { RecvBuf::request(raw, next) });
         }
         let mut bad: *const bindings::ib_recv_wr = core::ptr::null();
         // SAFETY: The requests are valid during the call; the buffers are until they complete.
@@ -362,10 +365,12 @@ impl<T> RecvList<T> {
         // The device has those before `bad`.
         let posted = wrs
             .iter()
-            .position(|wr| core::ptr::eq(wr, bad))
+            .position(|wr| core::ptr::eq(wr.as_ptr(), bad))
             .unwrap_or(0);
         let mut rest = RecvList::new();
         for wr in wrs.iter().take(count).skip(posted) {
+            // SAFETY: The list had `count` boxes, so that as many requests were written.
+            let wr = unsafe { wr.assume_init_ref() };
             // SAFETY: The request names the entry of a box, which was given up above and is not
             // posted.
             rest.push(unsafe {

@@ -64,9 +64,9 @@ mod tests {
         let buffer = RecvBox::new(&pd, ROOM, 1_u32)?;
         assert_eq!(buffer.capacity(), ROOM);
         assert!(buffer.bytes().is_empty() && buffer.invalidated().is_none());
-        let mut wr = bindings::ib_recv_wr::default();
         // SAFETY: The buffer is ours, and is not posted.
-        unsafe { RecvBuf::describe(buffer.0.as_ptr(), &mut wr) };
+        let wr = unsafe { RecvBuf::request(buffer.0.as_ptr(), core::ptr::null_mut()) };
+        assert!(wr.next.is_null());
         assert!(core::ptr::eq(wr.sg_list, &raw const buffer.sge));
         assert_eq!(wr.num_sge, 1);
         // SAFETY: Receives name completions, not numbers.

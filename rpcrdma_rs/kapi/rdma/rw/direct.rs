@@ -167,34 +167,36 @@ impl Direct {
         remote: Remote,
     ) -> Result {
         let first = self.elements.len();
+        self.elements.reserve(count, GFP_KERNEL)?;
         for run in self.runs.get(start..start + count).ok_or(EINVAL)? {
             let (addr, length) = mapped_run(run);
-            self.elements.push(
-                bindings::ib_sge {
-                    addr,
-                    length,
-                    lkey: target.lkey,
-                },
-                GFP_KERNEL,
-            )?;
+            let lkey = target.lkey;
+            // There is room.
+            let _ = self
+                .elements
+                .push_within_capacity(bindings::ib_sge { addr, length, lkey });
         }
+        let opcode = match target.direction {
+            TransferDir::Read => bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+            TransferDir::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+        };
         let mut addr = remote.addr;
         let elements = self.elements.get(first..).ok_or(EINVAL)?;
         for part in elements.chunks(target.max_sge) {
             let wr = bindings::ib_rdma_wr {
                 wr: bindings::ib_send_wr {
-                    opcode: match target.direction {
-                        TransferDir::Read => bindings::ib_wr_opcode_IB_WR_RDMA_READ,
-                        TransferDir::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-                    },
-                    num_sge: i32::try_from(part.len())?,
+                    opcode,
+                    // CAST: At most what a device takes, which is an `i32`.
+                    num_sge: part.len() as i32,
                     ..Default::default()
                 },
                 remote_addr: addr,
                 rkey: remote.handle,
             };
             self.requests.push(Opaque::new(wr), GFP_KERNEL)?;
-            let length: u64 = part.iter().map(|element| u64::from(element.length)).sum();
+            let length = part.iter().fold(0, |sum: u64, element| {
+                sum.wrapping_add(u64::from(element.length))
+            });
             // The end of the peer's memory, which only the peer's device looks at.
             addr = addr.wrapping_add(length);
         }
