@@ -62,21 +62,34 @@ pub(super) struct CallState {
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
+    /// The results of the reply that are placed directly.
+    pub(super) payloads: Payloads,
+}
+
+impl CallState {
+    /// Begins with the Call `call`, whose reply has nothing yet. `invalidation` says whether the
+    /// client supports remote invalidation.
+    pub(super) fn begin(&mut self, call: &Parsed, invalidation: bool) {
+        self.call = Some(*call);
+        self.invalidate = call.invalidate.filter(|_| invalidation);
+        self.payloads.clear();
+    }
+}
+
+/// The results of a reply that are placed directly.
+#[derive(Default)]
+pub(super) struct Payloads {
     payloads: [Payload; MAX_PAYLOADS],
     count: usize,
     /// The first payload that cannot go to its chunk, and the number of that, from 0 on.
     unfit: Option<(usize, u32)>,
 }
 
-impl CallState {
-    /// The state of a Call whose reply has nothing yet. `invalidation` says whether the client
-    /// supports remote invalidation.
-    pub(super) fn new(call: &Parsed, invalidation: bool) -> Self {
-        CallState {
-            call: Some(*call),
-            invalidate: call.invalidate.filter(|_| invalidation),
-            ..Self::default()
-        }
+impl Payloads {
+    /// There are none yet.
+    fn clear(&mut self) {
+        self.count = 0;
+        self.unfit = None;
     }
 
     /// How many payloads were noted, that is which Write chunk is next.
@@ -109,15 +122,20 @@ impl CallState {
     }
 
     /// Drops payloads that are not in a reply of `total` octets after all: the service may
-    /// have cut it back.
-    pub(super) fn settle(&mut self, total: u32) {
+    /// have cut it back. Returns the length of what stays in the message.
+    pub(super) fn settle(&mut self, total: u32) -> u32 {
         let mut at = 0;
+        let mut message = total;
         for payload in self.payloads.iter_mut().take(self.count) {
             match payload.end(total) {
-                Some(end) if payload.offset >= at && payload.length != 0 => at = end,
+                Some(end) if payload.offset >= at && payload.length != 0 => {
+                    at = end;
+                    message = message.saturating_sub(end.saturating_sub(payload.offset));
+                }
                 _ => payload.length = 0,
             }
         }
+        message
     }
 
     /// Compares the payloads of a reply with the length that is in front of each; `word` reads four
@@ -140,18 +158,21 @@ impl CallState {
     }
 
     /// The payloads, one for each Write chunk from the first on.
-    pub(super) fn payloads(&self) -> &[Payload] {
+    pub(super) fn all(&self) -> &[Payload] {
         self.payloads.get(..self.count).unwrap_or_default()
     }
 
-    /// Whether anything is placed directly.
-    pub(super) fn has_payload(&self) -> bool {
-        self.payloads().iter().any(|payload| payload.length != 0)
+    /// The part of a settled reply from its first payload to the end of the last, if there is one.
+    pub(super) fn span(&self) -> Option<Range<u32>> {
+        let mut used = self.all().iter().filter(|payload| payload.length != 0);
+        let first = used.next()?;
+        let last = used.next_back().unwrap_or(first);
+        Some(first.offset..last.offset.saturating_add(last.length))
     }
 
     /// The parts of a settled reply of `total` octets that stay in the message, in order.
     pub(super) fn regions(&self, total: u32) -> impl Iterator<Item = Range<u32>> + Clone + '_ {
-        let mut used = self.payloads().iter().filter(|payload| payload.length != 0);
+        let mut used = self.all().iter().filter(|payload| payload.length != 0);
         let mut next = Some(0);
         core::iter::from_fn(move || {
             let start = next?;
@@ -168,36 +189,28 @@ impl CallState {
         })
         .filter(|region| !region.is_empty())
     }
-
-    /// The length of what stays in the message.
-    pub(super) fn message_len(&self, total: u32) -> u32 {
-        self.regions(total).fold(0, |sum: u32, part| {
-            sum.saturating_add(part.end.saturating_sub(part.start))
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn regions(state: &CallState, total: u32) -> [Option<Range<u32>>; 4] {
+    fn regions(state: &Payloads, total: u32) -> [Option<Range<u32>>; 4] {
         let mut it = state.regions(total);
         [it.next(), it.next(), it.next(), it.next()]
     }
 
     #[test]
     fn nothing_placed() {
-        let mut state = CallState::default();
-        state.settle(100);
+        let mut state = Payloads::default();
+        assert_eq!(state.settle(100), 100);
         assert_eq!(regions(&state, 100), [Some(0..100), None, None, None]);
-        assert_eq!(state.message_len(100), 100);
-        assert!(!state.has_payload());
+        assert!(state.span().is_none());
     }
 
     #[test]
     fn two_payloads_with_roundup() {
-        let mut state = CallState::default();
+        let mut state = Payloads::default();
         state.note(
             Payload {
                 offset: 20,
@@ -212,17 +225,17 @@ mod tests {
             },
             100,
         );
-        state.settle(60);
+        assert_eq!(state.settle(60), 44);
+        assert_eq!(state.span(), Some(20..48));
         assert_eq!(
             regions(&state, 60),
             [Some(0..20), Some(28..40), Some(48..60), None]
         );
-        assert_eq!(state.message_len(60), 44);
     }
 
     #[test]
     fn payload_at_the_end_without_roundup() {
-        let mut state = CallState::default();
+        let mut state = Payloads::default();
         state.note(
             Payload {
                 offset: 20,
@@ -230,13 +243,13 @@ mod tests {
             },
             5,
         );
-        state.settle(25);
+        assert_eq!(state.settle(25), 20);
         assert_eq!(regions(&state, 25), [Some(0..20), None, None, None]);
     }
 
     #[test]
     fn payload_cut_back() {
-        let mut state = CallState::default();
+        let mut state = Payloads::default();
         state.note(
             Payload {
                 offset: 20,
@@ -244,10 +257,11 @@ mod tests {
             },
             50,
         );
-        state.settle(40);
+        assert_eq!(state.settle(40), 40);
+        assert_eq!(state.span(), None);
         assert_eq!(regions(&state, 40), [Some(0..40), None, None, None]);
         assert_eq!(
-            state.payloads(),
+            state.all(),
             [Payload {
                 offset: 20,
                 length: 0
@@ -268,19 +282,19 @@ mod tests {
 
     #[test]
     fn payload_four_octets_early() {
-        let mut state = CallState::default();
+        let mut state = Payloads::default();
         for (offset, length) in [(20, 9), (60, 5), (40, 7), (60, MAX_TEXT), (0, 3)] {
             state.note(Payload { offset, length }, u64::from(length));
         }
         state.locate(word);
         let found = [(20, 9), (64, 5), (40, 0), (60, MAX_TEXT), (0, 0)];
         let found = found.map(|(offset, length)| Payload { offset, length });
-        assert_eq!(state.payloads(), found);
+        assert_eq!(state.all(), found);
     }
 
     #[test]
     fn chunk_too_small() {
-        let mut state = CallState::default();
+        let mut state = Payloads::default();
         state.note(
             Payload {
                 offset: 20,
@@ -295,7 +309,7 @@ mod tests {
 
     #[test]
     fn more_payloads_than_can_be_placed() {
-        let mut state = CallState::default();
+        let mut state = Payloads::default();
         for i in 0..MAX_PAYLOADS {
             let offset = 8 * i as u32;
             state.note(Payload { offset, length: 8 }, 8);

@@ -558,13 +558,17 @@ impl Connection for Conn {
         offset: u32,
         length: u32,
     ) -> Result {
-        let lists = call.state.call.as_ref().map(|seen| seen.lists(call.bytes));
-        let noted = call.state.noted();
+        let CallState {
+            call: seen,
+            payloads,
+            ..
+        } = call.state;
+        let lists = seen.as_ref().map(|seen| seen.lists(call.bytes));
+        let noted = payloads.noted();
         if let Some(chunk) = lists.and_then(|lists| lists.write.iter().nth(noted)) {
             // One that is too small is answered when the reply is sent: the service's own
             // answer would not fit the client's question.
-            call.state
-                .note(Payload { offset, length }, chunk.capacity());
+            payloads.note(Payload { offset, length }, chunk.capacity());
         }
         Ok(())
     }
@@ -575,8 +579,7 @@ impl Connection for Conn {
     /// until then; in version 2 the Call is as late. The client shall ask sooner; not at once, since
     /// some do that without a pause.
     fn release(this: &SvcXprt<Self>, mut call: CallBox) {
-        let array = call.data_mut().recall();
-        if array.has_room() {
+        if let Some(array) = call.data_mut().recall() {
             this.chan.pages.lock().put_array(array);
         }
         this.chan.release_receive(&this.qp, call);

@@ -37,6 +37,7 @@ use super::{
         Reservation,
         Work, //
     },
+    recv::read_chunks,
     tunables::{
         STAT_READ,
         STAT_RECV, //
@@ -114,13 +115,14 @@ pub(super) struct ReadCtx {
     transfer: Transfer,
     reservation: Option<Reservation>,
     job: Option<Job>,
+    /// That of the job's Call.
+    layout: Option<Layout>,
 }
 
 /// The Call.
 struct Job {
     buf: CallBox,
     call: Parsed,
-    layout: Layout,
     leave: Leave,
 }
 
@@ -146,6 +148,7 @@ impl ReadCtx {
                 transfer: Transfer::new(),
                 reservation: None,
                 job: None,
+                layout: None,
             }),
             GFP_KERNEL,
         )
@@ -313,7 +316,7 @@ impl Completion for ReadCtx {
         let chan = qp.handler();
         match result {
             Ok(wc) => {
-                let len = this.job.as_ref().map_or(0, |job| job.layout.paged_len());
+                let len = this.layout.as_ref().map_or(0, Layout::paged_len);
                 trace_svcrdma_wc_read(wc.cid(), len);
                 // Now: all service threads may be waiting for what a mapping takes.
                 this.as_mut().project().transfer.unmap();
@@ -371,21 +374,18 @@ impl Chan {
         &self,
         qp: &Qp<Chan>,
         buf: CallBox,
-        chunks: ReadChunks,
         call: &Parsed,
         leave: Leave,
     ) -> Option<CallBox> {
         // Reclaim may wait for what the queue behind this one has to do.
         let _no_io = NoIo::begin();
-        let layout = Layout::new(chunks, buf.bytes(), call.header_len);
-        let Ok(mut ctx) = self.prepare_pull_at_once(qp, &buf, &layout, call) else {
+        let Ok(mut ctx) = self.prepare_pull_at_once(qp, &buf, call) else {
             return Some(buf);
         };
         STAT_RECV.inc();
         *ctx.as_mut().project().job = Some(Job {
             buf,
             call: *call,
-            layout,
             leave,
         });
         self.submit_pull(qp, ctx);
@@ -396,7 +396,6 @@ impl Chan {
         &self,
         qp: &Qp<Chan>,
         buf: &CallBox,
-        layout: &Layout,
         call: &Parsed,
     ) -> Result<Pin<KBox<ReadCtx>>> {
         // Over iWARP memory regions may be short, and what is short is waited for elsewhere.
@@ -404,21 +403,38 @@ impl Chan {
             return Err(EAGAIN);
         }
         let mut ctx = self.reads.lock().pop().ok_or(ENOMEM)?;
-        let transfer = ctx.as_mut().project().transfer;
-        let pages = transfer.unmap();
-        let count = layout.page_count();
-        let filled = self.pages.lock().fill(pages, count);
-        let prepared = match filled {
-            Ok(()) if pages.len() == count => {
-                layout.map(qp, &call.lists(buf.bytes()), transfer, buf.cid())
-            }
-            _ => Err(ENOMEM),
-        };
-        if prepared.is_ok() && transfer.sqes() <= self.sq.depth() {
+        let prepared = self.map_at_once(qp, ctx.as_mut(), buf, call);
+        if prepared.is_ok() && ctx.sqes() <= self.sq.depth() {
             return Ok(ctx);
         }
         self.keep_read_ctx(ctx);
         Err(ENOMEM)
+    }
+
+    /// Maps spare pages for the RDMA Reads of a Call.
+    ///
+    /// # Errors
+    ///
+    /// The Call is to be looked at by a service thread.
+    fn map_at_once(
+        &self,
+        qp: &Qp<Chan>,
+        ctx: Pin<&mut ReadCtx>,
+        buf: &CallBox,
+        call: &Parsed,
+    ) -> Result {
+        let fields = ctx.project();
+        let chunks = read_chunks(call, buf.bytes(), self.params.max_stream());
+        let chunks = chunks.ok().filter(|chunks| !chunks.is_empty());
+        let layout = Layout::new(chunks.ok_or(EINVAL)?, buf.bytes(), call.header_len);
+        let layout = fields.layout.insert(layout);
+        let pages = fields.transfer.unmap();
+        let count = layout.page_count();
+        self.pages.lock().fill(pages, count)?;
+        match pages.len() == count {
+            true => layout.map(qp, &call.lists(buf.bytes()), fields.transfer, buf.cid()),
+            false => Err(ENOMEM),
+        }
     }
 
     /// Frees a Call that is not pulled after all.
@@ -458,13 +474,13 @@ impl Conn {
         };
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
-                let job = Job {
+                let fields = ctx.as_mut().project();
+                *fields.job = Some(Job {
                     buf,
                     call: *call,
-                    layout,
                     leave,
-                };
-                *ctx.as_mut().project().job = Some(job);
+                });
+                *fields.layout = Some(layout);
                 self.chan().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) => {
@@ -535,13 +551,13 @@ impl Conn {
         let fields = ctx.as_mut().project();
         let job = fields.job.take();
         let pages = fields.transfer.unmap();
-        let delivered = match job {
-            Some(job) => {
+        let delivered = match (job, fields.layout) {
+            (Some(job), Some(layout)) => {
                 self.trim_later();
                 trace_svcrdma_read_finished(job.buf.cid());
-                self.assemble(receiver, job, pages)
+                self.assemble(receiver, job, layout, pages)
             }
-            None => None,
+            _ => None,
         };
         self.chan().keep_read_ctx(ctx);
         delivered
@@ -551,12 +567,12 @@ impl Conn {
         &self,
         mut receiver: Receiver<'a, CallBox>,
         job: Job,
+        layout: &Layout,
         pages: &mut PageVec,
     ) -> Option<Delivered<'a>> {
         let Job {
-            buf,
+            mut buf,
             call,
-            layout,
             leave,
         } = job;
         self.chan().pull_ended(leave);
@@ -572,7 +588,7 @@ impl Conn {
                 .and_then(|()| receiver.exchange_pages(pages, layout.page_count())),
             None => Err(EINVAL),
         };
-        self.lend(&mut receiver, &call.lists(buf.bytes()));
+        self.lend(&mut receiver, &mut buf, &call);
         let delivered = match (ready, layout.item) {
             (Err(_), _) => Err(buf),
             (Ok(()), Some(position)) => {

@@ -32,11 +32,13 @@ use crate::{
             qp::Qp,
             recv::{
                 RecvBox,
+                RecvList,
                 RecvPool, //
             }, //
         },
         sunrpc::{
             svc::SvcXprt,
+            svc_reply::KEPT,
             svc_rqst::{
                 CallData,
                 Delivered,
@@ -144,7 +146,7 @@ impl Chan {
         recvs.target = recvs.target.saturating_add(made).min(sizes.receives);
         let target = recvs.target;
         drop(recvs);
-        self.refill(qp)?;
+        self.refill(qp, |_| {})?;
         let above = sizes.receives.saturating_sub(sizes.credits);
         self.granted.store(target.saturating_sub(above), Relaxed);
         Ok(made)
@@ -173,25 +175,31 @@ impl Chan {
     ///
     /// Less than a batch is free, and that many are posted in addition to one
     /// for each credit: so the client always finds one for the credits that it has left.
-    fn refill(&self, qp: &Qp<Chan>) -> Result {
+    ///
+    /// `change` is done to the Receives first.
+    fn refill(&self, qp: &Qp<Chan>, change: impl FnOnce(&mut Receives)) -> Result {
         let batch = self.params.sizes.batch;
-        let mut recvs = self.recvs.lock();
+        let mut guard = self.recvs.lock();
+        let recvs = &mut *guard;
+        change(recvs);
         let target = recvs.target;
         if recvs.pool.posted() < target / 2 && recvs.total < self.params.sizes.contexts {
             self.few_receives.store(true, Relaxed);
         }
-        if recvs.pool.at_hand() < batch {
-            return Ok(());
+        let list = match recvs.pool.at_hand() < batch {
+            true => None,
+            false => Some(recvs.pool.missing(target, batch)),
+        };
+        let live = &self.params.live;
+        live.receives.store(recvs.pool.posted(), Relaxed);
+        drop(guard);
+        match list {
+            Some(list) if !list.is_empty() => self.post_receives(qp, list),
+            _ => Ok(()),
         }
-        let list = recvs.pool.missing(target, batch);
-        self.params
-            .live
-            .receives
-            .store(recvs.pool.posted(), Relaxed);
-        drop(recvs);
-        if list.is_empty() {
-            return Ok(());
-        }
+    }
+
+    fn post_receives(&self, qp: &Qp<Chan>, list: RecvList<CallData<CallState>>) -> Result {
         qp.post_recvs(list).map_err(|(error, rest)| {
             self.recvs.lock().pool.unposted(rest);
             error
@@ -200,14 +208,8 @@ impl Chan {
 
     /// A posted Receive has got a message: the next ones are posted.
     pub(super) fn received(&self, qp: &Qp<Chan>) {
-        let mut recvs = self.recvs.lock();
-        recvs.pool.landed();
-        self.params
-            .live
-            .receives
-            .store(recvs.pool.posted(), Relaxed);
-        drop(recvs);
-        if self.refill(qp).is_err() {
+        let refilled = self.refill(qp, |recvs| recvs.pool.landed());
+        if refilled.is_err() {
             self.fail();
         }
     }
@@ -221,8 +223,11 @@ impl Chan {
 
     /// A message is done with.
     pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: CallBox) {
-        self.recvs.lock().pool.put(buf);
-        if !self.is_closing() && self.refill(qp).is_err() {
+        if self.is_closing() {
+            return self.recvs.lock().pool.put(buf);
+        }
+        let refilled = self.refill(qp, |recvs| recvs.pool.put(buf));
+        if refilled.is_err() {
             self.fail();
         }
     }
@@ -250,7 +255,7 @@ enum Verdict {
     /// Deliver it: it is a Call without Read chunks.
     Deliver,
     /// Pull its Read chunks first.
-    Pull(ReadChunks),
+    Pull,
     /// It answers a callback, perhaps.
     Answered,
     /// The client says what it is like.
@@ -259,12 +264,12 @@ enum Verdict {
     Optional(Answer),
 }
 
-/// Decides about a message that was received; `bytes` is the message.
+/// Decides about a message that was received.
 ///
 /// # Errors
 ///
 /// The message cannot be used.
-fn judge(message: &Parsed, bytes: &[u8], max_stream: u32) -> Result<Verdict, DecodeError> {
+fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
     if let Some(answer) = message.option_answer() {
         return Ok(Verdict::Optional(answer));
     }
@@ -281,25 +286,40 @@ fn judge(message: &Parsed, bytes: &[u8], max_stream: u32) -> Result<Verdict, Dec
         (Some(Direction::Reply), _) => return Ok(Verdict::Answered),
         (None, _) => return Err(DecodeError::RpcHeader),
     }
-    let payload = message.payload(bytes);
-    let inline_len = payload.and_then(|payload| wire_len(payload.len()));
-    let chunks = ReadChunks::parse(&message.lists(bytes).read, inline_len, max_stream)?;
-    Ok(match chunks.is_empty() {
+    Ok(match message.body == Body::Msg && message.has_no_reads() {
         true => Verdict::Deliver,
-        false => Verdict::Pull(chunks),
+        false => Verdict::Pull,
     })
+}
+
+/// The Read chunks of the Call `call`, which is in `bytes`.
+///
+/// # Errors
+///
+/// They do not fit together.
+pub(super) fn read_chunks(
+    call: &Parsed,
+    bytes: &[u8],
+    max_stream: u32,
+) -> Result<ReadChunks, DecodeError> {
+    let payload = call.payload(bytes);
+    let inline_len = payload.and_then(|payload| wire_len(payload.len()));
+    ReadChunks::parse(&call.lists(bytes).read, inline_len, max_stream)
 }
 
 /// The slots of a thread's reply array that the service fills when the whole of what the client
 /// offers is used: the first has what goes inline, and a payload need not begin with a page.
 fn reply_slots(lists: &Lists<'_>) -> Range<usize> {
-    let chunks = Iterator::chain(lists.write.iter(), lists.reply);
-    let octets = chunks.fold(0_u64, |sum, chunk| sum.saturating_add(chunk.capacity()));
+    let mut octets = lists.reply.map_or(0, |chunk| chunk.capacity());
+    for chunk in lists.write.iter() {
+        octets = octets.saturating_add(chunk.capacity());
+    }
     if octets == 0 {
         return 0..0;
     }
-    let pages = usize::try_from(octets).unwrap_or(usize::MAX) / PAGE_SIZE;
-    usize::from(lists.reply.is_none())..pages.saturating_add(3)
+    let pages = usize::try_from(octets).unwrap_or(usize::MAX);
+    let pages = pages.saturating_add(PAGE_SIZE - 1).div_ceil(PAGE_SIZE);
+    usize::from(lists.reply.is_none())..pages.saturating_add(1)
 }
 
 /// Tells trace events about a good transport header.
@@ -341,32 +361,32 @@ impl Chan {
         let Ok(call) = message::decode(buf.bytes(), &limits, self.spoken.accepts()) else {
             return Some(buf);
         };
-        match self.judge(&call, buf.bytes()) {
-            Ok(Verdict::Pull(chunks)) => {
-                buf.data_mut().state = self.call_state(&call);
-                self.start_pull_at_once(qp, buf, chunks, &call, leave)
+        match self.judge(&call) {
+            Ok(Verdict::Pull) => {
+                self.note_call(&mut buf, &call);
+                self.start_pull_at_once(qp, buf, &call, leave)
             }
             _ => Some(buf),
         }
     }
 
-    /// Classifies a message; `bytes` is the message.
+    /// Records the version of a message and classifies the message.
     ///
     /// # Errors
     ///
     /// The message cannot be used.
-    fn judge(&self, message: &Parsed, bytes: &[u8]) -> Result<Verdict, DecodeError> {
+    fn judge(&self, message: &Parsed) -> Result<Verdict, DecodeError> {
         self.spoken.hear(message)?;
-        judge(message, bytes, self.params.max_stream())
+        judge(message)
     }
 
-    /// What is remembered about a Call that was just received.
-    fn call_state(&self, call: &Parsed) -> CallState {
+    /// Notes with `buf` what is remembered about the Call that was just received into it.
+    fn note_call(&self, buf: &mut CallBox, call: &Parsed) {
         let invalidates = match call.version {
             Version::One => self.params.remote_invalidation,
             Version::Two => self.params.can_invalidate,
         };
-        CallState::new(call, invalidates)
+        buf.data_mut().state.begin(call, invalidates);
     }
 }
 
@@ -395,15 +415,12 @@ impl Conn {
             .traffic
             .version
             .store(message.header.version, Relaxed);
-        match self.chan().judge(&message, buf.bytes()) {
+        match self.chan().judge(&message) {
             Ok(Verdict::Deliver) => {
-                buf.data_mut().state = self.chan().call_state(&message);
+                self.chan().note_call(&mut buf, &message);
                 return self.deliver_inline(receiver, buf, &message);
             }
-            Ok(Verdict::Pull(chunks)) => {
-                buf.data_mut().state = self.chan().call_state(&message);
-                self.start_pull(receiver, buf, chunks, &message);
-            }
+            Ok(Verdict::Pull) => return self.receive_reads(receiver, buf, &message),
             Ok(Verdict::Answered) => {
                 backchannel::receive_reply(xprt, &message, buf.bytes());
                 self.forget(buf);
@@ -418,13 +435,39 @@ impl Conn {
         None
     }
 
+    /// Starts to pull the Read chunks of a Call; delivers one that has only empty ones.
+    // Not inlined: most Calls have no Read chunks, and need not its stack.
+    #[inline(never)]
+    fn receive_reads<'a>(
+        &self,
+        receiver: Receiver<'a, CallBox>,
+        mut buf: CallBox,
+        call: &Parsed,
+    ) -> Option<Delivered<'a>> {
+        let max_stream = self.chan().params.max_stream();
+        match read_chunks(call, buf.bytes(), max_stream) {
+            Err(error) => {
+                self.reject(buf, Some(call.header), error.answer(call.version));
+                None
+            }
+            Ok(chunks) => {
+                self.chan().note_call(&mut buf, call);
+                if chunks.is_empty() {
+                    return self.deliver_inline(receiver, buf, call);
+                }
+                self.start_pull(receiver, buf, chunks, call);
+                None
+            }
+        }
+    }
+
     fn deliver_inline<'a>(
         &self,
         mut receiver: Receiver<'a, CallBox>,
-        buf: CallBox,
+        mut buf: CallBox,
         call: &Parsed,
     ) -> Option<Delivered<'a>> {
-        self.lend(&mut receiver, &call.lists(buf.bytes()));
+        self.lend(&mut receiver, &mut buf, call);
         let len = buf.byte_len();
         match receiver.deliver_inline(buf, call.header_len.min(len)..len) {
             Ok(delivered) => Some(delivered),
@@ -435,14 +478,26 @@ impl Conn {
         }
     }
 
-    /// Lends the pages that a reply will use to which the client offers `lists`.
-    pub(super) fn lend(&self, receiver: &mut Receiver<'_, CallBox>, lists: &Lists<'_>) {
-        let slots = reply_slots(lists);
-        if !slots.is_empty() {
-            let array = self.chan().pages.lock().array();
-            receiver.lend(array, slots);
+    /// Lends the pages that the reply to `call`, which is in `buf`, may use.
+    pub(super) fn lend(
+        &self,
+        receiver: &mut Receiver<'_, CallBox>,
+        buf: &mut CallBox,
+        call: &Parsed,
+    ) {
+        if call.has_no_write_chunks() {
+            return;
+        }
+        let slots = reply_slots(&call.lists(buf.bytes()));
+        if slots.is_empty() {
+            return;
+        }
+        let mut array = buf.data_mut().array();
+        if slots.len() > array.capacity().max(KEPT) {
+            array = self.chan().pages.lock().array();
             self.trim_later();
         }
+        receiver.lend(array, slots);
     }
 
     /// Answers a message that cannot be used, if its sender expects that, and forgets it.

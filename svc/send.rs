@@ -19,7 +19,10 @@
 //! the copy costs less than to map the page, buy the thread another one and free this one later.
 
 use super::{
-    call::CallState,
+    call::{
+        CallState,
+        Payloads, //
+    },
     conn::{
         Chan,
         Conn, //
@@ -245,9 +248,11 @@ impl Chan {
 
 /// A reply being made.
 struct Outgoing<'a> {
-    call: Parsed,
+    call: &'a Parsed,
     lists: Lists<'a>,
-    state: &'a CallState,
+    payloads: &'a Payloads,
+    /// The handle that the reply invalidates.
+    invalidate: Option<Handle>,
     /// Octets of the whole reply, payloads included.
     total: u32,
     /// Octets of what is left without the payloads.
@@ -255,14 +260,13 @@ struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// The parts of the reply that RDMA Writes are made for.
-    fn placed(&self, reply_chunk: bool) -> impl Iterator<Item = Range<usize>> + '_ {
-        let payloads = self.state.payloads().iter();
-        let payloads =
-            payloads.map(|payload| payload.offset..payload.offset.saturating_add(payload.length));
-        let regions = reply_chunk.then(|| self.state.regions(self.total));
-        Iterator::chain(payloads, regions.into_iter().flatten())
-            .map(|part| host_len(part.start)..host_len(part.end))
+    /// The part of the reply in which is all that RDMA Writes are made for.
+    fn placed(&self, reply_chunk: bool) -> Option<Range<usize>> {
+        let part = match reply_chunk {
+            true => 0..self.total,
+            false => self.payloads.span()?,
+        };
+        Some(host_len(part.start)..host_len(part.end))
     }
 
     /// Adds the RDMA Writes of the payloads, and of the message if it goes to `reply_chunk`.
@@ -273,13 +277,13 @@ impl Outgoing<'_> {
         map: &ReplyMap,
         reply_chunk: Option<WriteChunk<'_>>,
     ) -> Result {
-        for (chunk, payload) in self.lists.write.iter().zip(self.state.payloads()) {
+        for (chunk, payload) in self.lists.write.iter().zip(self.payloads.all()) {
             let from = payload.offset..payload.offset.saturating_add(payload.length);
             write(qp, transfer, map, from, &chunk, 0)?;
         }
         if let Some(chunk) = reply_chunk {
             let mut skip = 0;
-            for region in self.state.regions(self.total) {
+            for region in self.payloads.regions(self.total) {
                 let len = region.end - region.start;
                 write(qp, transfer, map, region, &chunk, skip)?;
                 skip += len;
@@ -341,32 +345,38 @@ impl Conn {
         if self.chan().is_closing() {
             return Err(enotconn());
         }
-        let received = call.state.call.ok_or(EINVAL)?;
+        let CallState {
+            call: received,
+            invalidate,
+            payloads,
+        } = call.state;
+        let received = received.as_ref().ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
         let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
-        call.state.locate(|at| {
+        payloads.locate(|at| {
             let mut word = [0; 4];
             let at = host_len(at);
             let copied = reply.message().copy_to(at..at.saturating_add(4), &mut word);
             (copied == word.len()).then(|| u32::from_be_bytes(word))
         });
-        call.state.settle(total);
+        let message = payloads.settle(total);
+        let header_len = lists.reply_header_len(received.version);
+        let send = self.chan().spoken.send(self.chan().params.receive_size);
+        let response = choose_response(send, header_len, message, lists.reply.as_ref());
+        if let Some(report) = payloads.unfit() {
+            return self.send_error(&received.header, report);
+        }
         let out = Outgoing {
             call: received,
             lists,
-            state: call.state,
+            payloads,
+            invalidate: *invalidate,
             total,
-            message: call.state.message_len(total),
+            message,
         };
-        let header_len = lists.reply_header_len(received.version);
-        let send = self.chan().spoken.send(self.chan().params.receive_size);
-        let response = choose_response(send, header_len, out.message, lists.reply.as_ref());
-        if let Some(report) = out.state.unfit() {
-            return self.send_error(&received.header, report);
-        }
         let sent = match response {
             Response::TooLarge => {
-                let needed = out.message;
+                let needed = message;
                 let report = ErrorBody::ReplyResource { needed };
                 return self.send_error(&received.header, report);
             }
@@ -393,7 +403,7 @@ impl Conn {
         let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
         match self.fill_out(ctx.as_mut(), reply, out, reply_chunk) {
             Ok(len) => {
-                self.post_send(ctx, len, out.state.invalidate)?;
+                self.post_send(ctx, len, out.invalidate)?;
                 self.chan().events.answer();
                 Ok(())
             }
@@ -416,15 +426,15 @@ impl Conn {
         let buffer = ctx.as_mut().buffer();
         let mut len = encode_reply(
             buffer,
-            &out.call,
+            out.call,
             self.credits(),
             &out.lists,
-            out.state.payloads().iter().map(|payload| payload.length),
+            out.payloads.all().iter().map(|payload| payload.length),
             reply_chunk.map(|_| out.message),
         )
         .map_err(|_| EINVAL)?;
         if reply_chunk.is_none() {
-            for region in out.state.regions(out.total) {
+            for region in out.payloads.regions(out.total) {
                 let region = host_len(region.start)..host_len(region.end);
                 let room = buffer.get_mut(len..).ok_or(EINVAL)?;
                 if reply.message().copy_to(region.clone(), room) != region.len() {
@@ -433,18 +443,24 @@ impl Conn {
                 len += region.len();
             }
         }
-        if reply_chunk.is_none() && !out.state.has_payload() {
+        let Some(part) = out.placed(reply_chunk.is_some()) else {
             return Ok(len);
-        }
+        };
         let fields = ctx.project();
         *fields.reply_chunk = reply_chunk.is_some();
         let transfer = fields.transfer;
         let pages = transfer.unmap();
         let taken = self
             .chan()
-            .patiently(|| reply.take_pages(pages, out.placed(reply_chunk.is_some())))?;
+            .patiently(|| reply.take_pages(pages, part.clone()))?;
         *fields.own_pages = taken.own;
-        self.chan().pages.lock().lend(|spare| reply.refill(spare));
+        if taken.own {
+            // They will be spare pages.
+            self.trim_later();
+        }
+        if reply.lacks_pages() {
+            self.chan().pages.lock().lend(|spare| reply.refill(spare));
+        }
         self.chan().map_patiently(transfer, |transfer| {
             out.map(self.qp(), transfer, &taken.map, reply_chunk)
         })?;

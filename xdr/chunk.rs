@@ -86,6 +86,11 @@ impl Places {
         self.reads == 0 && self.writes == 0 && self.reply.is_none()
     }
 
+    /// Whether there is neither a Write chunk nor a Reply chunk.
+    pub(crate) const fn no_writes(&self) -> bool {
+        self.writes == 0 && self.reply.is_none()
+    }
+
     /// Whether the Read list is empty.
     pub(crate) const fn no_reads(&self) -> bool {
         self.reads == 0

@@ -141,6 +141,16 @@ impl Parsed {
         self.places.is_empty()
     }
 
+    /// Whether there is no Read chunk.
+    pub(crate) const fn has_no_reads(&self) -> bool {
+        self.places.no_reads()
+    }
+
+    /// Whether there is neither a Write chunk nor a Reply chunk.
+    pub(crate) const fn has_no_write_chunks(&self) -> bool {
+        self.places.no_writes()
+    }
+
     /// The (reduced) Payload stream if it is inline. `message` holds the octets that were
     /// decoded.
     pub(crate) fn payload<'a>(&self, message: &'a [u8]) -> Option<&'a [u8]> {

@@ -6,7 +6,10 @@
 //! [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
 use super::{
-    super::bindings,
+    super::{
+        bindings,
+        compat::smp_mb, //
+    },
     memory::{
         copy_from_page,
         copy_to_page,
@@ -15,6 +18,7 @@ use super::{
     }, //
 };
 use core::{
+    mem::ManuallyDrop,
     ops::Range,
     ptr::NonNull, //
 };
@@ -25,12 +29,11 @@ use kernel::{
     },
     ffi,
     page::PAGE_SIZE,
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic, //
-    }, //
+    prelude::*, //
 };
+
+/// Up to so many references are given back one by one: it is for more that a batch pays.
+const FEW: usize = 8;
 
 /// An array that owns one reference to each of its pages.
 ///
@@ -41,7 +44,9 @@ use kernel::{
 ///
 /// The array owns one reference to each page.
 pub(crate) struct PageVec {
-    pages: KVec<NonNull<bindings::page>>,
+    /// Dropped with the array, unless it is without room: the kernel's allocator is called even
+    /// for that.
+    pages: ManuallyDrop<KVec<NonNull<bindings::page>>>,
 }
 
 // SAFETY: A page has no affinity to a thread.
@@ -59,7 +64,9 @@ impl Default for PageVec {
 impl PageVec {
     /// An empty array without room.
     pub(crate) const fn new() -> Self {
-        PageVec { pages: KVec::new() }
+        PageVec {
+            pages: ManuallyDrop::new(KVec::new()),
+        }
     }
 
     /// Returns the number of pages.
@@ -67,24 +74,39 @@ impl PageVec {
         self.pages.len()
     }
 
-    /// Returns whether there is room for any page, so that the array is worth keeping.
-    pub(crate) fn has_room(&self) -> bool {
-        self.pages.capacity() != 0
+    /// Returns how many pages there is room for.
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.pages.capacity()
     }
 
     /// Makes room for `capacity` pages in all, so that adding them allocates nothing.
+    #[inline]
     pub(crate) fn reserve(&mut self, capacity: usize, flags: Flags) -> Result {
-        let more = capacity.saturating_sub(self.pages.len());
-        self.pages.reserve(more, flags)?;
+        if capacity > self.pages.capacity() {
+            let more = capacity.saturating_sub(self.pages.len());
+            self.pages.reserve(more, flags)?;
+        }
         Ok(())
     }
 
     /// Gives all pages but the first `len` back.
+    #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
-        let Some(excess) = self.pages.as_mut_slice().get_mut(len..) else {
-            return;
-        };
-        if !excess.is_empty() {
+        if self.pages.len() > len {
+            self.give_back(len);
+        }
+    }
+
+    fn give_back(&mut self, len: usize) {
+        let excess = self.pages.as_mut_slice().get_mut(len..).unwrap_or_default();
+        if excess.len() <= FEW {
+            for page in excess {
+                // SAFETY: By the type invariants the array owns a reference to the page, which is
+                // forgotten below.
+                unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
+            }
+        } else {
             // SAFETY: By the type invariants the array owns a reference to each of these pages,
             // which are forgotten below. `NonNull<T>` has the layout of `*mut T`. There are
             // fewer than `i32::MAX` of them, as the array holds 8 bytes for each.
@@ -191,8 +213,13 @@ impl PageVec {
 }
 
 impl Drop for PageVec {
+    #[inline]
     fn drop(&mut self) {
         self.truncate(0);
+        if self.capacity() != 0 {
+            // SAFETY: Dropped once, and not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.pages) };
+        }
     }
 }
 
@@ -220,19 +247,22 @@ impl SparePages {
     /// be released: pages that somebody else has a reference to as well, those for which there is
     /// no memory, and those above `count`. Does not sleep.
     pub(crate) fn put(&mut self, pages: &mut PageVec, count: usize) {
-        let mut kept = 0;
-        for at in (0..pages.len()).rev() {
-            let last = pages.len() - 1 - kept;
-            let page = pages.pages[at].as_ptr();
-            // SAFETY: The array has a reference to the page, and the counter is changed by atomic
+        let all = pages.pages.as_mut_slice();
+        // The pages from here on are to move.
+        let mut first = all.len();
+        for at in (0..all.len()).rev() {
+            let page = all[at].as_ptr();
+            // SAFETY: The array has a reference to the page, whose counter is changed by atomic
             // operations only.
-            let references = unsafe { Atomic::from_ptr(&raw mut (*page)._refcount.counter) };
-            // Pairs with the release by whoever had the other reference.
-            if references.load(Acquire) == 1 {
-                pages.pages.swap(last, at);
-                kept += 1;
+            let references = unsafe { (&raw const (*page)._refcount.counter).read_volatile() };
+            if references == 1 {
+                first -= 1;
+                all.swap(first, at);
             }
         }
+        let kept = all.len() - first;
+        // Pairs with the release by whoever had another reference.
+        smp_mb();
         // INVARIANT: The last `kept` pages have no other reference, and without one nobody can
         // take one. Without room nothing moves.
         let _ = self

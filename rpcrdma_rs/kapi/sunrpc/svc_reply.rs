@@ -60,6 +60,9 @@ use kernel::{
     prelude::*, //
 };
 
+/// An array with room for so many pages stays with the context of the Call.
+pub(crate) const KEPT: usize = 8;
+
 /// References to pages of a thread's reply array, held from the delivery of a Call until its
 /// reply is made.
 ///
@@ -132,10 +135,21 @@ impl Lent {
         }
     }
 
-    /// Gives the references back; returns the empty array, for the next [`Lent::new`].
-    pub(crate) fn recall(&mut self) -> PageVec {
+    /// Gives the references back; returns the empty array if it is not to stay, see [`KEPT`].
+    pub(crate) fn recall(&mut self) -> Option<PageVec> {
+        self.pages.truncate(0);
+        (self.pages.capacity() > KEPT).then(|| core::mem::take(&mut self.pages))
+    }
+
+    /// The array, for the next [`Lent::new`]; it is empty.
+    pub(crate) fn array(&mut self) -> PageVec {
         self.pages.truncate(0);
         core::mem::take(&mut self.pages)
+    }
+
+    /// Whether there is an array. Without one nothing is lent.
+    pub(super) fn has_room(&self) -> bool {
+        self.pages.capacity() != 0
     }
 
     /// The slots whose pages are lent.
@@ -156,6 +170,8 @@ pub(crate) struct Reply<'a> {
     lent: &'a mut Lent,
     /// Slots that will hold pages of the thread again, unless they are empty.
     settled: Range<usize>,
+    /// Slots that are empty.
+    empty: usize,
     _thread: PhantomData<&'a mut bindings::svc_rqst>,
 }
 
@@ -184,6 +200,7 @@ impl<'a> Reply<'a> {
             // SAFETY: By the requirement it is not null.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
             settled: lent.slots(),
+            empty: 0,
             lent,
             _thread: PhantomData,
         };
@@ -243,27 +260,23 @@ impl<'a> Reply<'a> {
         (slots, &mut self.lent.pages)
     }
 
-    /// Moves the pages that hold the bytes `parts` of the reply, and perhaps others, to `pages`,
+    /// Moves the pages that hold the bytes `part` of the reply, and perhaps others, to `pages`,
     /// which is empty. What remains of the reply can no longer be read. May sleep for memory, if
     /// `pages` has not had as much room before.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if part of the reply is outside its pages; `ENOMEM`. Nothing is moved then.
-    pub(crate) fn take_pages(
-        &mut self,
-        pages: &mut PageVec,
-        parts: impl Iterator<Item = Range<usize>>,
-    ) -> Result<Taken> {
+    /// `EINVAL` if part of that is outside the reply's pages; `ENOMEM`. Nothing is moved then.
+    pub(crate) fn take_pages(&mut self, pages: &mut PageVec, part: Range<usize>) -> Result<Taken> {
         let count = self.page_count()?;
-        let message: *mut bindings::xdr_buf = self.message().as_ptr();
-        let (slots, _) = self.slots(0..count);
-        if pages.len() != 0 || slots.iter().any(|page| page.is_null()) {
+        if pages.len() != 0 {
             return Err(EINVAL);
         }
+        let message: *mut bindings::xdr_buf = self.message().as_ptr();
+        let (slots, _) = self.slots(0..count);
         // SAFETY: The thread has this message, and it is not changed while it is being sent.
-        let map = ReplyMap::new(unsafe { XdrBuf::from_raw(message) }, slots)?;
-        let used = map.span(parts);
+        let map = ReplyMap::new(unsafe { XdrBuf::from_raw(message) }, slots, &part)?;
+        let used = map.span(part);
         let lent = self.lent.slots();
         let taken = match lent.start <= used.start && used.end <= lent.end {
             true => {
@@ -293,12 +306,15 @@ impl<'a> Reply<'a> {
         core::mem::swap(pages, &mut self.lent.pages);
         let first = self.lent.first;
         let (slots, _) = self.slots(first..first + pages.len());
-        let mut own = 0;
         // SAFETY: Each page that leaves this array is replaced by one that comes with the
         // reference that the slot had.
         let taken = unsafe { pages.as_mut_slice() };
+        let mut own = 0;
         for (at, (slot, page)) in slots.iter_mut().zip(taken).enumerate() {
-            if let Some(other) = NonNull::new(*slot).filter(|other| other != page) {
+            let Some(other) = NonNull::new(*slot) else {
+                continue;
+            };
+            if other != *page {
                 *slot = core::mem::replace(page, other).as_ptr();
             } else if at < count {
                 own += 1;
@@ -308,42 +324,71 @@ impl<'a> Reply<'a> {
             }
         }
         pages.truncate(count);
+        self.empty = own;
         own == count
     }
 
     /// Takes the first `count` slots, whose pages are not lent. They are empty then.
     fn take_all(&mut self, pages: &mut PageVec, count: usize) -> Result {
+        if self.slots(0..count).0.iter().any(|page| page.is_null()) {
+            return Err(EINVAL);
+        }
         pages.reserve(count, GFP_KERNEL)?;
         self.settled = 0..count;
+        self.empty = count;
         let (slots, lent) = self.slots(0..count);
         lent.truncate(0);
         for slot in slots {
             let page = core::mem::replace(slot, null_mut());
-            // SAFETY: The caller checked that none is null. The reference changes hands; there is
-            // room.
+            // SAFETY: None is null, as checked above. The reference changes hands; there is room.
             unsafe { pages.push(NonNull::new_unchecked(page)) }?;
         }
         Ok(())
     }
 
+    /// Whether [`Self::take_pages`] has emptied slots that are still empty.
+    pub(crate) fn lacks_pages(&self) -> bool {
+        self.empty != 0
+    }
+
     /// Fills the slots that [`Self::take_pages`] emptied, as far as there are spare pages.
     pub(crate) fn refill(&mut self, spare: &mut SparePages) {
         let end = self.page_count().unwrap_or(0);
+        let mut filled = 0;
         for slot in self.slots(0..end).0 {
             if slot.is_null() {
                 match spare.pop() {
                     Some(page) => *slot = page.as_ptr(),
                     None => break,
                 }
+                filled += 1;
             }
         }
+        self.empty = self.empty.saturating_sub(filled);
     }
 
     /// The reply was sent, or copied, or there is none. Puts the pages that are lent into their
     /// slots, and leaves to sunrpc, to release and to allocate, what is missing.
     pub(super) fn settle(mut self) {
-        let lent = self.lent.slots();
-        let (slots, pages) = self.slots(lent);
+        if self.lent.pages.len() != 0 {
+            self.put_back();
+        }
+        // The first page is the thread's as long as it is there: services put others only after
+        // it. What is in the other slots that were not lent may be of a file.
+        let end = self.page_count().unwrap_or(0);
+        let Range { start, end: known } = self.settled;
+        let missing = match self.empty == 0 && (end <= 1 || (start <= 1 && end <= known)) {
+            true => 0,
+            false => self.collect_missing(end),
+        };
+        let rqstp = self.rqstp.as_ptr();
+        // SAFETY: The thread is valid, and the array has more entries than that.
+        unsafe { (*rqstp).rq_next_page = (*rqstp).rq_respages.add(missing) };
+    }
+
+    /// Puts the pages that are lent into their slots.
+    fn put_back(&mut self) {
+        let (slots, pages) = self.slots(self.lent.slots());
         // SAFETY: As in `take_lent`.
         for (slot, page) in slots.iter_mut().zip(unsafe { pages.as_mut_slice() }) {
             if let Some(other) = NonNull::new(*slot).filter(|other| other != page) {
@@ -351,13 +396,14 @@ impl<'a> Reply<'a> {
             }
         }
         pages.truncate(0);
-        // The first page is the thread's as long as it is there: services put others only after
-        // it. What is in the other slots that were not lent may be of a file.
-        let end = self.page_count().unwrap_or(0);
+    }
+
+    /// Moves the slots before `end` that are empty or may have a page of a file to the front, since
+    /// sunrpc releases and allocates one range from the first slot on; returns how many.
+    fn collect_missing(&mut self, end: usize) -> usize {
         let settled = self.settled.clone();
         let foreign = |at: usize| at != 0 && !settled.contains(&at);
         let (slots, _) = self.slots(0..end);
-        // sunrpc releases and allocates one range from the first slot on.
         let mut missing = 0;
         for at in 0..slots.len() {
             if slots[at].is_null() || foreign(at) {
@@ -365,105 +411,148 @@ impl<'a> Reply<'a> {
                 missing += 1;
             }
         }
-        let rqstp = self.rqstp.as_ptr();
-        // SAFETY: The thread is valid, and the array has more entries than that.
-        unsafe { (*rqstp).rq_next_page = (*rqstp).rq_respages.add(missing) };
+        missing
     }
 }
 
-/// Where in its pages a reply is: which octets of them are its head, its page part and its tail.
+/// A part of a reply: the bytes `start..end` of the reply are at octet `place` of the pages.
+#[derive(Clone, Copy)]
+struct Part {
+    start: usize,
+    end: usize,
+    place: usize,
+}
+
+impl Part {
+    const NONE: Self = Part {
+        start: 0,
+        end: 0,
+        place: 0,
+    };
+
+    fn new(bytes: Range<usize>, place: usize) -> Self {
+        Part {
+            start: bytes.start,
+            end: bytes.end,
+            place,
+        }
+    }
+}
+
+/// Where in its pages the page part, the head and the tail of a reply are. One in which nothing was
+/// asked for is empty. Most payloads are in the page part.
 ///
 /// # Invariants
 ///
-/// Every byte of the reply is in a page of the array the map was made for.
+/// Every byte of the parts is in a page of the array the map was made for.
 #[derive(Clone)]
 pub(crate) struct ReplyMap {
-    head: Range<usize>,
-    pages: Range<usize>,
-    tail: Range<usize>,
+    parts: [Part; 3],
 }
 
 impl ReplyMap {
-    fn new(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<Self> {
-        // SAFETY: A view has a valid `xdr_buf`.
-        let first_page = unsafe { (*message.as_ptr()).pages };
-        let in_pages = if message.page_len() == 0 {
-            0..0
-        } else {
-            let start = (first_page as usize)
-                .checked_sub(pages.as_ptr() as usize)
-                .ok_or(EINVAL)?;
-            let index = start / size_of::<*mut bindings::page>();
-            let start = index * PAGE_SIZE + message.page_base();
-            let end = start.checked_add(message.page_len()).ok_or(EINVAL)?;
-            if end.div_ceil(PAGE_SIZE) > pages.len() {
-                return Err(EINVAL);
-            }
-            start..end
-        };
-        Ok(ReplyMap {
-            head: locate(message.head(), pages)?,
-            pages: in_pages,
-            tail: locate(message.tail(), pages)?,
-        })
+    /// Looks for the bytes `asked` of `message` in `pages`.
+    fn new(message: &XdrBuf, pages: &[*mut bindings::page], asked: &Range<usize>) -> Result<Self> {
+        let (paged, tail) = (message.page_range(), message.tail_range());
+        let has = |start: usize, end: usize| start.max(asked.start) < end.min(asked.end);
+        let mut parts = [Part::NONE; 3];
+        if has(paged.start, paged.end) {
+            parts[0] = Part::new(paged.clone(), locate_pages(message, pages)?);
+        }
+        if has(0, paged.start) {
+            parts[1] = Part::new(0..paged.start, locate(message.head(), pages)?);
+        }
+        if has(tail.start, tail.end) {
+            parts[2] = Part::new(tail, locate(message.tail(), pages)?);
+        }
+        Ok(ReplyMap { parts })
     }
 
-    /// The pages that hold `parts`, as a range of the array.
-    fn span(&self, parts: impl Iterator<Item = Range<usize>>) -> Range<usize> {
+    /// The pages that hold the bytes `range`, as a range of the array.
+    fn span(&self, range: Range<usize>) -> Range<usize> {
         let (mut first_page, mut end_page) = (usize::MAX, 0);
-        for part in parts {
-            for octets in self.octets(part) {
-                first_page = first_page.min(octets.start / PAGE_SIZE);
-                end_page = end_page.max(octets.end.div_ceil(PAGE_SIZE));
-            }
+        for octets in self.octets(range) {
+            first_page = first_page.min(octets.start / PAGE_SIZE);
+            end_page = end_page.max(octets.end.div_ceil(PAGE_SIZE));
         }
         first_page.min(end_page)..end_page
     }
 
     /// The map of the pages without the first `count`, in which nothing is asked for.
-    fn after(self, count: usize) -> Self {
-        let shift = |part: Range<usize>| {
-            // One that is in the pages left out is out of any array.
-            let start = part.start.checked_sub(count * PAGE_SIZE);
-            let start = start.unwrap_or(usize::MAX / 2);
-            start..start + part.len()
-        };
-        ReplyMap {
-            head: shift(self.head),
-            pages: shift(self.pages),
-            tail: shift(self.tail),
+    fn after(mut self, count: usize) -> Self {
+        for part in &mut self.parts {
+            // Wraps if the part begins in the pages left out; what is asked for begins later.
+            part.place = part.place.wrapping_sub(count * PAGE_SIZE);
         }
+        self
     }
 
     /// The octets of the pages that have the bytes `range` of the reply; ends early where the
-    /// reply does.
-    pub(crate) fn octets(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let mut before = 0;
-        let parts = [&self.head, &self.pages, &self.tail].map(|part| {
-            let from = range.start.saturating_sub(before).min(part.len());
-            let to = range.end.saturating_sub(before).min(part.len());
-            before += part.len();
-            part.start + from..part.start + to
-        });
-        parts.into_iter().filter(|part| !part.is_empty())
+    /// map does.
+    pub(crate) fn octets(&self, range: Range<usize>) -> Octets<'_> {
+        Octets {
+            map: self,
+            at: range.start,
+            end: range.end,
+        }
     }
 }
 
-/// Finds the octets of the pages that `bytes` are.
-fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<Range<usize>> {
-    if bytes.is_empty() {
-        return Ok(0..0);
+/// Some bytes of a reply, see [`ReplyMap::octets`].
+pub(crate) struct Octets<'a> {
+    map: &'a ReplyMap,
+    at: usize,
+    end: usize,
+}
+
+impl Iterator for Octets<'_> {
+    type Item = Range<usize>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
+        let at = self.at;
+        if at >= self.end {
+            return None;
+        }
+        let mut parts = self.map.parts.iter();
+        let part = parts.find(|part| part.start <= at && at < part.end)?;
+        let start = part.place.wrapping_add(at - part.start);
+        let len = part.end.min(self.end) - at;
+        self.at += len;
+        Some(start..start.wrapping_add(len))
     }
+}
+
+/// Finds the octet of the pages that the page part of `message` begins with.
+fn locate_pages(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<usize> {
+    // SAFETY: A view has a valid `xdr_buf`.
+    let first_page = unsafe { (*message.as_ptr()).pages };
+    let start = (first_page as usize)
+        .checked_sub(pages.as_ptr() as usize)
+        .ok_or(EINVAL)?;
+    let index = start / size_of::<*mut bindings::page>();
+    let start = index * PAGE_SIZE + message.page_base();
+    let end = start.checked_add(message.page_len()).ok_or(EINVAL)?;
+    match end.div_ceil(PAGE_SIZE) <= pages.len() {
+        true => Ok(start),
+        false => Err(EINVAL),
+    }
+}
+
+/// Finds the octet of the pages that `bytes` begin with.
+fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<usize> {
     let addr = bytes.as_ptr() as usize;
     for (index, &page) in pages.iter().enumerate() {
+        if page.is_null() {
+            continue;
+        }
         // SAFETY: A page of the thread, which has a reference to it.
         let start = unsafe { page_address(page) } as usize;
         if addr >= start && addr - start < PAGE_SIZE {
             let offset = addr - start;
-            let at = index * PAGE_SIZE + offset;
             // Head and tail are each made in one page.
             return match bytes.len() <= PAGE_SIZE - offset {
-                true => Ok(at..at + bytes.len()),
+                true => Ok(index * PAGE_SIZE + offset),
                 false => Err(EINVAL),
             };
         }

@@ -71,9 +71,15 @@ pub(crate) struct CallData<S> {
 }
 
 impl<S> CallData<S> {
-    /// Ends the lending, if the Call was not answered, and returns the empty array.
-    pub(crate) fn recall(&mut self) -> PageVec {
+    /// Ends the lending, if the Call was not answered. Returns the array, which is empty, if it is
+    /// too large to stay here.
+    pub(crate) fn recall(&mut self) -> Option<PageVec> {
         self.lent.recall()
+    }
+
+    /// An array for [`Receiver::lend`], which is empty: the last one that stayed here.
+    pub(crate) fn array(&mut self) -> PageVec {
+        self.lent.array()
     }
 }
 
@@ -225,6 +231,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// Gives `call` back if the ranges are not part of it, the thread has too few pages, some were
     /// taken, or there is a tail after none.
+    // Inlined, as most Calls have neither pages nor a tail.
+    #[inline(always)]
     pub(crate) fn deliver(
         mut self,
         call: C,
@@ -235,9 +243,11 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         let Some(lens) = Lens::new(head.len(), page_len, tail.len()) else {
             return Err(call);
         };
-        let present = self.untaken_pages().map_or(0, |pages| pages.len());
-        if page_len.div_ceil(PAGE_SIZE) > present {
-            return Err(call);
+        if page_len != 0 {
+            let present = self.untaken_pages().map_or(0, |pages| pages.len());
+            if page_len.div_ceil(PAGE_SIZE) > present {
+                return Err(call);
+            }
         }
         let bytes = call.bytes();
         let (Some(head), Some(tail)) = (bytes.get(head), bytes.get(tail)) else {
@@ -276,6 +286,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// `head` and `tail` are valid for their lengths as long as the Call is the thread's, and
     /// from `first_page` on the thread has the pages for the page part.
+    #[inline(always)]
     unsafe fn finish(
         self,
         mut call: C,
@@ -285,7 +296,9 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         lens: Lens,
     ) -> Delivered<'a> {
         let rqstp = self.rqstp.as_ptr();
-        *call.parts_mut().0 = self.lent;
+        if self.lent.has_room() {
+            *call.parts_mut().0 = self.lent;
+        }
         // SAFETY: The thread is valid and ours.
         unsafe {
             let arg = addr_of_mut!((*rqstp).rq_arg);

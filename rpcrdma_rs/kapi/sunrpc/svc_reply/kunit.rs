@@ -122,8 +122,8 @@ impl Drop for Thread {
 }
 
 /// Where the payload of a reply of `Thread::make` is.
-fn payload(count: usize) -> impl Iterator<Item = Range<usize>> {
-    core::iter::once(100..100 + count * PAGE_SIZE - 50)
+fn payload(count: usize) -> Range<usize> {
+    100..100 + count * PAGE_SIZE - 50
 }
 
 /// The pages of an array.
@@ -239,7 +239,7 @@ mod tests {
         thread.make(1);
         let mut pages = PageVec::new();
         let mut reply = thread.reply(&mut lent);
-        let taken = reply.take_pages(&mut pages, core::iter::once(0..100 + PAGE_SIZE - 50))?;
+        let taken = reply.take_pages(&mut pages, 0..100 + PAGE_SIZE - 50)?;
         assert!(taken.own);
         let octets = |at: usize| taken.map.octets(at..at + 1).next();
         let piece = |at: usize| octets(at).map(|octets| octets.start / PAGE_SIZE);
