@@ -392,7 +392,7 @@ impl Refusing {
 
 impl Drop for Refusing {
     fn drop(&mut self) {
-        // SAFETY: As above.
+        // SAFETY: The device is valid; the entry is written atomically.
         unsafe { (*self.device).ops.modify_qp = self.modify };
     }
 }
@@ -475,7 +475,7 @@ impl Narrow {
 
 impl Drop for Narrow {
     fn drop(&mut self) {
-        // SAFETY: As above.
+        // SAFETY: The device is valid; the entry is written atomically.
         unsafe { (*self.device).ops.create_qp = Some(self.create) };
     }
 }

@@ -43,5 +43,6 @@ phrase '\bought to\b' 'say "should"'
 phrase '\bhears? of\b|\bheard of\b' 'say "learns of", "gets", "is reported"'
 phrase '\b(is|be|are) (of )?no use\b|\bof no use\b' 'say "unusable", "not needed"'
 phrase '\bon (its|their) way\b' 'say "in flight", "being sent"'
+phrase '(SAFETY|INVARIANT): (As above|See `|By the (safety )?requirement)' 'say which condition holds, and why'
 
 exit $found

@@ -95,7 +95,7 @@ pub(crate) struct Registration {
 
 // SAFETY: debugfs is used from any thread; only `drop` uses the pointer.
 unsafe impl Send for Registration {}
-// SAFETY: See `Send`.
+// SAFETY: Shared access does nothing; debugfs has locks of its own.
 unsafe impl Sync for Registration {}
 
 impl Registration {
@@ -277,7 +277,7 @@ unsafe extern "C" fn open<T: Status>(
     inode: *mut bindings::inode,
     file: *mut bindings::file,
 ) -> c_int {
-    // SAFETY: By the requirement; `show` gets the same data.
+    // SAFETY: `inode` and `file` are valid, by this function's contract; `show` gets the same data.
     unsafe { bindings::single_open(file, Some(show::<T>), (*inode).i_private) }
 }
 
@@ -285,9 +285,10 @@ unsafe extern "C" fn open<T: Status>(
 ///
 /// For `seq_file`: as for [`open`].
 unsafe extern "C" fn show<T: Status>(seq: *mut bindings::seq_file, _: *mut c_void) -> c_int {
-    // SAFETY: By the requirement; debugfs calls this for no file that is removed.
+    // SAFETY: The file's data is a `T`, by this function's contract, and debugfs calls this for no
+    // file that is removed.
     let status = unsafe { &*(*seq).private.cast::<T>() };
-    // SAFETY: By the requirement it is valid during the call.
+    // SAFETY: It is valid during the call, by this function's contract.
     let seq = unsafe { SeqFile::from_raw(seq) };
     kernel::seq_print!(seq, "{}", Shown(status));
     0

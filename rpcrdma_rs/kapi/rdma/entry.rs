@@ -57,7 +57,7 @@ const IDLE: u32 = 0;
 /// About to be posted, and perhaps in the list of another QP still.
 const STARTING: u32 = 1;
 /// In flight on the QP that the register belongs to.
-const FLYING: u32 = 2;
+const IN_FLIGHT: u32 = 2;
 
 /// A completion queue entry, idle at first.
 #[repr(transparent)]
@@ -105,13 +105,13 @@ impl Entry {
             (*raw).register.as_ref()
         };
         if !known.is_some_and(|known| Arc::ptr_eq(known, register)) {
-            // SAFETY: As above, and the entry stays where it is.
+            // SAFETY: By the invariant of `Raw` its fields are ours now, and it stays where it is.
             unsafe {
                 Register::remove(raw);
                 Register::add(register, raw);
             }
         }
-        state.store(FLYING, Release);
+        state.store(IN_FLIGHT, Release);
         true
     }
 
@@ -136,7 +136,7 @@ impl Entry {
         // SAFETY: By this function's contract the fields are the caller's.
         unsafe {
             let ticket = (*raw).ticket;
-            ((*raw).state.xchg(IDLE, Release) == FLYING).then_some(ticket)
+            ((*raw).state.xchg(IDLE, Release) == IN_FLIGHT).then_some(ticket)
         }
     }
 }
@@ -231,7 +231,7 @@ impl Register {
         while !raw.is_null() {
             // SAFETY: Members are valid under the lock; `state` is atomic.
             unsafe {
-                if (*raw).state.load(Acquire) == FLYING {
+                if (*raw).state.load(Acquire) == IN_FLIGHT {
                     return Some(raw);
                 }
                 raw = (*raw).next;

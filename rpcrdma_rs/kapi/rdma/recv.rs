@@ -188,11 +188,11 @@ impl<T> RecvBuf<T> {
     ///
     /// # Safety
     ///
-    /// As for [`Self::give`].
+    /// `this` must be a box given up, the caller's alone, and not posted.
     unsafe fn keep(this: NonNull<Self>) -> RecvBox<T> {
         // SAFETY: The box is the caller's alone, and not posted, so its flight ends here.
         unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
-        // INVARIANT: As above.
+        // INVARIANT: It is a box given up, the caller's alone.
         RecvBox(this)
     }
 
@@ -353,7 +353,7 @@ impl<T> RecvList<T> {
             let raw = buffer.into_raw();
             // SAFETY: The box is ours. What was received before is the device's again.
             unsafe { RecvBuf::give::<H>(raw, register) };
-            // SAFETY: As above.
+            // SAFETY: The box is ours until it is posted.
             next = wr.write(unsafe { RecvBuf::request(raw, next) });
         }
         let mut bad: *const bindings::ib_recv_wr = core::ptr::null();

@@ -213,7 +213,7 @@ impl Origin<'_> {
 
     /// The number of pages a Call or a Reply can have.
     pub(crate) fn max_pages(&self) -> usize {
-        // SAFETY: As above.
+        // SAFETY: The service is valid by the invariants.
         unsafe { bindings::rpcrdma_shim_svc_serv_maxpages(self.serv) }
     }
 }
@@ -221,7 +221,7 @@ impl Origin<'_> {
 /// The memory of a transport. Its first field is what sunrpc sees.
 #[repr(C)]
 #[pin_data]
-struct Shell<T> {
+struct Inner<T> {
     xprt: Opaque<bindings::svc_xprt>,
     /// How many [`Crowded`] there are. Beside the data: `xpo_has_wspace` is called on behalf of
     /// handles as well, when the data may be gone.
@@ -230,21 +230,21 @@ struct Shell<T> {
     data: UnsafeCell<Option<T>>,
     /// Enqueued once, by `xpo_free` of a connection.
     #[pin]
-    freeing: Work<Shell<T>>,
+    freeing: Work<Inner<T>>,
 }
 
 // SAFETY: The data is changed by one thread, before there is a reference or when none is left; the
 // rest may be used from any thread.
-unsafe impl<T: Send + Sync> Send for Shell<T> {}
+unsafe impl<T: Send + Sync> Send for Inner<T> {}
 
-// SAFETY: As above.
-unsafe impl<T: Send + Sync> Sync for Shell<T> {}
+// SAFETY: What is shared is atomic, sunrpc's, or the data, which is `Sync`.
+unsafe impl<T: Send + Sync> Sync for Inner<T> {}
 
 impl_has_work! {
-    impl{T} HasWork<Self> for Shell<T> { self.freeing }
+    impl{T} HasWork<Self> for Inner<T> { self.freeing }
 }
 
-impl<T: Send + Sync + 'static> WorkItem for Shell<T> {
+impl<T: Send + Sync + 'static> WorkItem for Inner<T> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -252,7 +252,7 @@ impl<T: Send + Sync + 'static> WorkItem for Shell<T> {
     }
 }
 
-impl<T> Shell<T> {
+impl<T> Inner<T> {
     /// Drops the data. Called once, when no reference is left.
     fn free(&self) {
         // SAFETY: Nobody else looks at the data then. Handles may be in use while it is dropped;
@@ -261,13 +261,13 @@ impl<T> Shell<T> {
     }
 
     fn test(&self, bit: ffi::c_uint) -> bool {
-        // SAFETY: The shell is initialised; sunrpc changes the word by atomic operations.
+        // SAFETY: The transport is initialised; sunrpc changes the word by atomic operations.
         let flags = unsafe { addr_of_mut!((*self.xprt.get()).xpt_flags).read_volatile() };
         flags & (1 << bit) != 0
     }
 
     fn set(&self, bit: ffi::c_uint) {
-        // SAFETY: The shell is initialised; the operation is atomic.
+        // SAFETY: The transport is initialised; the operation is atomic.
         unsafe {
             bindings::set_bit(
                 bit as ffi::c_ulong,
@@ -277,7 +277,7 @@ impl<T> Shell<T> {
     }
 
     fn clear(&self, bit: ffi::c_uint) {
-        // SAFETY: The shell is initialised; the operation is atomic.
+        // SAFETY: The transport is initialised; the operation is atomic.
         unsafe {
             bindings::clear_bit(
                 bit as ffi::c_ulong,
@@ -296,7 +296,7 @@ impl<T> Shell<T> {
 
     fn close(&self) {
         if !self.test(bindings::XPT_CLOSE) {
-            // SAFETY: As above.
+            // SAFETY: The memory is a `struct svc_xprt`, which is BUSY while sunrpc does not know it.
             unsafe { bindings::svc_xprt_deferred_close(self.xprt.get()) };
         }
     }
@@ -308,12 +308,12 @@ impl<T> Shell<T> {
 ///
 /// `data` is `Some` as long as anyone holds a reference.
 #[repr(transparent)]
-pub(crate) struct SvcXprt<T>(Shell<T>);
+pub(crate) struct SvcXprt<T>(Inner<T>);
 
 // SAFETY: sunrpc's part may be used from any thread; the data is only shared.
 unsafe impl<T: Send + Sync> Send for SvcXprt<T> {}
 
-// SAFETY: As above.
+// SAFETY: sunrpc's part may be used from any thread, and the data is `Sync`.
 unsafe impl<T: Send + Sync> Sync for SvcXprt<T> {}
 
 // SAFETY: The reference count is that of `struct svc_xprt`; `xpo_free` is the one place that
@@ -361,11 +361,11 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// # Safety
     ///
-    /// As for [`Self::take_shell`].
+    /// Called once, when the reference count has come to zero.
     pub(super) unsafe extern "C" fn free_later_thunk(xprt: *mut bindings::svc_xprt) {
-        // SAFETY: By the requirement. It was not enqueued before. The reference to the module that
-        // the transport has is given up after this.
-        let _ = OwnQueue::enqueue(unsafe { Self::take_shell(xprt) });
+        // SAFETY: The count has come to zero, by this function's contract, and the work was not
+        // enqueued before. sunrpc gives up the transport's reference to the module after this.
+        let _ = OwnQueue::enqueue(unsafe { Self::take_inner(xprt) });
     }
 
     /// Makes a connection, whose data `build` makes. May sleep.
@@ -386,8 +386,8 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// `xprt` is the first field of what [`Self::new`] made, live or dead, with this `T`.
     pub(super) unsafe extern "C" fn has_wspace_thunk(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
-        // SAFETY: By the requirement; of what may change under us only the count is used.
-        let crowded = unsafe { &(*xprt.cast::<Shell<T>>()).crowded };
+        // SAFETY: It is what `Self::new` made, by this function's contract; the count is atomic.
+        let crowded = unsafe { &(*xprt.cast::<Inner<T>>()).crowded };
         (crowded.load(Relaxed) == 0).into()
     }
 }
@@ -398,8 +398,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         ops: &'static bindings::svc_xprt_ops,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<ARef<Self>> {
-        let shell = Arc::pin_init(
-            pin_init!(Shell {
+        let inner = Arc::pin_init(
+            pin_init!(Inner {
                 xprt: Opaque::uninit(),
                 crowded: Atomic::new(0),
                 data: UnsafeCell::new(None),
@@ -407,7 +407,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
             }),
             GFP_KERNEL,
         )?;
-        let xprt = shell.xprt.get();
+        let xprt = inner.xprt.get();
         // SAFETY: `origin` is valid, the memory is ours and stays where it is.
         unsafe {
             bindings::svc_xprt_init(origin.net, origin.class, xprt, origin.serv);
@@ -416,11 +416,11 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
             bindings::__module_get((*origin.class).xcl_owner);
         }
         // A transport that flow-controls itself, which NFSv4 demands.
-        shell.set(bindings::XPT_CONG_CTRL);
+        inner.set(bindings::XPT_CONG_CTRL);
 
-        let handle = Handle(shell.clone());
+        let handle = Handle(inner.clone());
         // INVARIANT: The reference count of `struct svc_xprt`, 1 now, stands for this `Arc`.
-        let raw = Arc::into_raw(shell).cast_mut().cast::<Self>();
+        let raw = Arc::into_raw(inner).cast_mut().cast::<Self>();
         match build(&handle) {
             Ok(data) => {
                 // SAFETY: Nobody else has seen the transport but through handles, which give
@@ -459,19 +459,19 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     /// # Safety
     ///
     /// Called once, when the reference count has come to zero.
-    unsafe fn take_shell(xprt: *mut bindings::svc_xprt) -> Arc<Shell<T>> {
+    unsafe fn take_inner(xprt: *mut bindings::svc_xprt) -> Arc<Inner<T>> {
         // SAFETY: The count stood for this reference, see `new`.
-        unsafe { Arc::from_raw(xprt.cast::<Shell<T>>().cast_const()) }
+        unsafe { Arc::from_raw(xprt.cast::<Inner<T>>().cast_const()) }
     }
 
     /// The last step of a listener: `xpo_free`. May sleep.
     ///
     /// # Safety
     ///
-    /// As for [`Self::take_shell`].
+    /// Called once, when the reference count has come to zero.
     pub(super) unsafe extern "C" fn free_thunk(xprt: *mut bindings::svc_xprt) {
-        // SAFETY: By the requirement.
-        unsafe { Self::take_shell(xprt) }.free();
+        // SAFETY: The count has come to zero, by this function's contract.
+        unsafe { Self::take_inner(xprt) }.free();
     }
 
     /// Returns what a connection accepted by this listener is made from.
@@ -581,12 +581,12 @@ impl<T> Drop for Crowded<T> {
 }
 
 /// What a callback may hold of a transport, see the module.
-pub(crate) struct Handle<T>(Arc<Shell<T>>);
+pub(crate) struct Handle<T>(Arc<Inner<T>>);
 
 // SAFETY: A handle gives no access to the data; the rest may be used from any thread.
 unsafe impl<T> Send for Handle<T> {}
 
-// SAFETY: As above.
+// SAFETY: A handle gives no access to the data; the rest may be used from any thread.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Clone for Handle<T> {

@@ -146,8 +146,8 @@ impl<T: Callbacks> SvcXprt<T> {
 ///
 /// `rqst` waits for its reply, and the queue lock is held.
 unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
-    // SAFETY: By the requirement both buffers are there; the receive buffer's head has the
-    // length it says.
+    // SAFETY: The request waits for its reply, by this function's contract, so both buffers are
+    // there; the receive buffer's head has the length it says.
     unsafe {
         addr_of_mut!((*rqst).rq_private_buf).copy_from(addr_of_mut!((*rqst).rq_rcv_buf), 1);
         let head = addr_of_mut!((*rqst).rq_private_buf.head[0]);
@@ -168,7 +168,7 @@ unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
 unsafe extern "C" fn setup<T: Callbacks>(
     args: *mut bindings::xprt_create,
 ) -> *mut bindings::rpc_xprt {
-    // SAFETY: By the requirement.
+    // SAFETY: sunrpc passes its arguments, valid during the call, for a server transport of `T`.
     match unsafe { create::<T>(&*args) } {
         Ok(xprt) => xprt,
         Err(e) => e.to_ptr(),
@@ -177,7 +177,7 @@ unsafe extern "C" fn setup<T: Callbacks>(
 
 /// # Safety
 ///
-/// As for [`setup`].
+/// For sunrpc; the server transport is one of `T`.
 unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
     let module = this_module();
     // SAFETY: The address has that length.
@@ -275,7 +275,7 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; `xprt` is live.
     unsafe extern "C" fn connect(xprt: *mut bindings::rpc_xprt, _task: *mut bindings::rpc_task) {
-        // SAFETY: By the requirement.
+        // SAFETY: `xprt` is live, by this function's contract.
         unsafe {
             bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
             bindings::xprt_wake_pending_tasks(xprt, enotconn().to_errno());
@@ -286,7 +286,7 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; on the thread that runs `task`, which has a request.
     unsafe extern "C" fn buf_alloc(task: *mut bindings::rpc_task) -> c_int {
-        // SAFETY: By the requirement.
+        // SAFETY: The running task has a request, by this function's contract.
         unsafe {
             let rqst = (*task).tk_rqstp;
             let call = (*rqst).rq_callsize;
@@ -307,7 +307,8 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; the request of `task` has ended.
     unsafe extern "C" fn buf_free(task: *mut bindings::rpc_task) {
-        // SAFETY: By the requirement; `buf_alloc` made one buffer of both.
+        // SAFETY: The request has ended, by this function's contract; `buf_alloc` made one buffer
+        // of both.
         unsafe { bindings::kfree((*(*task).tk_rqstp).rq_buffer) };
     }
 
@@ -315,7 +316,8 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; the sender has the transport's send lock.
     unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
-        // SAFETY: By the requirement; the users of the client transport hold the server's.
+        // SAFETY: The sender has the send lock, by this function's contract; the users of the
+        // client transport hold the server's.
         let sent = unsafe {
             // One Call without a grant, and then as many as the client has granted.
             if !bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) {
@@ -343,7 +345,7 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; `xprt` is live. Called when the server transport is detached, too.
     unsafe extern "C" fn close(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the requirement.
+        // SAFETY: `xprt` is live, by this function's contract.
         unsafe {
             bindings::xprt_disconnect_done(xprt);
             bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
@@ -356,7 +358,8 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; `xprt` is live.
     unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the requirement; the users of the client transport hold the server's.
+        // SAFETY: `xprt` is live, by this function's contract; the users of the client transport
+        // hold the server's.
         unsafe { bindings::svc_xprt_deferred_close((*xprt).bc_xprt) };
     }
 
@@ -364,8 +367,8 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// For sunrpc; nobody uses `xprt` any more.
     unsafe extern "C" fn destroy(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: By the requirement. The memory goes after a grace period, the strings in it
-        // with it.
+        // SAFETY: Nobody uses `xprt` any more, by this function's contract. The memory is freed
+        // after a grace period, the strings in it with it.
         unsafe {
             bindings::xprt_free(xprt);
             bindings::module_put(this_module());

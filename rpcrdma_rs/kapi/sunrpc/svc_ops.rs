@@ -138,10 +138,10 @@ pub(super) unsafe extern "C" fn create_thunk<C: Class>(
 ) -> *mut bindings::svc_xprt {
     // SAFETY: sunrpc calls through a registered class, with valid arguments.
     let origin = unsafe { Origin::new::<C>(serv, net) };
-    // SAFETY: As above.
+    // SAFETY: sunrpc passes the namespace, which is valid during the call.
     let net = unsafe { Net::from_raw(net) };
     let create = || -> Result<_> {
-        // SAFETY: As above; `sa` has `salen` bytes.
+        // SAFETY: sunrpc passes an address of `salen` bytes.
         let addr = unsafe { SockAddr::from_raw(sa, usize::try_from(salen)?) }?;
         C::create(origin, net, &addr)
     };
@@ -170,7 +170,8 @@ impl<T: Listener> ListenerOps<T> {
     ///
     /// For sunrpc; `xprt` is a live listener.
     unsafe extern "C" fn accept(xprt: *mut bindings::svc_xprt) -> *mut bindings::svc_xprt {
-        // SAFETY: By the requirement; only listeners of this type have this table.
+        // SAFETY: `xprt` is a live listener, by this function's contract, and only listeners of
+        // this type have this table.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: It is live, and stays so during the call.
         let origin = unsafe { this.origin() };
@@ -193,7 +194,8 @@ impl<T: Listener> ListenerOps<T> {
     ///
     /// For sunrpc; `xprt` is a live listener.
     unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
-        // SAFETY: As for `accept`.
+        // SAFETY: `xprt` is a live listener, by this function's contract, and only listeners of
+        // this type have this table.
         T::detach(unsafe { SvcXprt::<T>::from_raw(xprt) });
     }
 }
@@ -219,14 +221,15 @@ impl<T: Connection> ConnectionOps<T> {
     ///
     /// For sunrpc; on the thread of `rqstp`, which holds its transport and the BUSY bit.
     unsafe extern "C" fn recvfrom(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
-        // SAFETY: By the requirement.
+        // SAFETY: We are on the thread of `rqstp`, by this function's contract.
         let xprt = unsafe { (*rqstp).rq_xprt };
-        // SAFETY: By the requirement; only connections of this type have this table.
+        // SAFETY: The thread holds its transport, by this function's contract, and only connections
+        // of this type have this table.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         let incoming = T::next(this);
         // SAFETY: The thread has the BUSY bit, and gives it up with this call.
         unsafe { bindings::svc_xprt_received(xprt) };
-        // SAFETY: By the requirement.
+        // SAFETY: We are on the thread of `rqstp`, by this function's contract.
         let receiver = unsafe { Receiver::new(rqstp) };
         incoming
             .and_then(|incoming| T::receive(this, receiver, incoming))
@@ -237,17 +240,18 @@ impl<T: Connection> ConnectionOps<T> {
     ///
     /// # Safety
     ///
-    /// As for the callers.
+    /// On the thread of `rqstp`, which holds its transport, one of this type.
     unsafe fn with_call<R>(
         rqstp: *mut bindings::svc_rqst,
         f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>, &mut Lent) -> R,
     ) -> Option<R> {
-        // SAFETY: By the requirement.
+        // SAFETY: We are on the thread of `rqstp`, by this function's contract.
         let (xprt, ctxt) = unsafe { ((*rqstp).rq_xprt, (*rqstp).rq_xprt_ctxt) };
         if ctxt.is_null() {
             return None;
         }
-        // SAFETY: As for `recvfrom`.
+        // SAFETY: The thread holds its transport, which is of this type, by this function's
+        // contract.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: The pointer was made by `Receiver::deliver` or went through deferral; it stays
         // the thread's, as `ManuallyDrop` says.
@@ -261,13 +265,15 @@ impl<T: Connection> ConnectionOps<T> {
     /// For sunrpc; on the thread of `rqstp`, which holds its transport.
     unsafe extern "C" fn sendto(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
         let send = |this: &SvcXprt<T>, call: CallRef<'_, _>, lent: &mut Lent| {
-            // SAFETY: By the requirement; this is what was lent with the Call.
+            // SAFETY: We are on the thread of `rqstp`, by this function's contract; this is what
+            // was lent with the Call.
             let mut reply = unsafe { Reply::new(rqstp, lent) };
             let sent = T::send(this, &mut reply, call);
             reply.settle();
             sent
         };
-        // SAFETY: By the requirement.
+        // SAFETY: We are on the thread of `rqstp`, which holds its transport, by this function's
+        // contract; only connections of this type have this table.
         let sent = unsafe { Self::with_call(rqstp, send) };
         from_result(|| sent.unwrap_or(Err(EINVAL)).map(|()| 0))
     }
@@ -280,7 +286,8 @@ impl<T: Connection> ConnectionOps<T> {
         offset: ffi::c_uint,
         length: ffi::c_uint,
     ) -> ffi::c_int {
-        // SAFETY: By the requirement.
+        // SAFETY: We are on the thread of `rqstp`, which holds its transport, by this function's
+        // contract; only connections of this type have this table.
         let noted = unsafe {
             Self::with_call(rqstp, |this, call, _| {
                 T::result_payload(this, call, offset, length)
@@ -297,7 +304,8 @@ impl<T: Connection> ConnectionOps<T> {
         if ctxt.is_null() {
             return;
         }
-        // SAFETY: As for `recvfrom`.
+        // SAFETY: The caller holds the transport, by this function's contract, and only connections
+        // of this type have this table.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: The pointer was made by `Receiver::deliver` and is given up by the caller.
         T::release(this, unsafe { T::Call::from_ptr(ctxt) });
@@ -307,7 +315,8 @@ impl<T: Connection> ConnectionOps<T> {
     ///
     /// For sunrpc; `xprt` is a live connection.
     unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
-        // SAFETY: As for `recvfrom`.
+        // SAFETY: `xprt` is a live connection, by this function's contract, and only connections of
+        // this type have this table.
         T::detach(unsafe { SvcXprt::<T>::from_raw(xprt) });
     }
 }

@@ -197,7 +197,7 @@ impl<'a> Reply<'a> {
         }
         // INVARIANT: The context was delivered to this thread, and it has received nothing since.
         let mut reply = Reply {
-            // SAFETY: By the requirement it is not null.
+            // SAFETY: It is not null, by this function's contract.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
             settled: lent.slots(),
             empty: 0,

@@ -128,7 +128,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// `rqstp` is a thread that is in `xpo_recvfrom` for the lifetime of the result.
     pub(super) unsafe fn new(rqstp: *mut bindings::svc_rqst) -> Self {
-        // SAFETY: By the requirement.
+        // SAFETY: `rqstp` is a thread in `xpo_recvfrom`, by this function's contract, which has
+        // these fields to itself.
         unsafe {
             // Nothing of the reply array is in use yet, whatever happens.
             (*rqstp).rq_next_page = (*rqstp).rq_respages;
@@ -136,7 +137,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         }
         // INVARIANT: sunrpc has filled the array before it calls the transport.
         Receiver {
-            // SAFETY: By the requirement it is not null.
+            // SAFETY: It is a thread, by this function's contract, and so not null.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
             lent: Lent::default(),
             _thread: PhantomData,
@@ -240,7 +241,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         page_len: usize,
         tail: Range<usize>,
     ) -> Result<Delivered<'a>, C> {
-        let Some(lens) = Lens::new(head.len(), page_len, tail.len()) else {
+        let Some(lengths) = Lengths::new(head.len(), page_len, tail.len()) else {
             return Err(call);
         };
         if page_len != 0 {
@@ -256,7 +257,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         let (head, tail) = (head.as_ptr().cast_mut(), tail.as_ptr().cast_mut());
         // SAFETY: The thread is valid. Head and tail stay valid as long as the context is the
         // thread's, which `CallContext` promises.
-        Ok(unsafe { self.finish(call, head, tail, 0, lens) })
+        Ok(unsafe { self.finish(call, head, tail, 0, lengths) })
     }
 
     /// Delivers a Call whose `len` bytes are in the thread's pages, from the first one on.
@@ -266,7 +267,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     /// Gives `call` back if `len` is 0, the thread has too few pages, or some were taken.
     pub(crate) fn deliver_paged(mut self, call: C, len: usize) -> Result<Delivered<'a>, C> {
         let head_len = len.min(PAGE_SIZE);
-        let Some(lens) = Lens::new(head_len, len - head_len, 0) else {
+        let Some(lengths) = Lengths::new(head_len, len - head_len, 0) else {
             return Err(call);
         };
         let pages = self.untaken_pages().unwrap_or_default();
@@ -278,8 +279,9 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         };
         // SAFETY: sunrpc allocates the pages of a thread such that they have an address.
         let head = unsafe { page_address(first) }.cast();
-        // SAFETY: As for `deliver`; the head is the first page, which is the thread's.
-        Ok(unsafe { self.finish(call, head, null_mut(), 1, lens) })
+        // SAFETY: The head is the first page, which is the thread's; the lengths are those of its
+        // pages.
+        Ok(unsafe { self.finish(call, head, null_mut(), 1, lengths) })
     }
 
     /// # Safety
@@ -293,7 +295,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         head: *mut u8,
         tail: *mut u8,
         first_page: usize,
-        lens: Lens,
+        lengths: Lengths,
     ) -> Delivered<'a> {
         let rqstp = self.rqstp.as_ptr();
         if self.lent.has_room() {
@@ -303,26 +305,26 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         unsafe {
             let arg = addr_of_mut!((*rqstp).rq_arg);
             (*arg).head[0].iov_base = head.cast();
-            (*arg).head[0].iov_len = lens.head;
+            (*arg).head[0].iov_len = lengths.head;
             (*arg).pages = (*rqstp).rq_pages.add(first_page);
             (*arg).page_base = 0;
-            (*arg).page_len = lens.pages;
+            (*arg).page_len = lengths.pages;
             (*arg).tail[0].iov_base = tail.cast();
-            (*arg).tail[0].iov_len = lens.tail;
-            (*arg).len = lens.total;
-            (*arg).buflen = lens.total;
+            (*arg).tail[0].iov_len = lengths.tail;
+            (*arg).len = lengths.total;
+            (*arg).buflen = lengths.total;
             (*rqstp).rq_xprt_ctxt = call.into_ptr();
         }
         Delivered {
             rqstp: self.rqstp,
-            len: lens.result,
+            len: lengths.result,
             _thread: PhantomData,
         }
     }
 }
 
 /// Checked lengths of the parts of a Call.
-struct Lens {
+struct Lengths {
     head: usize,
     pages: u32,
     tail: usize,
@@ -330,13 +332,13 @@ struct Lens {
     result: ffi::c_int,
 }
 
-impl Lens {
+impl Lengths {
     /// `None` if the Call is empty or too large to be told, or has a tail and no pages: nfsd copies
     /// a deferred Call without pages as if it were contiguous.
     fn new(head: usize, pages: usize, tail: usize) -> Option<Self> {
         let total = head.checked_add(pages)?.checked_add(tail)?;
         let result = ffi::c_int::try_from(total).ok()?;
-        (total != 0 && (pages != 0 || tail == 0)).then_some(Lens {
+        (total != 0 && (pages != 0 || tail == 0)).then_some(Lengths {
             head,
             pages: u32::try_from(pages).ok()?,
             tail,

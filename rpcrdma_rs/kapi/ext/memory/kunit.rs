@@ -132,7 +132,7 @@ mod tests {
             runs += 1;
         }
         assert_eq!(runs, 2);
-        // SAFETY: As above.
+        // SAFETY: There are no bytes.
         assert!(unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }.is_none());
         Ok(())
     }
@@ -164,7 +164,7 @@ mod tests {
         }
         // A run that is cut off ends with a page.
         for offset in [0, 1, PAGE_SIZE - 1] {
-            // SAFETY: As above.
+            // SAFETY: The array has a valid page for each of these bytes.
             let measured = unsafe { measure(many.as_ptr(), offset, COUNT * PAGE_SIZE - offset) };
             assert_eq!(measured, MAX_RUN_PAGES * PAGE_SIZE - offset);
         }

@@ -59,7 +59,7 @@ mod tests {
         assert!(result == Err(ENOMEM));
         assert_eq!(array.len(), 0);
         assert_eq!(references(page), 1);
-        // SAFETY: As above.
+        // SAFETY: The reference is ours.
         unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
         // What is there counts.
         let mut array = pages(2 * PAGE_SIZE, 0)?;

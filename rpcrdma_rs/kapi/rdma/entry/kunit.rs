@@ -172,7 +172,7 @@ mod tests {
         state.store(STARTING, Relaxed);
         flush(&register);
         assert_eq!(entry.status(), u32::MAX);
-        state.store(FLYING, Relaxed);
+        state.store(IN_FLIGHT, Relaxed);
         flush(&register);
         assert_eq!(entry.status(), FLUSHED);
         Ok(())

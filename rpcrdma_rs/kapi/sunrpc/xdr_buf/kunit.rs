@@ -89,7 +89,7 @@ impl Message {
     }
 
     fn get(&self, at: usize) -> u8 {
-        // SAFETY: As above.
+        // SAFETY: The byte is in a page of ours.
         unsafe { self.address(at).read() }
     }
 
