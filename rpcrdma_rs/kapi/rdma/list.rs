@@ -152,17 +152,26 @@ impl<T: Linked> List<T> {
     ///
     /// What `f` says.
     pub(crate) fn try_for_each(&mut self, mut f: impl FnMut(&mut T) -> Result) -> Result {
-        let mut result = Ok(());
-        for _ in 0..self.len {
-            let Some(mut item) = self.pop() else {
-                break;
-            };
-            if result.is_ok() {
-                result = f(&mut item);
+        let mut slot: *mut *mut T::Node = &mut self.first;
+        // SAFETY: `slot` is `first` or the link of one of our nodes.
+        while let Some(node) = NonNull::new(unsafe { *slot }) {
+            // SAFETY: The list owns the node. A pointer of the list that is not null is a `T`, by
+            // the invariant and by what `Linked` says of the layout, and the list is borrowed.
+            let (next, item) = unsafe { (*T::link(node.as_ptr()), &mut *slot.cast::<T>()) };
+            let result = f(item);
+            // SAFETY: The list owns the node. `f` may have put another one there, for the first.
+            let link = unsafe { T::link(*slot) };
+            // INVARIANT: The nodes behind are those that were behind before.
+            // SAFETY: The list owns the node, and with it the link.
+            unsafe { *link = next };
+            if next.is_null() {
+                // SAFETY: `slot` is the pointer to the node that was just lent.
+                self.last = unsafe { *slot };
             }
-            self.push(item);
+            result?;
+            slot = link;
         }
-        result
+        Ok(())
     }
 }
 
@@ -173,3 +182,6 @@ impl<T: Linked> Drop for List<T> {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
