@@ -7,6 +7,7 @@
 //! request.
 
 use super::{
+    client::Clients,
     conn::{
         Chan,
         Conn,
@@ -131,9 +132,13 @@ pub(super) fn adopt<R: Removal>(
 
 /// Makes a connection of `pending` and accepts it; `None`, after a line in the log, if that
 /// fails.
-pub(super) fn accept(origin: Origin<'_>, pending: Pending) -> Option<ARef<SvcXprt<Conn>>> {
+pub(super) fn accept(
+    origin: Origin<'_>,
+    clients: &Arc<Clients>,
+    pending: Pending,
+) -> Option<ARef<SvcXprt<Conn>>> {
     let peer = pending.id.peer_addr();
-    match connection(origin, pending) {
+    match connection(origin, clients, pending) {
         Ok(xprt) => Some(xprt),
         Err(e) => {
             limited!(pr_warn!("server: connection from {peer} refused: {e:?}\n"));
@@ -142,13 +147,17 @@ pub(super) fn accept(origin: Origin<'_>, pending: Pending) -> Option<ARef<SvcXpr
     }
 }
 
-fn connection(origin: Origin<'_>, pending: Pending) -> Result<ARef<SvcXprt<Conn>>> {
+fn connection(
+    origin: Origin<'_>,
+    clients: &Arc<Clients>,
+    pending: Pending,
+) -> Result<ARef<SvcXprt<Conn>>> {
     let local = pending.id.local_addr();
     let peer = pending.id.peer_addr();
 
     let mut settings = None;
     let xprt = SvcXprt::new_connection(origin, |handle| {
-        let (conn, ours) = build(origin, handle, pending)?;
+        let (conn, ours) = build(origin, handle, clients, pending)?;
         settings = Some(ours);
         Ok(conn)
     })?;
@@ -216,7 +225,12 @@ fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
 /// Makes the queues of a connection and posts its Receives.
 // Not inlined: its stack is not needed while the request is accepted.
 #[inline(never)]
-fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<(Conn, Ours)> {
+fn build(
+    origin: Origin<'_>,
+    handle: &Handle<Conn>,
+    clients: &Arc<Clients>,
+    pending: Pending,
+) -> Result<(Conn, Ours)> {
     let id = pending.id;
     let port = id.port().ok_or(ENODEV)?;
     let attrs = port.device().attrs();
@@ -254,7 +268,8 @@ fn build(origin: Origin<'_>, handle: &Handle<Conn>, pending: Pending) -> Result<
     };
     let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);
     let spoken = Spoken::new(max, agreed.send);
-    let chan = Chan::new(params, spoken, handle.clone(), id.handler().clone())?;
+    let member = clients.join(&peer, params.live.number, handle)?;
+    let chan = Chan::new(params, spoken, handle.clone(), id.handler().clone(), member)?;
     // Events that came before this were kept.
     id.handler().attach(handle);
     let qp = QpOwner::new(

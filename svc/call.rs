@@ -14,6 +14,7 @@
 //!   message  |--- a ---|-- b --|-- c --|
 //! ```
 
+use super::order::Place;
 use crate::xdr::{
     error::ErrorBody,
     message::Parsed,
@@ -62,6 +63,8 @@ pub(super) struct CallState {
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
+    /// Where the message is among those of its client.
+    pub(super) place: Place,
     /// The results of the reply that are placed directly.
     pub(super) payloads: Payloads,
 }

@@ -29,6 +29,7 @@ use super::{
         CallState,
         Payload, //
     },
+    client::Member,
     inbox::{
         Inbox,
         Incoming, //
@@ -200,6 +201,7 @@ pub(super) struct Chan {
     pub(super) sq: Arc<Queue>,
     pub(super) handle: Handle<Conn>,
     pub(super) events: Arc<ConnEvents>,
+    pub(super) member: Member,
     #[pin]
     pub(super) inbox: SpinLock<Inbox>,
     #[pin]
@@ -237,6 +239,7 @@ impl Chan {
         spoken: Spoken,
         handle: Handle<Conn>,
         events: Arc<ConnEvents>,
+        member: Member,
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
         let peer = Peer {
@@ -255,6 +258,7 @@ impl Chan {
                 sq,
                 handle,
                 events,
+                member,
                 inbox <- new_spinlock!(received),
                 retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
                 recvs <- new_spinlock!(Receives::new()),

@@ -19,7 +19,8 @@
 //! 3.3.1). When the pages are not available, or a device is short of the memory regions that RDMA
 //! Reads go through, the Call is held back, without a thread, and tried again.
 //!
-//! At most [`MAX_OVERTAKING`] messages are taken while a Call that came before them is pulled.
+//! Messages that came after a Call with Kerberos is pulled wait until that is done, on whichever
+//! connection of its client, see [`super::order`].
 //!
 //! # Threads
 //!
@@ -29,6 +30,10 @@
 
 use super::{
     call::CallState,
+    client::{
+        Member,
+        PATIENCE_MS, //
+    },
     conn::{
         CallBox,
         Chan, //
@@ -67,58 +72,13 @@ const RETRY_MS: u32 = 500;
 /// What was received and waits for a service thread.
 pub(super) struct Inbox {
     messages: RecvList<CallData<CallState>>,
+    /// The first message, when its turn comes later.
+    first: Option<CallBox>,
     /// Calls whose RDMA Reads had to wait. They are older than `messages`.
     held: RecvList<CallData<CallState>>,
     /// Calls whose Read chunks have been pulled. They are older still.
     pulled: Ring<Pin<KBox<ReadCtx>>>,
     gate: Gate,
-    order: Order,
-}
-
-/// Messages that may overtake a Call whose Read chunks are being pulled.
-///
-/// A service with Kerberos drops a Call whose sequence number is 128 or more behind that of
-/// another (RFC 2203, section 5.3.3.1), and the client's connection with it.
-const MAX_OVERTAKING: u32 = 64;
-
-/// Counts what overtakes the Calls that are being pulled.
-pub(super) struct Order {
-    /// Messages that a service thread has taken.
-    taken: u32,
-    /// What `taken` was when the RDMA Reads of a Call were posted. They complete in that order.
-    pulls: Ring<u32>,
-}
-
-impl Order {
-    /// With room for so many pulls.
-    pub(super) fn new(contexts: usize) -> Result<Self> {
-        Ok(Order {
-            taken: 0,
-            pulls: Ring::new(contexts, GFP_KERNEL)?,
-        })
-    }
-
-    /// Whether another message may be taken.
-    pub(super) fn allows(&self) -> bool {
-        let first = self.pulls.first();
-        first.is_none_or(|first| self.taken.wrapping_sub(*first) < MAX_OVERTAKING)
-    }
-
-    /// A message is taken.
-    pub(super) fn take(&mut self) {
-        self.taken = self.taken.wrapping_add(1);
-    }
-
-    /// RDMA Reads of a Call are posted.
-    pub(super) fn pull(&mut self) {
-        // There is room for each context that exists.
-        let _ = self.pulls.push(self.taken);
-    }
-
-    /// The oldest pull has completed.
-    pub(super) fn pulled(&mut self) {
-        self.pulls.pop();
-    }
 }
 
 /// Whether messages are taken out of the inbox. Pulled Calls always are.
@@ -150,42 +110,68 @@ impl Inbox {
     pub(super) fn new(contexts: usize) -> Result<Self> {
         Ok(Inbox {
             messages: RecvList::new(),
+            first: None,
             held: RecvList::new(),
             pulled: Ring::new(contexts, GFP_KERNEL)?,
             gate: Gate::Open,
-            order: Order::new(contexts)?,
         })
     }
 
     fn has_messages(&self) -> bool {
-        !self.held.is_empty() || !self.messages.is_empty()
+        self.first.is_some() || !self.held.is_empty() || !self.messages.is_empty()
     }
 
-    /// Whether a message may be taken; `proven` says whether the client has shown that it has
+    /// Whether something may have to wait for its turn.
+    fn waits(&self) -> bool {
+        self.first.is_some() || self.pulled.first().is_some()
+    }
+
+    /// Takes the first message, whether or not it may be taken.
+    fn pop_message(&mut self) -> Option<CallBox> {
+        let first = self.first.take().or_else(|| self.held.pop());
+        first.or_else(|| self.messages.pop())
+    }
+
+    /// Whether the gate lets messages out; `proven` says whether the client has shown that it has
     /// access.
     fn is_open(&self, proven: bool) -> bool {
         match self.gate {
             Gate::Short => false,
-            Gate::Pulling => proven && self.order.allows(),
-            Gate::Open => self.order.allows(),
+            Gate::Pulling => proven,
+            Gate::Open => true,
         }
     }
 
-    /// Whether there is something to be taken.
-    fn has_next(&self, proven: bool) -> bool {
-        self.pulled.first().is_some() || (self.is_open(proven) && self.has_messages())
+    /// Whether there is something to be taken. If its turn comes later, a service thread is called
+    /// then.
+    fn has_next(&mut self, proven: bool, member: &Member) -> bool {
+        if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
+            return true;
+        }
+        if !self.has_messages() || !self.is_open(proven) {
+            return false;
+        }
+        if member.is_open() {
+            return true;
+        }
+        self.first = self.pop_message();
+        let first = self.first.as_mut();
+        first.is_some_and(|first| member.allows(first.data_mut().state.place))
     }
 
     /// Takes what is next.
-    fn next(&mut self, proven: bool) -> Option<Incoming> {
-        if let Some(ctx) = self.pulled.pop() {
-            return Some(Incoming::Pulled(ctx));
+    fn next(&mut self, proven: bool, member: &Member) -> Option<Incoming> {
+        if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
+            return self.pulled.pop().map(Incoming::Pulled);
         }
         if !self.is_open(proven) {
             return None;
         }
-        let message = self.held.pop().or_else(|| self.messages.pop())?;
-        self.order.take();
+        let mut message = self.pop_message()?;
+        if !member.allows(message.data_mut().state.place) {
+            self.first = Some(message);
+            return None;
+        }
         Some(Incoming::Message(message))
     }
 }
@@ -199,18 +185,28 @@ impl WorkItem<1> for Chan {
 
     fn run(this: Arc<Self>) {
         this.open_gate(Gate::Short);
+        this.look_again();
     }
 }
 
 impl Chan {
     /// Takes what was received next; `None` if nothing was, or nothing is taken now. Calls `clear`,
     /// which has sunrpc send no thread until there is more, together with the last.
-    pub(super) fn next_incoming(&self, clear: impl FnOnce()) -> Option<Incoming> {
+    pub(super) fn next_incoming(self: &Arc<Self>, clear: impl FnOnce()) -> Option<Incoming> {
         let mut inbox = self.inbox.lock();
         let proven = self.handle.has_access();
-        let next = inbox.next(proven);
-        if !inbox.has_next(proven) {
+        let next = inbox.next(proven, &self.member);
+        if !inbox.has_next(proven, &self.member) {
             clear();
+            // The pull that it waits for may have ended before that.
+            if inbox.has_next(proven, &self.member) {
+                self.handle.set_data();
+            } else if inbox.waits() {
+                drop(inbox);
+                // If the timer runs already, it is set again then.
+                let delay = msecs_to_jiffies(PATIENCE_MS);
+                let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
+            }
         }
         next
     }
@@ -223,11 +219,6 @@ impl Chan {
         (free && self.handle.has_access()).then_some(Leave { share: None })
     }
 
-    /// The RDMA Reads of a Call are about to be posted.
-    pub(super) fn note_pull(&self) {
-        self.inbox.lock().order.pull();
-    }
-
     /// Keeps a Call whose Read chunks are here for a service thread, and calls one. It is dropped
     /// if the connection is being closed.
     pub(super) fn queue_pulled(&self, ctx: Pin<KBox<ReadCtx>>) {
@@ -235,7 +226,6 @@ impl Chan {
             return;
         }
         let mut inbox = self.inbox.lock();
-        inbox.order.pulled();
         let full = inbox.pulled.push(ctx);
         if inbox.gate == Gate::Short {
             // The memory regions of this one are available.
@@ -251,7 +241,8 @@ impl Chan {
     }
 
     /// Keeps a message for a service thread, and calls one.
-    pub(super) fn queue_message(&self, message: CallBox) {
+    pub(super) fn queue_message(&self, mut message: CallBox) {
+        message.data_mut().state.place = self.member.place();
         let mut inbox = self.inbox.lock();
         inbox.messages.push(message);
         self.handle.set_data();
@@ -267,7 +258,7 @@ impl Chan {
     /// the Call is held back, and comes out of the inbox again.
     pub(super) fn admit_pull(
         self: &Arc<Self>,
-        buf: CallBox,
+        mut buf: CallBox,
         pages: usize,
     ) -> Option<(CallBox, Leave)> {
         if self.handle.has_access() {
@@ -275,6 +266,7 @@ impl Chan {
         }
         let mut inbox = self.inbox.lock();
         if inbox.gate == Gate::Pulling {
+            buf.data_mut().state.place = self.member.place();
             inbox.held.push(buf);
             return None;
         }
@@ -290,7 +282,8 @@ impl Chan {
 
     /// Holds a Call back whose Read chunks cannot be pulled now. It is tried again when Read chunks
     /// of another one have been pulled, or after a while.
-    pub(super) fn hold(self: &Arc<Self>, buf: CallBox) {
+    pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
+        buf.data_mut().state.place = self.member.place();
         let mut inbox = self.inbox.lock();
         inbox.held.push(buf);
         inbox.gate = Gate::Short;
@@ -325,11 +318,24 @@ impl Chan {
         self.handle.enqueue();
     }
 
+    /// Has a service thread look at what waits for older pulls.
+    fn look_again(&self) {
+        let inbox = self.inbox.lock();
+        if !inbox.waits() {
+            return;
+        }
+        self.handle.set_data();
+        drop(inbox);
+        // As for `queue_pulled`.
+        smp_mb();
+        self.handle.enqueue();
+    }
+
     /// Lets go of everything. For when no service thread looks into the inbox any more.
     pub(super) fn clear_inbox(&self) {
         loop {
             let mut inbox = self.inbox.lock();
-            let message = inbox.held.pop().or_else(|| inbox.messages.pop());
+            let message = inbox.pop_message();
             let pulled = inbox.pulled.pop();
             drop(inbox);
             if message.is_none() && pulled.is_none() {
@@ -338,6 +344,3 @@ impl Chan {
         }
     }
 }
-
-#[cfg(rpcrdma_kunit)]
-mod kunit;

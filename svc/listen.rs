@@ -19,6 +19,7 @@ use super::{
         self,
         Pending, //
     },
+    client::Clients,
     conn::{
         Conn,
         ConnEvents, //
@@ -82,6 +83,7 @@ const PAUSES: u32 = 8;
 pub(super) struct Listen {
     events: Arc<ListenEvents>,
     addr: SockAddr,
+    clients: Arc<Clients>,
 }
 
 /// The listening id. The lock is held while ids are made and destroyed; the CM's callbacks do not
@@ -170,6 +172,7 @@ pub(super) fn create(
             }),
             GFP_KERNEL,
         )?;
+        let clients = Clients::new()?;
         let id = listening_id(net, addr, &events)?;
         // The service may have asked for any port.
         bound = id.local_addr();
@@ -178,6 +181,7 @@ pub(super) fn create(
         Ok(Listen {
             events,
             addr: bound,
+            clients,
         })
     })?;
     xprt.set_local_addr(&bound);
@@ -303,7 +307,7 @@ impl Listener for Listen {
         if stale {
             this.renew(this.net());
         }
-        accept::accept(origin, pending?)
+        accept::accept(origin, &this.clients, pending?)
     }
 
     fn detach(this: &SvcXprt<Self>) {

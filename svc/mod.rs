@@ -7,6 +7,8 @@
 //!   accept   which makes a connection out of one: limits, queues, Receives
 //!   conn     the connection: what sunrpc calls it for, closing, freeing
 //!   inbox    what was received and waits for a service thread
+//!   client   the order of Calls over all connections of one client, which
+//!   order    has the limits of
 //!   recv     a received message becomes a Call, or is answered with an error
 //!   read     Read chunks are pulled before the Call is delivered
 //!   send     replies: inline, Write list, Reply chunk; error reports
@@ -18,12 +20,13 @@
 //!   backchannel  callbacks, in the reverse direction (RFC 8167)
 //! ```
 //!
-//! `ledger`, `limits` and `call` are pure.
+//! `ledger`, `limits`, `order` and `call` are pure.
 //!
 //! # Locks
 //!
 //! One at a time: the spin locks of [`conn::Chan`] and [`sq::Sq`] are held for a few lines, in
-//! which no other is taken and nothing sleeps. The listener's mutexes are held while a connection
+//! which no other is taken and nothing sleeps; only that of a [`client`] is taken inside the
+//! inbox's, and inside the mutex of the list of clients. The listener's mutexes are held while a connection
 //! request is adopted and while listening ids are made and destroyed.
 
 #![deny(unsafe_code)]
@@ -31,12 +34,14 @@
 mod accept;
 mod backchannel;
 mod call;
+mod client;
 mod conn;
 mod inbox;
 mod ledger;
 mod limits;
 mod listen;
 mod live;
+mod order;
 mod pool;
 mod post;
 mod read;

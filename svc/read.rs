@@ -27,6 +27,10 @@
 //! [`PagePool`]: super::pool::PagePool
 
 use super::{
+    client::{
+        Member,
+        Turn, //
+    },
     conn::{
         CallBox,
         Chan,
@@ -124,6 +128,8 @@ struct Job {
     buf: CallBox,
     call: Parsed,
     leave: Leave,
+    /// Until a service thread has it; none if its order does not matter.
+    turn: Option<Turn>,
 }
 
 /// How the parts of a Call are put together.
@@ -152,6 +158,12 @@ impl ReadCtx {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Whether a service thread may take the Call now.
+    pub(super) fn is_next(&self, member: &Member) -> bool {
+        let turn = self.job.as_ref().and_then(|job| job.turn.as_ref());
+        turn.is_none_or(|turn| member.allows(turn.place))
     }
 
     /// The entries of the Send Queue that its chain takes.
@@ -361,8 +373,17 @@ impl Chan {
         posted.map_err(|refused| (refused.error, Work::Pull(refused.owner)))
     }
 
+    /// The turn of a Call, unless it is known to have no sequence number, or its client has not shown
+    /// that it has access.
+    fn turn(&self, layout: &Layout) -> Option<Turn> {
+        match layout.item {
+            Some(_) => None,
+            None if self.handle.has_access() => self.member.pull(),
+            None => None,
+        }
+    }
+
     fn submit_pull(&self, qp: &Qp<Chan>, ctx: Pin<KBox<ReadCtx>>) {
-        self.note_pull();
         if self.submit(qp, Work::Pull(ctx)).is_err() {
             self.fail();
         }
@@ -383,10 +404,12 @@ impl Chan {
             return Some(buf);
         };
         STAT_RECV.inc();
+        let turn = ctx.layout.as_ref().and_then(|layout| self.turn(layout));
         *ctx.as_mut().project().job = Some(Job {
             buf,
             call: *call,
             leave,
+            turn,
         });
         self.submit_pull(qp, ctx);
         None
@@ -474,11 +497,13 @@ impl Conn {
         };
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
+                let turn = self.chan().turn(&layout);
                 let fields = ctx.as_mut().project();
                 *fields.job = Some(Job {
                     buf,
                     call: *call,
                     leave,
+                    turn,
                 });
                 *fields.layout = Some(layout);
                 self.chan().submit_pull(self.qp(), ctx);
@@ -574,7 +599,9 @@ impl Conn {
             mut buf,
             call,
             leave,
+            turn,
         } = job;
+        drop(turn);
         self.chan().pull_ended(leave);
         if !layout.is_call(call.header.xid, pages) {
             self.refuse(buf, &call.header, ErrorBody::Chunk);

@@ -349,6 +349,7 @@ impl Conn {
             call: received,
             invalidate,
             payloads,
+            ..
         } = call.state;
         let received = received.as_ref().ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);

@@ -28,6 +28,7 @@ mod svc {
     mod call;
     mod ledger;
     mod limits;
+    mod order;
 }
 
 pub mod checks;

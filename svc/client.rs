@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What the connections of one client have in common: the order of its Calls, see [`super::order`].
+//!
+//! A client may use a security context on several connections (`nconnect`). So all connections from
+//! one address share an order. A client decides when a pull ends: while the oldest has not ended for
+//! [`PATIENCE_MS`], nothing waits for any. Only a client that has shown that it has access has an order.
+//!
+//! A pull counts unless the header that came inline shows that the Call has no sequence number, as
+//! that of a WRITE with AUTH_SYS does. While none is pulled that counts, a Call costs a look or two at
+//! a number.
+
+use super::{
+    conn::Conn,
+    order::{
+        Order,
+        Place, //
+    }, //
+};
+use crate::kapi::{
+    compat::smp_mb,
+    ext::{
+        addr::SockAddr,
+        jiffies,
+        msecs_since, //
+    },
+    sunrpc::svc::Handle, //
+};
+use core::net::IpAddr;
+use kernel::{
+    new_mutex,
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex,
+        SpinLock, //
+    },
+    time::Jiffies, //
+};
+
+/// How many ms Calls wait for the oldest pull.
+pub(super) const PATIENCE_MS: u32 = 1000;
+
+/// The clients of one listener.
+#[pin_data]
+pub(super) struct Clients {
+    #[pin]
+    list: Mutex<KVec<Arc<Client>>>,
+}
+
+/// A client: an address that there are connections from.
+#[pin_data]
+struct Client {
+    ip: Option<IpAddr>,
+    /// Pulls under way that count.
+    pulls: Atomic<u32>,
+    /// The place of a message that comes now.
+    place: Atomic<u32>,
+    #[pin]
+    state: SpinLock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    order: Order,
+    /// When the oldest pull became the oldest.
+    moved: Jiffies,
+    members: KVec<Waiter>,
+}
+
+/// A connection.
+struct Waiter {
+    number: u64,
+    handle: Handle<Conn>,
+    /// Whether it has messages whose turn comes later.
+    waits: bool,
+}
+
+/// A connection's part in its client. Dropping it may sleep.
+pub(super) struct Member {
+    clients: Arc<Clients>,
+    client: Arc<Client>,
+    number: u64,
+}
+
+/// A Call that is being pulled, and counts. Dropping it is its end.
+pub(super) struct Turn {
+    client: Arc<Client>,
+    pub(super) place: Place,
+}
+
+impl Clients {
+    /// Without any.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Clients {
+                list <- new_mutex!(KVec::new()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Takes in the connection with this `number`, from `peer`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        peer: &SockAddr,
+        number: u64,
+        handle: &Handle<Conn>,
+    ) -> Result<Member> {
+        let ip = peer.ip();
+        let mut list = self.list.lock();
+        list.reserve(1, GFP_KERNEL)?;
+        let known = list.iter().find(|client| client.ip == ip).cloned();
+        let client = match known {
+            Some(client) => client,
+            None => Client::new(ip)?,
+        };
+        let waiter = Waiter {
+            number,
+            handle: handle.clone(),
+            waits: false,
+        };
+        let mut state = client.state.lock();
+        let first = state.members.is_empty();
+        state.members.push(waiter, GFP_ATOMIC)?;
+        drop(state);
+        if first {
+            list.push_within_capacity(client.clone())
+                .map_err(|_| ENOMEM)?;
+        }
+        drop(list);
+        Ok(Member {
+            clients: self.clone(),
+            client,
+            number,
+        })
+    }
+}
+
+impl Client {
+    fn new(ip: Option<IpAddr>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Client {
+                ip,
+                pulls: Atomic::new(0),
+                place: Atomic::new(0),
+                state <- new_spinlock!(State::default()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl State {
+    /// Has service threads look at the connections that wait.
+    fn wake(&mut self) {
+        for member in self.members.iter_mut() {
+            if core::mem::take(&mut member.waits) {
+                member.handle.set_data();
+                // As in `Chan::queue_pulled`.
+                smp_mb();
+                member.handle.enqueue();
+            }
+        }
+    }
+}
+
+impl Member {
+    /// The place of a message that has just come.
+    pub(super) fn place(&self) -> Place {
+        Place(self.client.place.load(Relaxed))
+    }
+
+    /// Whether it is the turn of what is at `place`. If not, a service thread is called once it is; the
+    /// caller has it look again after [`PATIENCE_MS`].
+    pub(super) fn allows(&self, place: Place) -> bool {
+        if self.is_open() {
+            return true;
+        }
+        let mut state = self.client.state.lock();
+        let late = msecs_since(state.moved) >= u64::from(PATIENCE_MS);
+        let allowed = late || state.order.allows(place);
+        if !allowed {
+            let mut members = state.members.iter_mut();
+            if let Some(member) = members.find(|member| member.number == self.number) {
+                member.waits = true;
+            }
+        }
+        allowed
+    }
+
+    /// Whether nothing has to wait.
+    pub(super) fn is_open(&self) -> bool {
+        self.client.pulls.load(Relaxed) == 0
+    }
+
+    /// A Call is pulled, until the result is dropped; `None` if there are too many already.
+    pub(super) fn pull(&self) -> Option<Turn> {
+        let client = self.client.clone();
+        let mut state = client.state.lock();
+        let place = state.order.begin()?;
+        if self.is_open() {
+            state.moved = jiffies();
+        }
+        client.place.store(state.order.place().0, Relaxed);
+        client.pulls.fetch_add(1, Relaxed);
+        drop(state);
+        Some(Turn { client, place })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.client.state.lock();
+        self.client.pulls.fetch_sub(1, Relaxed);
+        if state.order.end(self.place) {
+            state.moved = jiffies();
+            state.wake();
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut list = self.clients.list.lock();
+        let mut state = self.client.state.lock();
+        let place = |member: &Waiter| member.number == self.number;
+        let place = state.members.iter().position(place);
+        let gone = place.and_then(|place| state.members.remove(place).ok());
+        let last = state.members.is_empty();
+        drop(state);
+        if last {
+            list.retain(|client| !Arc::ptr_eq(client, &self.client));
+        }
+        drop(list);
+        drop(gone);
+    }
+}
