@@ -77,13 +77,9 @@ def pair_groups():
     groups.append(Group("load", "python3 -B /t/guest/load.py"))
     groups.append(Group("recall", "python3 -B /t/guest/recall.py"))
     groups.append(Group("versions", "python3 -B /t/guest/versions.py"))
+    groups.append(Group("kerberos", "python3 -B /t/guest/kerberos.py"))
     return groups
 
-
-# For Rust on both sides; with --long in every pairing.
-MORE_GROUPS = [
-    Group("kerberos", "python3 -B /t/guest/kerberos.py"),
-]
 
 
 def over_version_2(name, script, seconds=300):
@@ -452,7 +448,6 @@ def boots(pairings, long, device):
     every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
                    if long or group.name != "recall" or p.endswith("/rust")]
-                  + (MORE_GROUPS if long or p not in MIXED else [])
                   + (VERSION_2 if p == "rust/rust" else []))
              for p in pairings]
     for pairing in pairings:
