@@ -78,6 +78,7 @@ def pair_groups():
     groups.append(Group("recall", "python3 -B /t/guest/recall.py"))
     groups.append(Group("versions", "python3 -B /t/guest/versions.py"))
     groups.append(Group("kerberos", "python3 -B /t/guest/kerberos.py"))
+    groups.append(Group("answers", "python3 -B /t/guest/answers.py"))
     return groups
 
 
