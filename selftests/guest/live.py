@@ -2,12 +2,17 @@
 """The live view: folders in debugfs, and rpcrdma-top. For a client of ours; of the server's
 part what there is with ours. Run in the client guest."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
+import termios
 import time
 
-from harness import ONE_GUEST, Skip, case, data, expect, expect_that, in_background, mount, \
+from harness import ONE_GUEST, Skip, case, counters, data, expect, expect_that, in_background, mount, \
     shell, umount, write_file
 
 FOLDER = "/mnt/live"
@@ -16,6 +21,7 @@ TOP = "/t/rpcrdma-top"
 CLIENT = os.environ.get("CLIENT_MODULE") == "rust"
 SERVER = os.environ.get("SERVER_MODULE") == "rust"
 MOST_OFF = 0.02
+CLEAR = b"\x1b[H\x1b[2J"
 
 
 def look(where="", interval=0.2):
@@ -63,9 +69,9 @@ def counts():
     write_file(f"{FOLDER}/file", data(8 << 20, 1))
     shell(f"echo 3 >/proc/sys/vm/drop_caches; cat {FOLDER}/file >/dev/null")
     # Both have counted since the mount. What is sent between two looks is in one of them alone.
-    before = counters()
+    before = counters(FOLDER)
     end = of_side("client", look())
-    after = counters()
+    after = counters(FOLDER)
     grown = {name: end[name] - start[name] for name in end if isinstance(end[name], int)}
     for name, theirs in (("messages_sent", "sends"), ("messages_received", "recvs"),
                          ("write_chunks", "total_rdma_reply")):
@@ -82,12 +88,6 @@ def counts():
                     server["messages_received"] >= end["messages_sent"])
         near("octets of Read chunks", server["read_chunks"], end["read_chunks"])
         near("octets of RDMA Writes", server["write_chunks"], end["write_chunks"])
-
-
-def counters():
-    """The mount's counters in mountstats."""
-    lines = shell(f"rdma_counters {FOLDER}").splitlines()
-    return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def rate():
@@ -111,6 +111,42 @@ def rate():
         expect_that(f"{name}: a rate of {shown:.1f} is shown, it was {counted:.1f}",
                     abs(shown - counted) <= counted * MOST_OFF)
     expect_that("nothing was sent meanwhile", second["rates"]["messages_sent"] > 0)
+
+
+def terminal():
+    """In a terminal the table is drawn anew, in the space there is, until it is interrupted."""
+    child, master = pty.fork()
+    if child == 0:
+        os.execvp("python3", ["python3", TOP, "--interval", "0.5"])
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    said, end = b"", time.monotonic() + 60
+    while said.count(CLEAR) < 4 and time.monotonic() < end:
+        said += os.read(master, 65536)
+    os.write(master, b"\x03")
+    with contextlib.suppress(OSError):
+        while data_left := os.read(master, 65536):
+            said += data_left
+    _, status = os.waitpid(child, 0)
+    text = said.decode()
+    expect_that(f"it did not draw four tables but {text!r}", said.count(CLEAR) >= 4)
+    screens = text.split(CLEAR.decode())
+    expect("what is there before the first table", screens[0], "")
+    for screen in screens[2:-1]:
+        lines = screen.split("\r\n")
+        expect_that(f"no titles and connection in {lines}",
+                    lines[1].startswith("SIDE") and "192.168.88.2:20049" in lines[2])
+        expect_that(f"lines are too long: {lines}", max(map(len, lines)) <= 60)
+    expect("exit status after ^C", os.waitstatus_to_exitcode(status), 0)
+    expect_that(f"it complains: {screens[-1]!r}", "Traceback" not in text)
+
+
+def tools():
+    """rdma(8) names the module as the owner of what a connection has."""
+    for kind in ("cq", "pd"):
+        text = shell(f"rdma resource show {kind}")
+        expect_that(f"no {kind} of the module in {text}", "comm [rpcrdma_rs]" in text)
+    text = shell("rdma resource show qp")
+    expect_that(f"no connected queue pair in {text}", "type RC state RTS" in text)
 
 
 def table():
@@ -178,6 +214,8 @@ def main():
     for name, test in (("both sides show what the connection is", facts),
                        ("counts agree with mountstats and with each other", counts),
                        ("rates are those of the interval", rate),
+                       ("the table in a terminal", terminal),
+                       ("rdma(8) shows the connection", tools),
                        ("rpcrdma-top prints a table, or why not", table),
                        ("connections end while they are read", ends),
                        ("an open status keeps the module", held)):

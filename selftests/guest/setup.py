@@ -97,6 +97,13 @@ def same_error_without_device():
     print(lines[0])
 
 
+def top_without_module():
+    """rpcrdma-top says that the module is not loaded, and how it gets there."""
+    status, output = run("python3 -B /t/rpcrdma-top --once")
+    expect("exit status", status, 1)
+    expect_that(f"it says '{output}'", "is not loaded" in output and "modprobe" in output)
+
+
 def install():
     """What make install does, and a module folder small enough for a quick depmod.
 
@@ -184,6 +191,8 @@ def main():
         ours_after_it()
     with case("no RDMA device: the mount fails as with the C module, one line in the log"):
         same_error_without_device()
+    with case("rpcrdma-top without the module says so"):
+        top_without_module()
     with case("an RDMA device without fast registration"):
         raise Skip("the kernel has no software device without it")
     with case("install: modprobe.d lines and a udev rule"):
