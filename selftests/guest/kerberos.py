@@ -11,6 +11,7 @@ import collections
 import hashlib
 import os
 import subprocess
+import time
 
 import roce
 from capture import Capture
@@ -22,8 +23,11 @@ SERVICE = {"krb5": 1, "krb5i": 2, "krb5p": 3}
 SIZES = (0, 1, 100, 3001, 4096, 5000, 65537, (1 << 20) - 1, (1 << 20) + 1)
 RUST = {"client": os.environ["CLIENT_MODULE"] == "rust",
         "server": os.environ["SERVER_MODULE"] == "rust"}
-# Seconds of load, and how long a stat may take meanwhile; the machine may be busy.
+# Seconds of load, and how long a stat may take meanwhile.
 SECONDS, SLOWEST = 60 if LONG else 30, 2
+# Or so many times what a WRITE of 1 MiB takes alone, if that is more: other guests on the same
+# processors slow down all. A stat waits for the WRITEs of four writers, each pulled and verified.
+WRITES = 16
 
 
 def copies(folder):
@@ -131,11 +135,15 @@ def overtaking():
     too many overtake a WRITE finds its sequence number outside of the window of the context (RFC
     2203, section 5.3.3.1), drops it, and closes the connection. The client has sent it late already,
     as it makes a checksum of the payload after it has taken the number, and uses the context on two
-    connections. Returns the time of the slowest stat."""
+    connections. Returns the time of the slowest stat, and that of a WRITE alone."""
     mount("3", "ipv4", FOLDER, "sec=krb5i,noac,nconnect=2")
     path = f"{FOLDER}/overtaken"
     write_file(path, b"")
     try:
+        started = time.monotonic()
+        subprocess.run(["dd", "if=/dev/zero", f"of={path}-alone", "bs=1M", "count=4", "oflag=direct",
+                        "status=none"], check=True)
+        alone = (time.monotonic() - started) / 4
         with Delta(FOLDER) as delta:
             writers = [subprocess.Popen(
                 ["timeout", str(SECONDS), "sh", "-c", "while dd if=/dev/zero "
@@ -155,7 +163,7 @@ def overtaking():
     expect_that("there was no load", delta.nomsg_call_count >= SECONDS)
     if RUST["server"]:
         expect("connections lost", delta.connect_count, 0)
-    return slowest
+    return slowest, alone
 
 
 def main():
@@ -173,13 +181,10 @@ def main():
                 raise Skip("there is no capture of iWARP")
             chunk_rules(capture, flavor)
     with case(f"krb5i: WRITEs that small Calls overtake for {SECONDS} s"):
-        slowest = overtaking()
-        if RUST["client"] and slowest > SLOWEST:
-            # Other guests on the same processors stop a guest for a second and more (a stat took
-            # 0.4 s alone, 2.0 s next to three guests). They do not do so each time.
-            slowest = overtaking()
+        slowest, alone = overtaking()
+        print(f"a WRITE alone took {alone:.2f} s")
         if RUST["client"]:
-            expect_that(f"a stat took {slowest:.1f} s", slowest <= SLOWEST)
+            expect_that(f"a stat took {slowest:.1f} s", slowest <= max(SLOWEST, WRITES * alone))
     with case("without Kerberos again"):
         shell("peer '. /t/guest/kerberos.sh; kerberos_end; rm -rf /srv/export/*'; "
               ". /t/guest/kerberos.sh; kerberos_end")
