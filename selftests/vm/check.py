@@ -83,6 +83,12 @@ def pair_groups():
 
 
 
+# For Rust on both sides; with --long in every pairing.
+MORE_GROUPS = [
+    Group("kinds", "python3 -B /t/guest/kinds.py"),
+]
+
+
 def over_version_2(name, script, seconds=300):
     """A group that runs over version 2 of RPC-over-RDMA, if both sides have our module."""
     ask = "/proc/sys/sunrpc/rdma_max_version"
@@ -449,6 +455,7 @@ def boots(pairings, long, device):
     every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
                    if long or group.name != "recall" or p.endswith("/rust")]
+                  + (MORE_GROUPS if long or p not in MIXED else [])
                   + (VERSION_2 if p == "rust/rust" else []))
              for p in pairings]
     for pairing in pairings:

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Servers of other kinds: other limits, threads and listeners that come and go, a mountd that stands
+still."""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import time
+
+from harness import EXPORT, LONG, Delta, case, data, expect, expect_that, in_background, mount, \
+    read_file, shell, umount, write_file
+
+FOLDER = "/mnt/kinds"
+LIMITS = "/proc/fs/nfsd/max_block_size"
+
+
+def server(script, seconds=120):
+    """Run shell text on the server; returns what it prints."""
+    return shell(f"peer -t {seconds} '{script}'")
+
+
+@contextlib.contextmanager
+def mounted(version, options="", wait=30):
+    """The mount; it is tried again while nfsd is young."""
+    end = time.monotonic() + wait
+    while True:
+        try:
+            mount(version, "ipv4", FOLDER, options)
+            break
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1)
+    try:
+        yield
+    finally:
+        umount(FOLDER)
+
+
+def shapes(path, on_server):
+    """Odd offsets and holes, compared on the server, through the cache and past it."""
+    content = bytearray(data(1_300_007, 3))
+    write_file(path, content)
+    fd = os.open(path, os.O_RDWR)
+    for offset, length in (1, 1), (4095, 2), (65535, 70001), (1_000_003, 300_000), \
+            (1_500_001, 4097):
+        piece = data(length, offset)
+        content += bytes(max(0, offset + length - len(content)))
+        content[offset:offset + length] = piece
+        expect("octets written", os.pwrite(fd, piece, offset), length)
+    os.pwrite(fd, b"end", 5_000_000)
+    content += bytes(5_000_000 - len(content)) + b"end"
+    os.fsync(fd)
+    os.close(fd)
+    wanted = hashlib.sha256(content).hexdigest()
+    expect("on the server", server(f"sha256sum <{on_server}").split()[0], wanted)
+    for flags in 0, os.O_DIRECT:
+        expect(f"read with flags {flags:#o}",
+               hashlib.sha256(read_file(path, flags)).hexdigest(), wanted)
+    fd = os.open(path, os.O_RDONLY)
+    for offset, length in (3, 5), (4093, 9001), (1_299_999, 300_000), (4_999_999, 100):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        expect(f"{length} from {offset}", os.pread(fd, length, offset),
+               bytes(content[offset:offset + length]))
+    os.close(fd)
+
+
+def payloads(octets):
+    """Another limit of nfsd's."""
+    server(f"server_stop; echo {octets} >{LIMITS} && nfsd_start 8")
+    try:
+        allowed = int(server(f"cat {LIMITS}"))
+        expect("nfsd's limit", allowed, octets)
+        with mounted("3", "rsize=4194304,wsize=4194304"):
+            with open("/proc/self/mounts", encoding="ascii") as file:
+                line = next(line for line in file if FOLDER in line)
+            print(line.strip())
+            with Delta(FOLDER) as delta:
+                shapes(f"{FOLDER}/limit", f"{EXPORT}/limit")
+                write_file(f"{FOLDER}/big", data(9_000_001, 4), 0)
+                expect("content", read_file(f"{FOLDER}/big", os.O_DIRECT), data(9_000_001, 4))
+            expect("new connections", delta.connect_count, 0)
+            shell(f"rm -f {FOLDER}/limit {FOLDER}/big")
+    finally:
+        server(f"server_stop; echo 1048576 >{LIMITS}; nfsd_start 8")
+
+
+def sizes():
+    """rsize and wsize from a page to the limit."""
+    for size in 4096, 8192, 65536, 262144, 1048576:
+        with mounted("4.1", f"rsize={size},wsize={size}"):
+            with open("/proc/self/mounts", encoding="ascii") as file:
+                line = next(line for line in file if FOLDER in line)
+            # What a guest's memory allows may be less.
+            expect_that(f"{size}: {line}", f"rsize={size}," in line or size > 262144)
+            shapes(f"{FOLDER}/sizes", f"{EXPORT}/sizes")
+
+
+class Load:
+    """Processes that write, read back and compare until they are told to stop."""
+
+    SCRIPT = """
+import os, sys, time
+sys.path.insert(0, "/t/guest")
+from harness import data, read_file, write_file
+path, stop, rounds = sys.argv[1], sys.argv[2], 0
+while not os.path.exists(stop):
+    content = data(300_000 + rounds % 7 * 4097, rounds)
+    write_file(path, content, os.O_SYNC)
+    if read_file(path, os.O_DIRECT) != content:
+        sys.exit(f"round {rounds}: other content")
+    rounds += 1
+print(rounds)
+"""
+
+    def __init__(self, count):
+        self.count, self.stop = count, "/run/stop-load"
+
+    def __enter__(self):
+        shell(f"rm -f {self.stop}")
+        self.jobs = [subprocess.Popen(
+            ["python3", "-B", "-c", self.SCRIPT, f"{FOLDER}/load-{number}", self.stop],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for number in range(self.count)]
+        return self
+
+    def __exit__(self, *_):
+        write_file(self.stop, b"")
+        rounds = []
+        for job in self.jobs:
+            output = job.communicate(timeout=120)[0].strip()
+            expect(f"status of a process ({output[-300:]})", job.returncode, 0)
+            rounds.append(int(output))
+        print(f"rounds: {rounds}")
+        expect_that("a process did nothing", min(rounds) > 0)
+
+
+def threads():
+    """nfsd's threads come and go under load."""
+    with mounted("4.1", "nconnect=2"), Delta(FOLDER) as delta:
+        with Load(4):
+            for count in (1, 16, 2, 8, 1, 16, 8):
+                server(f"echo {count} >/proc/fs/nfsd/threads; "
+                       f"[ $(cat /proc/fs/nfsd/threads) = {count} ]")
+                time.sleep(1)
+    expect("new connections", delta.connect_count, 0)
+
+
+def listeners():
+    """nfsd's listeners are taken away and added, with and without a client."""
+    times = 50 if LONG else 10
+    with mounted("4.1"):
+        write_file(f"{FOLDER}/kept", data(100_000, 6))
+    server(f"""for i in $(seq {times}); do
+        rpc.nfsd 0 || exit 1
+        ! grep -q rdma /proc/fs/nfsd/portlist || exit 2
+        nfsd_start 8 || exit 3
+        grep -q "rdma $PORT" /proc/fs/nfsd/portlist || exit 4
+    done""", 300)
+    with mounted("4.1"):
+        expect("content", read_file(f"{FOLDER}/kept", os.O_DIRECT), data(100_000, 6))
+        with Load(2):
+            for _ in range(2):
+                server("rpc.nfsd 0; nfsd_start 8")
+                time.sleep(2)
+
+
+def deferred():
+    """mountd stands still while the server asks it; what comes meanwhile is deferred, and served."""
+    with mounted("3", "noac"):
+        write_file(f"{FOLDER}/asked", data(200_000, 7))
+        server("kill -STOP $(pidof rpc.mountd); exportfs -f")
+        try:
+            jobs = [in_background(read_file, f"{FOLDER}/asked", os.O_DIRECT) for _ in range(8)]
+            jobs += [in_background(write_file, f"{FOLDER}/asked-{number}", data(200_000, number))
+                     for number in range(8)]
+            time.sleep(3)
+            waiting = sum(not job.done() for job in jobs)
+        finally:
+            server("kill -CONT $(pidof rpc.mountd)")
+        print(f"{waiting} of {len(jobs)} waited for mountd")
+        expect_that("nobody waited for mountd", waiting > 0)
+        expect("content", [job.result(90) for job in jobs[:8]], [data(200_000, 7)] * 8)
+        for number, job in enumerate(jobs[8:]):
+            job.result(90)
+            expect("written", read_file(f"{FOLDER}/asked-{number}", os.O_DIRECT),
+                   data(200_000, number))
+
+
+def main():
+    """The group."""
+    for octets in 65536, 4 << 20:
+        with case(f"payloads of {octets} octets"):
+            payloads(octets)
+    with case("rsize and wsize from 4096 to 1048576"):
+        sizes()
+    with case("nfsd's threads from 1 to 16 and back under load"):
+        threads()
+    with case("listeners taken away and added"):
+        listeners()
+    with case("mountd stands still while Calls are deferred"):
+        deferred()
+    shell(f"peer 'rm -rf {EXPORT}/*'")
+
+
+main()
