@@ -10,6 +10,7 @@ import pty
 import struct
 import subprocess
 import termios
+import threading
 import time
 
 from harness import ONE_GUEST, Skip, case, counters, data, expect, expect_that, in_background, mount, \
@@ -113,6 +114,85 @@ def rate():
     expect_that("nothing was sent meanwhile", second["rates"]["messages_sent"] > 0)
 
 
+def written():
+    """Octets that the server was sent in WRITEs, which the transport's line of mountstats does not
+    have: what it has of requests are octets of Write chunks that were offered."""
+    ours = False
+    with open("/proc/self/mountstats", encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            if words[:1] == ["device"]:
+                ours = words[4] == FOLDER
+            elif ours and words[:1] == ["bytes:"]:
+                return int(words[6])
+    raise AssertionError(f"mountstats has no bytes of {FOLDER}")
+
+
+class Stats:
+    """The mount's counters in mountstats, as they grow."""
+
+    def __init__(self):
+        self.samples, self.stop = [], threading.Event()
+        self.done = in_background(self._sample)
+
+    def _sample(self):
+        while not self.stop.wait(0.05):
+            before = time.time()
+            values = {**counters(FOLDER), "written": written()}
+            self.samples.append(((before + time.time()) / 2, values))
+
+    def at(self, name, when):
+        """What a counter was at that time, which lies between two samples."""
+        late = next(i for i, (moment, _) in enumerate(self.samples) if moment >= when)
+        (first, before), (second, after) = self.samples[late - 1], self.samples[late]
+        return before[name] + (after[name] - before[name]) * (when - first) / (second - first)
+
+
+def clock_ahead():
+    """By how many seconds the peer's clock is ahead of ours."""
+    tries = []
+    for _ in range(5):
+        before = time.time()
+        there = float(shell("peer date +%s.%N"))
+        after = time.time()
+        tries.append((after - before, there - (before + after) / 2))
+    return min(tries)[1]
+
+
+def of_mountstats():
+    """While fio runs, the rates that are shown in both guests are those of mountstats."""
+    names = {"messages_sent": "sends", "messages_received": "recvs",
+             "read_chunks": "written", "write_chunks": "total_rdma_reply"}
+    mirrored = {"messages_sent": "messages_received", "messages_received": "messages_sent"}
+    ahead, stats = clock_ahead() if SERVER else 0, Stats()
+    done = in_background(shell, f"fio --name=rates --directory={FOLDER} --rw=randrw --bs=16k "
+                         "--size=8m --direct=1 --ioengine=libaio --iodepth=4 --time_based "
+                         "--runtime=70 --output=/tmp/fio")
+    time.sleep(4)
+    looks = f"python3 {TOP} --json --interval 20 | head -n 2"
+    there = in_background(shell, f"peer '{looks}'") if SERVER else None
+    here = shell(looks)
+    sides = [("client", here, 0)] + ([("server", there.result(120), ahead)] if SERVER else [])
+    done.result(120)
+    stats.stop.set()
+    stats.done.result(10)
+    off = []
+    for side, text, offset in sides:
+        first, second = (json.loads(line) for line in text.splitlines())
+        first, second = (of_side(side, each["connections"]) for each in (first, second))
+        start, end = first["time"] - offset, second["time"] - offset
+        shown = second["rates"]
+        for name, stat in names.items():
+            got = shown[mirrored.get(name, name) if side == "server" else name]
+            wanted = (stats.at(stat, end) - stats.at(stat, start)) / (end - start)
+            compared = (f"{side}, {name}: {got:.1f} is shown, mountstats has {wanted:.1f}, "
+                        f"{got / wanted - 1:+.2%}")
+            print(compared)
+            if abs(got - wanted) > wanted * MOST_OFF:
+                off.append(compared)
+    expect("rates that differ by more than 2 %", off, [])
+
+
 def terminal():
     """In a terminal the table is drawn anew, in the space there is, until it is interrupted."""
     child, master = pty.fork()
@@ -214,6 +294,7 @@ def main():
     for name, test in (("both sides show what the connection is", facts),
                        ("counts agree with mountstats and with each other", counts),
                        ("rates are those of the interval", rate),
+                       ("rates of both sides are those of mountstats", of_mountstats),
                        ("the table in a terminal", terminal),
                        ("rdma(8) shows the connection", tools),
                        ("rpcrdma-top prints a table, or why not", table),
