@@ -75,7 +75,7 @@ impl Conn {
     ) {
         let header = &parsed.header;
         trace_xprtrdma_cb_call(Peer::of(xprt), header.xid.0);
-        self.received(false);
+        self.received(false, buffer.capacity());
         if !parsed.has_no_chunks() {
             self.refuse(qp, header, ErrorBody::Chunk);
         } else {
@@ -112,7 +112,7 @@ impl Conn {
     ///
     /// `ENOBUFS` when too many are under way; `EINVAL` when it cannot be written; `ENOTCONN` when
     /// the connection is broken.
-    fn send_message(
+    pub(super) fn send_message(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
@@ -162,23 +162,24 @@ impl Conn {
         parsed: &Parsed,
         buffer: RecvBox<()>,
     ) {
-        self.received(false);
+        self.received(false, buffer.capacity());
         let header = &parsed.header;
         if let Some(Answer::Report(report)) = parsed.option_answer() {
             self.refuse(qp, header, report);
         }
         match parsed.properties(buffer.bytes()) {
-            Some(Message::Update { now }) => self.spoken.update(&now),
+            Some(message @ (Message::Update { .. } | Message::Response { .. })) => {
+                self.note_property(parsed, &message);
+            }
             Some(Message::Request { want }) => {
-                // The Receives stay as they are.
-                let size = self.spoken.ours().receive.0;
+                let sizes = self.ask_of_us(&want);
                 let credits = Credits(REVERSE_REQUESTS);
                 self.answer_with(qp, |body| {
-                    encode_resprop(body, header.xid, credits, &want, &(size..=size))
+                    encode_resprop(body, header.xid, credits, &want, &sizes)
                 });
             }
-            // The server has announced everything before, and was asked for nothing.
-            Some(Message::Connect { .. } | Message::Response) | None => (),
+            // The server has announced everything before.
+            Some(Message::Connect { .. }) | None => (),
         }
         self.put_receive(buffer);
         self.restore_receives(qp);

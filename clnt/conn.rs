@@ -113,6 +113,7 @@ use crate::{
         plan::Thresholds,
         private::Private,
         units::{
+            host_len,
             Credits,
             Xid, //
         },
@@ -152,7 +153,7 @@ pub(super) struct Conn {
     pub(super) live: Arc<Live>,
     reported: Atomic<bool>,
     #[pin]
-    pools: SpinLock<Pools>,
+    pub(super) pools: SpinLock<Pools>,
     #[pin]
     refill: DelayedWork<Conn, REFILL>,
     #[pin]
@@ -184,7 +185,7 @@ impl Conn {
         asks: bool,
         live: Arc<Live>,
     ) -> Result<Arc<Self>> {
-        let pools = Pools::new(&limits, live.clone())?;
+        let pools = Pools::new(&limits, ours.receive, live.clone())?;
         let spare = SparePage::new()?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         // No RPC of this connection waits while it is asked for.
@@ -213,6 +214,18 @@ impl Conn {
             this.make_send(true)?;
         }
         Ok(this)
+    }
+
+    /// The XID of messages about properties. No RPC of this connection waits with it when it is
+    /// made.
+    pub(super) fn xid(&self) -> Xid {
+        // CAST: The lower half suffices.
+        Xid(self.number as u32)
+    }
+
+    /// The grant of the last Reply.
+    pub(super) fn granted(&self) -> u32 {
+        self.credits.load(Relaxed)
     }
 
     /// The number of the connection.
@@ -345,7 +358,10 @@ impl Conn {
                 }
             };
             match shortage {
-                Shortage::Receives => self.post_receives(qp)?,
+                Shortage::Receives => {
+                    self.post_receives(qp)?;
+                    self.tend_sizes(xprt, qp);
+                }
                 Shortage::Send => match self.make_send(false) {
                     Ok(()) => (),
                     Err(_) if self.pools.lock().has_sends() => break,
@@ -464,9 +480,9 @@ impl Conn {
     }
 
     /// A message came, or a Receive was flushed; `owed` is whether the server owed us a message
-    /// less than before.
-    pub(super) fn received(&self, owed: bool) {
-        self.pools.lock().received(owed);
+    /// less than before, `capacity` the octets of its buffer.
+    pub(super) fn received(&self, owed: bool, capacity: usize) {
+        self.pools.lock().received(owed, capacity);
     }
 
     /// The server may call from here on.
@@ -490,8 +506,8 @@ impl Conn {
     /// `ENOBUFS` when there is no memory for a single one, and what the device says; those posted
     /// before are posted.
     fn post_receives(&self, qp: &Qp<Conn>) -> Result {
-        let (mut list, missing) = self.pools.lock().receives_to_post();
-        let made = self.make_receives(missing, &mut list);
+        let (mut list, missing, size) = self.pools.lock().receives_to_post();
+        let made = self.make_receives(missing, size, &mut list);
         let (count, short) = (list.len(), missing - made);
         let mut result = Ok(());
         let mut rest = RecvList::new();
@@ -506,19 +522,19 @@ impl Conn {
             result = Err(enobufs());
         }
         if short != 0 || !rest.is_empty() {
-            self.pools.lock().receives_unposted(rest, short);
+            self.pools.lock().receives_unposted(rest, short, size);
         }
         result
     }
 
-    /// Makes up to `count` receive buffers; returns how many there was memory for.
-    fn make_receives(&self, count: u32, list: &mut RecvList<()>) -> u32 {
+    /// Makes up to `count` receive buffers of `size` octets; returns how many there was memory for.
+    pub(super) fn make_receives(&self, count: u32, size: u32, list: &mut RecvList<()>) -> u32 {
         if count == 0 {
             return 0;
         }
         let _no_io = NoIo::begin();
         for made in 0..count {
-            match RecvBox::new(&self.pd, self.spoken.ours().receive.0 as usize, ()) {
+            match RecvBox::new(&self.pd, host_len(size), ()) {
                 Ok(buffer) => list.push(buffer),
                 Err(_) => return made,
             }

@@ -54,7 +54,9 @@ use crate::{
         },
         trace::{
             trace_xprtrdma_inline_thresh,
-            Peer, //
+            trace_xprtrdma_version,
+            Peer,
+            VersionWhy, //
         },
     },
     xdr::{
@@ -105,6 +107,8 @@ impl Connection {
         }
         match Self::attempt(xprt, true) {
             Err(failed) if failed.unanswered => {
+                let (one, why) = (Version::One.word(), VersionWhy::Unanswered);
+                trace_xprtrdma_version(Peer::of(xprt), one, why as u32);
                 xprt.avoid_version_2("does not answer version 2 of RPC-over-RDMA");
                 Self::attempt(xprt, false)
             }
@@ -244,6 +248,13 @@ impl Connection {
         let ours = spoken.ours();
         if let Some(agreed) = spoken.agreed() {
             self.conn.live.agree(agreed);
+            let why = match (spoken.settled(), agreed.version) {
+                (_, Version::Two) => VersionWhy::Agreed,
+                (Some(_), Version::One) => VersionWhy::Refused,
+                (None, Version::One) if xprt.avoids_version_2() => VersionWhy::Avoided,
+                (None, Version::One) => VersionWhy::NotAsked,
+            };
+            trace_xprtrdma_version(Peer::of(xprt), agreed.version.word(), why as u32);
             trace_xprtrdma_inline_thresh(
                 &self.id.local_addr(),
                 Peer::of(xprt),

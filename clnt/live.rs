@@ -63,6 +63,8 @@ pub(super) struct Live {
     /// Inline thresholds, ours to send and to receive; 0 before they are agreed.
     send: Atomic<u32>,
     receive: Atomic<u32>,
+    /// What the server receives.
+    peer_receive: Atomic<u32>,
     /// Credits that the server has granted.
     pub(super) granted: Atomic<u32>,
     /// Calls whose Reply is due.
@@ -102,6 +104,7 @@ impl Live {
             state: Atomic::new(State::Connecting as u32),
             send: Atomic::new(0),
             receive: Atomic::new(0),
+            peer_receive: Atomic::new(0),
             granted: Atomic::new(1),
             owed: Atomic::new(0),
             queue_room: Atomic::new(limits.send_wr),
@@ -127,9 +130,15 @@ impl Live {
     /// The server has agreed to that.
     pub(super) fn agree(&self, agreed: &Agreed) {
         self.traffic.version.store(agreed.version.word(), Relaxed);
+        self.show_sizes(agreed);
+        self.set_state(State::Connected);
+    }
+
+    /// What a message may be has changed.
+    pub(super) fn show_sizes(&self, agreed: &Agreed) {
         self.send.store(agreed.send().0, Relaxed);
         self.receive.store(agreed.receive().0, Relaxed);
-        self.set_state(State::Connected);
+        self.peer_receive.store(agreed.peer().0, Relaxed);
     }
 
     /// A Call of `inline` octets was sent, with Read chunks of `read` octets.
@@ -147,6 +156,7 @@ impl Status for Live {
         self.traffic.show_peer(f, state.unwrap_or(&"unknown"))?;
         writeln!(f, "send_threshold: {}", self.send.load(Relaxed))?;
         writeln!(f, "receive_threshold: {}", self.receive.load(Relaxed))?;
+        writeln!(f, "peer_receive_size: {}", self.peer_receive.load(Relaxed))?;
         writeln!(f, "credits_asked: {}", self.credits)?;
         writeln!(f, "credits_granted: {}", self.granted.load(Relaxed))?;
         writeln!(f, "credits_used: {}", self.owed.load(Relaxed))?;

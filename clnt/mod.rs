@@ -2,14 +2,15 @@
 
 //! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
 //!
-//! Each file uses only files further down, apart from `conn`, `invalidate` and `pools`, which use
-//! each other:
+//! Each file uses only files further down, apart from `conn`, `sizes`, `invalidate` and `pools`,
+//! which use each other:
 //!
 //! ```text
 //!   xprt          what sunrpc calls
 //!   send, reply   sending a Call, handling a message received
 //!   backchannel   Calls of the reverse direction, and their Replies
 //!   connect       a connection is made and closed (state, backoff: pure)
+//!   sizes         what a message may be follows what the administrator sets
 //!   conn          what a connection works with, and its watchdog
 //!   events        its events; version: what it speaks
 //!   invalidate    its LOCAL_INVs
@@ -35,6 +36,7 @@ mod reply;
 mod send;
 mod send_queue;
 mod sendctx;
+mod sizes;
 mod state;
 mod stats;
 mod transport;

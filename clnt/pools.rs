@@ -38,7 +38,14 @@ use crate::{
             RecvList, //
         },
     },
-    xdr::limits::ClientLimits,
+    xdr::{
+        growth::Growth,
+        limits::ClientLimits,
+        units::{
+            host_len,
+            InlineSize, //
+        }, //
+    },
 };
 
 /// How many Sends a quiet connection keeps.
@@ -89,6 +96,8 @@ pub(super) struct Pools {
     free: RecvList<()>,
     /// How many Receives are posted.
     posted: u32,
+    /// The size of them and of those in `free`.
+    pub(super) growth: Growth,
     /// Replies to Calls that were sent.
     owed: u32,
     /// Whether the server may call.
@@ -107,7 +116,7 @@ impl Pools {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(super) fn new(limits: &ClientLimits, live: Arc<Live>) -> Result<Self> {
+    pub(super) fn new(limits: &ClientLimits, receive: InlineSize, live: Arc<Live>) -> Result<Self> {
         let regions = Self::most_regions(limits);
         Ok(Self {
             limits: *limits,
@@ -121,6 +130,7 @@ impl Pools {
             regions_made: 0,
             free: RecvList::new(),
             posted: 0,
+            growth: Growth::new(receive.0),
             owed: 0,
             reverse: false,
             queue: SendQueue::new(limits.send_wr.saturating_sub(REVERSE_CALLS)),
@@ -312,18 +322,34 @@ impl Pools {
         self.reverse = true;
     }
 
-    /// A message came, or a Receive was flushed; `owed` is whether it was one that the server
-    /// owed.
-    pub(super) fn received(&mut self, owed: bool) {
+    /// A message came into a Receive of `capacity` octets, or that was flushed; `owed` is whether it
+    /// was one that the server owed.
+    pub(super) fn received(&mut self, owed: bool, capacity: usize) {
         self.posted = self.posted.saturating_sub(1);
+        self.growth.landed(capacity, 1);
         if owed {
             self.owed = self.owed.saturating_sub(1);
         }
     }
 
-    /// Gives a receive buffer back.
+    /// Gives a receive buffer back. It is dropped if it has been replaced.
     pub(super) fn put_receive(&mut self, buffer: RecvBox<()>) {
-        self.free.push(buffer);
+        if self.growth.keeps(buffer.capacity()) {
+            self.free.push(buffer);
+        }
+    }
+
+    /// How many Receive buffers there are, those of messages that are looked at left out.
+    pub(super) fn receive_buffers(&self) -> u32 {
+        // CAST: There are fewer buffers than a queue can have entries.
+        self.posted.saturating_add(self.free.len() as u32)
+    }
+
+    /// Replaces the Receives by those in `list`, of `size` octets; returns what is not needed any
+    /// more.
+    pub(super) fn replace_receives(&mut self, size: u32, list: RecvList<()>) -> RecvList<()> {
+        self.growth.begin(size, self.posted);
+        core::mem::replace(&mut self.free, list)
     }
 
     /// Whether Receives have to be posted for the server's own Calls.
@@ -333,9 +359,9 @@ impl Pools {
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 
-    /// The free buffers of a batch to be posted, and how many have to be made. All of them count
-    /// as posted.
-    pub(super) fn receives_to_post(&mut self) -> (RecvList<()>, u32) {
+    /// The free buffers of a batch to be posted, and how many have to be made, of what size. All of
+    /// them count as posted.
+    pub(super) fn receives_to_post(&mut self) -> (RecvList<()>, u32, u32) {
         let target = self
             .receives_needed(self.owed)
             .saturating_add(RECEIVE_BATCH)
@@ -350,15 +376,26 @@ impl Pools {
         // CAST: At most `missing`.
         let to_make = missing - list.len() as u32;
         self.publish();
-        (list, to_make)
+        (list, to_make, self.growth.size())
     }
 
-    /// Takes back what could not be posted, and `missing` that could not be made.
-    pub(super) fn receives_unposted(&mut self, mut rest: RecvList<()>, missing: u32) {
+    /// Takes back what could not be posted, and `missing` that could not be made; all are of `size`
+    /// octets.
+    pub(super) fn receives_unposted(&mut self, mut rest: RecvList<()>, missing: u32, size: u32) {
         // CAST: They were counted as posted.
-        self.posted = self.posted.saturating_sub(rest.len() as u32 + missing);
-        self.free.append(&mut rest);
+        let count = rest.len() as u32 + missing;
+        self.posted = self.posted.saturating_sub(count);
+        let size = host_len(size);
+        self.growth.landed(size, count);
+        if self.growth.keeps(size) {
+            self.free.append(&mut rest);
+        }
         self.publish();
+    }
+
+    /// Replies that are due.
+    pub(super) fn owed(&self) -> u32 {
+        self.owed
     }
 
     /// How many Receives are posted.

@@ -219,8 +219,9 @@ impl Conn {
                 let (xid, version) = (header.xid.0, header.version);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
                 self.live.stray_replies.add(1);
-                if let Err(rejected) = parsed {
-                    self.refuse_call(qp, &rejected);
+                match parsed {
+                    Ok(parsed) => self.note_refused_wish(&parsed),
+                    Err(rejected) => self.refuse_call(qp, &rejected),
                 }
                 self.drop_message(buffer);
             }
@@ -230,7 +231,7 @@ impl Conn {
     /// Gives the buffer of a message back that is no Call, and that no RPC needs.
     fn drop_message(&self, buffer: RecvBox<()>) {
         self.give_back(|pools| {
-            pools.received(true);
+            pools.received(true, buffer.capacity());
             pools.put_receive(buffer);
         });
     }
@@ -292,6 +293,7 @@ impl Conn {
             note_invalidated(&mut list, invalidated);
         }
         let mut idle = unmap_fenced(&mut list);
+        let capacity = buffer.capacity();
         let answer = PendingReply {
             rqst,
             buffer,
@@ -300,13 +302,13 @@ impl Conn {
         if list.is_empty() {
             let buffer = complete(&self.live, xprt, answer);
             return self.give_back(|pools| {
-                pools.received(true);
+                pools.received(true, capacity);
                 pools.put_receive(buffer);
                 pools.recycled(&mut idle);
             });
         }
         self.give_back(|pools| {
-            pools.received(true);
+            pools.received(true, capacity);
             pools.recycled(&mut idle);
         });
         xprt.stats.local_invs.add(list.len());

@@ -13,11 +13,18 @@
 //! It is settled before the transport is connected, so before any Call. Afterwards only the
 //! sizes may change: the server tells what it receives from then on.
 
-use kernel::sync::SetOnce;
+use kernel::{
+    sync::SetOnce,
+    time::Jiffies, //
+};
 
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
+use crate::kapi::ext::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    jiffies,
+    msecs_since, //
 };
 use crate::xdr::{
     message::Parsed,
@@ -26,10 +33,7 @@ use crate::xdr::{
         Settled, //
     },
     private::Private,
-    props::{
-        PropSet,
-        Properties, //
-    },
+    props::Properties,
     units::{
         Credits,
         InlineSize,
@@ -41,6 +45,9 @@ use crate::xdr::{
     }, //
 };
 
+/// How long to wait for an answer to RDMA2_REQPROP.
+const WISH_MS: u64 = 30_000;
+
 /// The version and the sizes that a connection uses.
 pub(super) struct Agreed {
     /// The version of its messages.
@@ -49,6 +56,14 @@ pub(super) struct Agreed {
     send: Atomic<u32>,
     /// Octets of the largest message from the server.
     receive: Atomic<u32>,
+    /// Whether the server tells its properties, and reads ours.
+    changes: bool,
+    /// Octets of the server's Receives.
+    peer: Atomic<u32>,
+    /// Octets of the largest message that the server can send, as far as we know.
+    most: Atomic<u32>,
+    /// Octets of the Receives that the server was asked for last.
+    wanted: Atomic<u32>,
 }
 
 impl Agreed {
@@ -57,7 +72,64 @@ impl Agreed {
             version,
             send: Atomic::new(send.0),
             receive: Atomic::new(receive.0),
+            changes: false,
+            peer: Atomic::new(send.0),
+            most: Atomic::new(receive.0),
+            wanted: Atomic::new(u32::MAX),
         }
+    }
+
+    /// The same with a server of version 2 that has told its properties, `peer`. What it can send is
+    /// never said. One that has told what it receives sends as much, from buffers that it does not
+    /// change.
+    fn with_peer(self, peer: InlineSize) -> Self {
+        Self {
+            changes: true,
+            peer: Atomic::new(peer.0),
+            most: Atomic::new(peer.0),
+            ..self
+        }
+    }
+
+    /// Whether sizes may change.
+    pub(super) fn changes(&self) -> bool {
+        self.changes
+    }
+
+    /// The size of the server's Receives.
+    pub(super) fn peer(&self) -> InlineSize {
+        InlineSize(self.peer.load(Relaxed))
+    }
+
+    /// The server's Receives have room for `octets` from now on; our Sends have for `send`.
+    pub(super) fn note_peer(&self, octets: u32, send: InlineSize) {
+        let peer = Properties::DEFAULT.with_receive(octets).receive;
+        self.peer.store(peer.0, Relaxed);
+        self.fit_send(send);
+    }
+
+    fn fit_send(&self, send: InlineSize) {
+        let wanted = InlineSize(self.wanted.load(Relaxed));
+        let fit = send.min(self.peer()).min(wanted);
+        self.send.store(fit.0, Relaxed);
+    }
+
+    /// Our Receives have room for `size` from now on.
+    pub(super) fn grow(&self, size: InlineSize) {
+        let most = InlineSize(self.most.load(Relaxed));
+        self.receive.store(size.min(most).0, Relaxed);
+    }
+
+    /// Whether the server is to be asked for Receives of `size`: it has others, and was not asked
+    /// for these last.
+    pub(super) fn is_wanting(&self, size: InlineSize) -> bool {
+        size != self.peer() && size.0 != self.wanted.load(Relaxed)
+    }
+
+    /// The server is asked for Receives of `size`: no more is sent from now on.
+    pub(super) fn want(&self, size: InlineSize, send: InlineSize) {
+        self.wanted.store(size.0, Relaxed);
+        self.fit_send(send);
     }
 
     /// The largest message to the server.
@@ -80,6 +152,9 @@ pub(super) struct Spoken {
     settled: SetOnce<Settled>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
+    /// The octets that the server was asked for, as long as it may answer; else 0.
+    wish: Atomic<u32>,
+    wished: Atomic<Jiffies>,
 }
 
 impl Spoken {
@@ -92,6 +167,8 @@ impl Spoken {
             settled: SetOnce::new(),
             agreed: SetOnce::new(),
             replied: Atomic::new(false),
+            wish: Atomic::new(0),
+            wished: Atomic::new(0),
         }
     }
 
@@ -141,13 +218,12 @@ impl Spoken {
             return Some(Credits(1));
         };
         let send = self.ours.send.min(peer.receive);
-        // A server never tells what it can send: assume as much as it receives.
-        let receive = match told {
-            true => self.ours.receive.min(peer.receive),
-            false => Version::Two.default_inline(),
-        };
-        self.agreed
-            .populate(Agreed::new(Version::Two, send, receive));
+        let least = Version::Two.default_inline();
+        self.agreed.populate(match told {
+            true => Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
+                .with_peer(peer.receive),
+            false => Agreed::new(Version::Two, send, least),
+        });
         Some(window)
     }
 
@@ -168,15 +244,30 @@ impl Spoken {
         self.agreed.populate(one);
     }
 
-    /// The server announces new properties.
-    pub(super) fn update(&self, now: &PropSet<'_>) {
-        let Some(agreed) = self.agreed() else {
-            return;
-        };
-        if now.tells_receive() {
-            let peer = Properties::DEFAULT.with(now).receive;
-            agreed.send.store(self.ours.send.min(peer).0, Relaxed);
+    /// The server is asked for Receives of `size`.
+    pub(super) fn wish(&self, size: InlineSize) {
+        self.wished.store(jiffies(), Relaxed);
+        self.wish.store(size.0, Relaxed);
+    }
+
+    /// Whether the server may answer what it was asked for.
+    pub(super) fn has_wish(&self) -> bool {
+        self.wish.load(Relaxed) != 0
+    }
+
+    /// What the server was asked for. It is answered.
+    pub(super) fn take_wish(&self) -> Option<u32> {
+        match self.wish.xchg(0, Relaxed) {
+            0 => None,
+            octets => Some(octets),
         }
+    }
+
+    /// Forgets what the server was asked for and does not answer; returns whether there was that.
+    pub(super) fn forget_wish(&self) -> bool {
+        self.has_wish()
+            && msecs_since(self.wished.load(Relaxed)) > WISH_MS
+            && self.take_wish().is_some()
     }
 
     /// The server had no room for a Reply that was to fit inline: it can send less than it
@@ -184,6 +275,7 @@ impl Spoken {
     pub(super) fn server_sends_less(&self) {
         if let Some(agreed) = self.agreed() {
             let least = agreed.version.default_inline().min(agreed.receive());
+            agreed.most.store(least.0, Relaxed);
             agreed.receive.store(least.0, Relaxed);
         }
     }

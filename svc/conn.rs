@@ -121,7 +121,10 @@ use crate::{
             trace_svcrdma_wc_recv_flush, //
         }, //
     },
-    xdr::chunk::ListLimits, //
+    xdr::{
+        chunk::ListLimits,
+        units::wire_len, //
+    },
 };
 use kernel::{
     impl_has_delayed_work,
@@ -155,7 +158,7 @@ pub(super) struct Params {
     pub(super) sizes: Sizes,
     /// What the live view shows.
     pub(super) live: Arc<Live>,
-    /// Octets of a Receive buffer, and of the buffer that a reply is sent from.
+    /// Octets of the first Receive buffers, and of the buffer that a reply is sent from.
     pub(super) receive_size: usize,
     /// Whether a reply may invalidate a handle of a client that speaks version 1.
     pub(super) remote_invalidation: bool,
@@ -242,6 +245,7 @@ impl Chan {
         member: Member,
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
+        let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
         let peer = Peer {
             handle: handle.clone(),
             addr: params.peer,
@@ -261,7 +265,7 @@ impl Chan {
                 member,
                 inbox <- new_spinlock!(received),
                 retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
-                recvs <- new_spinlock!(Receives::new()),
+                recvs <- new_spinlock!(Receives::new(receive)),
                 granted: Atomic::new(1),
                 few_receives: Atomic::new(false),
                 sends <- new_spinlock!(sends),
@@ -339,7 +343,7 @@ impl QpHandler for Chan {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
                 self.params.live.note_received(wc.byte_len);
-                self.received(qp);
+                self.received(qp, buf.capacity());
                 if let Some(buf) = self.pull_at_once(qp, buf) {
                     self.queue_message(buf);
                 }
@@ -527,7 +531,11 @@ impl Connection for Conn {
     type Incoming = Incoming;
 
     fn next(this: &SvcXprt<Self>) -> Option<Incoming> {
-        this.chan.next_incoming(|| this.clear_data())
+        let incoming = this.chan.next_incoming(|| this.clear_data())?;
+        if let Incoming::Message(message) = &incoming {
+            this.chan.take_update(message.bytes());
+        }
+        Some(incoming)
     }
 
     fn receive<'a>(
@@ -537,6 +545,7 @@ impl Connection for Conn {
     ) -> Option<Delivered<'a>> {
         if this.chan.few_receives.load(Relaxed) {
             this.chan.add_receives(&this.qp);
+            this.tell_receive_size();
             this.trim_later();
         }
         match incoming {

@@ -53,6 +53,11 @@ pub(super) struct Live {
     sizes: Sizes,
     agreed: Private,
     state: Atomic<u32>,
+    /// Octets of a Receive, as the client has been told in version 2.
+    pub(super) told: Atomic<u32>,
+    /// What the client has told in version 2: octets of a Receive, and whether it receives Calls.
+    pub(super) peer_receive: Atomic<u32>,
+    pub(super) peer_calls: Atomic<bool>,
     /// Receives posted.
     pub(super) receives: Atomic<u32>,
     /// Free entries of the Send Queue.
@@ -83,6 +88,9 @@ impl Live {
             sizes,
             agreed,
             state: Atomic::new(State::Accepted as u32),
+            told: Atomic::new(agreed.receive.0),
+            peer_receive: Atomic::new(agreed.send.0),
+            peer_calls: Atomic::new(true),
             receives: Atomic::new(0),
             queue_free: Atomic::new(sizes.sends),
             queue_waits: Count::new(),
@@ -116,6 +124,10 @@ impl Status for Live {
         writeln!(f, "receive_threshold: {}", self.agreed.receive.0)?;
         let invalidation = u8::from(self.agreed.remote_invalidation);
         writeln!(f, "remote_invalidation: {invalidation}")?;
+        writeln!(f, "receive_size: {}", self.told.load(Relaxed))?;
+        writeln!(f, "peer_receive_size: {}", self.peer_receive.load(Relaxed))?;
+        let calls = u8::from(self.peer_calls.load(Relaxed));
+        writeln!(f, "peer_takes_calls: {calls}")?;
         writeln!(f, "credits_granted: {}", self.sizes.credits)?;
         writeln!(f, "credits_used: {in_process}")?;
         writeln!(f, "receives_posted: {}", self.receives.load(Relaxed))?;

@@ -62,6 +62,7 @@ use crate::{
             DecodeError,
             ErrorBody, //
         },
+        growth::Growth,
         header::{
             Header,
             Proc, //
@@ -73,7 +74,10 @@ use crate::{
             Parsed, //
         },
         pcl::ReadChunks,
-        units::wire_len,
+        units::{
+            host_len,
+            wire_len, //
+        },
         version::Version, //
     },
 };
@@ -95,16 +99,35 @@ pub(super) struct Receives {
     target: u32,
     /// Receives that exist.
     total: u32,
+    /// Their size.
+    pub(super) growth: Growth,
 }
 
 impl Receives {
-    /// Without any.
-    pub(super) const fn new() -> Self {
+    /// Without any; they will have room for `size` octets each.
+    pub(super) const fn new(size: u32) -> Self {
         Receives {
             pool: RecvPool::new(),
             target: 0,
             total: 0,
+            growth: Growth::new(size),
         }
+    }
+
+    /// A buffer is free again. Returns it to be dropped if it has been replaced.
+    fn put(&mut self, buf: CallBox) -> Option<CallBox> {
+        if self.growth.keeps(buf.capacity()) {
+            self.pool.put(buf);
+            return None;
+        }
+        self.total = self.total.saturating_sub(1);
+        Some(buf)
+    }
+
+    /// A posted buffer of `capacity` octets has got a message, or has failed.
+    fn landed(&mut self, capacity: usize) {
+        self.pool.landed();
+        self.growth.landed(capacity, 1);
     }
 }
 
@@ -132,12 +155,17 @@ impl Chan {
     /// Those of posting.
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
         let mut made = 0_u32;
+        let size = host_len(self.recvs.lock().growth.size());
         while made < wanted {
-            let size = self.params.receive_size;
             let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
                 break;
             };
-            self.recvs.lock().pool.put(buf);
+            let mut recvs = self.recvs.lock();
+            if !recvs.growth.keeps(buf.capacity()) {
+                // Another thread has exchanged them meanwhile.
+                break;
+            }
+            recvs.pool.put(buf);
             made += 1;
         }
         let sizes = &self.params.sizes;
@@ -152,11 +180,44 @@ impl Chan {
         Ok(made)
     }
 
-    /// Makes more Receives if the client uses many. May sleep.
+    /// Exchanges the Receives for others of the size that is wanted, if there is memory for them.
+    /// May sleep.
+    fn exchange_receives(&self, qp: &Qp<Chan>) {
+        let recvs = self.recvs.lock();
+        let (wanted, total) = (recvs.growth.wants(self.most_receive()), recvs.total);
+        drop(recvs);
+        let Some(size) = wanted else {
+            return;
+        };
+        let mut list = RecvList::new();
+        for _ in 0..total {
+            let Ok(buf) = RecvBox::new(qp.pd(), host_len(size), CallData::default()) else {
+                self.recvs.lock().growth.give_up(size);
+                return;
+            };
+            list.push(buf);
+        }
+        let mut recvs = self.recvs.lock();
+        if recvs.growth.wants(self.most_receive()) != Some(size) {
+            // Another thread has exchanged them meanwhile.
+            return;
+        }
+        let posted = recvs.pool.posted();
+        recvs.growth.begin(size, posted);
+        let replaced = recvs.pool.replace(list);
+        // CAST: There are fewer buffers than a queue can have entries.
+        let gone = replaced.len() as u32;
+        recvs.total = recvs.total.saturating_add(total).saturating_sub(gone);
+        drop(recvs);
+        drop(replaced);
+    }
+
+    /// Makes more Receives if the client uses many, or others if another size is wanted. May sleep.
     pub(super) fn add_receives(&self, qp: &Qp<Chan>) {
         if !self.few_receives.xchg(false, Relaxed) {
             return;
         }
+        self.exchange_receives(qp);
         let recvs = self.recvs.lock();
         let (target, total) = (recvs.target, recvs.total);
         drop(recvs);
@@ -190,6 +251,10 @@ impl Chan {
             true => None,
             false => Some(recvs.pool.missing(target, batch)),
         };
+        let growth = &recvs.growth;
+        if list.is_some() && (growth.is_due() || growth.wants(self.most_receive()).is_some()) {
+            self.few_receives.store(true, Relaxed);
+        }
         let live = &self.params.live;
         live.receives.store(recvs.pool.posted(), Relaxed);
         drop(guard);
@@ -206,9 +271,9 @@ impl Chan {
         })
     }
 
-    /// A posted Receive has got a message: the next ones are posted.
-    pub(super) fn received(&self, qp: &Qp<Chan>) {
-        let refilled = self.refill(qp, |recvs| recvs.pool.landed());
+    /// A posted Receive of `capacity` octets has got a message: the next ones are posted.
+    pub(super) fn received(&self, qp: &Qp<Chan>, capacity: usize) {
+        let refilled = self.refill(qp, |recvs| recvs.landed(capacity));
         if refilled.is_err() {
             self.fail();
         }
@@ -217,16 +282,21 @@ impl Chan {
     /// A posted Receive has failed. Nothing is posted any more.
     pub(super) fn keep_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
-        recvs.pool.landed();
-        recvs.pool.put(buf);
+        recvs.landed(buf.capacity());
+        let replaced = recvs.put(buf);
+        drop(recvs);
+        drop(replaced);
     }
 
     /// A message is done with.
     pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: CallBox) {
         if self.is_closing() {
-            return self.recvs.lock().pool.put(buf);
+            let replaced = self.recvs.lock().put(buf);
+            return drop(replaced);
         }
-        let refilled = self.refill(qp, |recvs| recvs.pool.put(buf));
+        let mut replaced = None;
+        let refilled = self.refill(qp, |recvs| replaced = recvs.put(buf));
+        drop(replaced);
         if refilled.is_err() {
             self.fail();
         }
@@ -376,7 +446,7 @@ impl Chan {
     ///
     /// The message cannot be used.
     fn judge(&self, message: &Parsed) -> Result<Verdict, DecodeError> {
-        self.spoken.hear(message)?;
+        self.spoken.hear(&self.params.peer, message)?;
         judge(message)
     }
 

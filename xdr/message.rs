@@ -293,6 +293,13 @@ pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
         .is_some_and(|list| list != 0)
 }
 
+/// Whether a message is RDMA2_UPDPROP, as far as its first words show.
+pub(crate) fn is_update(bytes: &[u8]) -> bool {
+    const VERSION: [u8; WORD] = Version::Two.word().to_be_bytes();
+    const PROC: [u8; WORD] = Proc::UpdProp.to_wire().to_be_bytes();
+    bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD) == Some(&PROC)
+}
+
 /// Reads and checks a received message: `bytes` is exactly what the Receive got. `accepts` are
 /// the versions that may come on this connection at the moment.
 pub(crate) fn decode(

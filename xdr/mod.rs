@@ -28,6 +28,7 @@
 //! | what came back against what was offered | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | properties exchanged at connect time | [`private`] | RFC 8797 |
 //! | transport properties | [`props`] | version 2, 5 |
+//! | a change of the size of Receives | [`growth`] | version 2, 5.2.1 |
 //! | which version a connection speaks | [`negotiate`] | version 2, 7 |
 //! | choice of transfer mode | [`plan`] | RFC 8166, 3.5, 4.3.3 |
 //! | device limits | [`limits`] | - |
@@ -47,6 +48,7 @@ pub(crate) mod chunk;
 pub(crate) mod cursor;
 pub(crate) mod encode;
 pub(crate) mod error;
+pub(crate) mod growth;
 pub(crate) mod header;
 pub(crate) mod limits;
 pub(crate) mod message;

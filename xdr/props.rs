@@ -164,8 +164,15 @@ impl<'a> PropSet<'a> {
 
     /// Whether the Receive size is among the properties.
     pub(crate) fn tells_receive(&self) -> bool {
-        self.iter()
-            .any(|property| matches!(property, Property::Receive(_)))
+        self.receive().is_some()
+    }
+
+    /// The octets of the Receive size, if it is among the properties.
+    pub(crate) fn receive(&self) -> Option<u32> {
+        self.iter().find_map(|property| match property {
+            Property::Receive(octets) => Some(octets),
+            _ => None,
+        })
     }
 
     /// Whether the support of the reverse direction is among the properties.
@@ -182,12 +189,25 @@ impl<'a> PropSet<'a> {
     }
 }
 
-/// Passes a subset of a set that is told elsewhere. Nothing here depends on one: a server is not
-/// asked to change, and what it says will not change is taken note of when it does.
-fn skip_subset(r: &mut Reader<'_>) -> Result<(), DecodeError> {
-    let count = r.u32(Item::Property)?;
-    r.take(host_len(count).saturating_mul(WORD), Item::Property)?;
-    Ok(())
+/// Some elements of a set that is told elsewhere: one bit for each, the least of the first word
+/// first. Words that are missing are zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PropSubset<'a> {
+    words: &'a [u8],
+}
+
+impl<'a> PropSubset<'a> {
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let count = r.u32(Item::Property)?;
+        let words = r.take(host_len(count).saturating_mul(WORD), Item::Property)?;
+        Ok(Self { words })
+    }
+
+    /// Whether the first element of the set is among them.
+    fn has_first(&self) -> bool {
+        // The last octet of the first word.
+        self.words.get(WORD - 1).is_some_and(|octet| octet & 1 != 0)
+    }
 }
 
 /// A message about properties: what follows its fixed words.
@@ -203,9 +223,15 @@ pub(crate) enum Message<'a> {
         /// What the receiver shall be like.
         want: PropSet<'a>,
     },
-    /// RDMA2_RESPROP, which says what has been done, rejected, and set to another value. No
-    /// RDMA2_REQPROP is ever sent that it could respond to.
-    Response,
+    /// RDMA2_RESPROP: what has become of the elements of the set that was wanted.
+    Response {
+        /// Those that are as they were wanted.
+        done: PropSubset<'a>,
+        /// Those that stay.
+        rejected: PropSubset<'a>,
+        /// Those that have another value now.
+        other: PropSet<'a>,
+    },
     /// RDMA2_UPDPROP.
     Update {
         /// What the sender is like from now on.
@@ -224,23 +250,38 @@ impl<'a> Message<'a> {
         match proc {
             Proc::ConnProp => {
                 let start = PropSet::decode(r)?;
-                skip_subset(r)?;
+                // What will not change is taken note of when it does.
+                PropSubset::decode(r)?;
                 Ok(Message::Connect { start })
             }
             Proc::ReqProp => Ok(Message::Request {
                 want: PropSet::decode(r)?,
             }),
-            Proc::RespProp => {
-                skip_subset(r)?;
-                skip_subset(r)?;
-                PropSet::decode(r)?;
-                Ok(Message::Response)
-            }
+            Proc::RespProp => Ok(Message::Response {
+                done: PropSubset::decode(r)?,
+                rejected: PropSubset::decode(r)?,
+                other: PropSet::decode(r)?,
+            }),
             Proc::UpdProp => Ok(Message::Update {
                 now: PropSet::decode(r)?,
             }),
             other => Err(DecodeError::UnknownProc(other.to_wire())),
         }
+    }
+}
+
+/// The Receive size of a peer that was asked for `wanted` octets and nothing else, if its response
+/// changes it. What has become of a wish in two ways is as it was (section 5.3.3).
+pub(crate) fn granted(
+    wanted: u32,
+    done: &PropSubset<'_>,
+    rejected: &PropSubset<'_>,
+    other: &PropSet<'_>,
+) -> Option<u32> {
+    match (done.has_first(), rejected.has_first(), other.receive()) {
+        (true, false, None) => Some(wanted),
+        (false, false, value) => value,
+        _ => None,
     }
 }
 
@@ -260,11 +301,19 @@ impl Properties {
         backward: Backward::Inline,
     };
 
+    /// The same peer with Receives of `octets`.
+    pub(crate) fn with_receive(self, octets: u32) -> Self {
+        Self {
+            receive: InlineSize(octets.max(LEAST_RECEIVE)),
+            ..self
+        }
+    }
+
     /// The same peer after it has told `set` of itself.
     pub(crate) fn with(mut self, set: &PropSet<'_>) -> Self {
         for property in set.iter() {
             match property {
-                Property::Receive(octets) => self.receive = InlineSize(octets.max(LEAST_RECEIVE)),
+                Property::Receive(octets) => self = self.with_receive(octets),
                 Property::Backward(support) => self.backward = support,
                 Property::Unknown(_) => {}
             }
@@ -371,5 +420,28 @@ pub(crate) fn encode_resprop(
     encode_subset(&mut w, want, sizes, false)?;
     // No value between the former and the wanted one is ever set.
     w.u32(0)?;
+    Ok(w.len())
+}
+
+/// Writes a message that speaks of a Receive size of `octets` alone: RDMA2_REQPROP, which asks the
+/// receiver for it, or RDMA2_UPDPROP, which tells that of the sender. Returns the length.
+///
+/// # Errors
+///
+/// [`EncodeError::Mismatch`] for any other procedure.
+pub(crate) fn encode_receive(
+    buf: &mut [u8],
+    proc: Proc,
+    xid: Xid,
+    credits: Credits,
+    octets: u32,
+) -> Result<usize, EncodeError> {
+    if !matches!(proc, Proc::ReqProp | Proc::UpdProp) {
+        return Err(EncodeError::Mismatch);
+    }
+    let mut w = Writer::new(buf);
+    fixed_words(&mut w, xid, credits, proc)?;
+    w.u32(1)?;
+    Property::Receive(octets).encode(&mut w)?;
     Ok(w.len())
 }

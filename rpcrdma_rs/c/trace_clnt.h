@@ -91,6 +91,48 @@ TRACE_EVENT(xprtrdma_inline_thresh,
 		__entry->max_send, __entry->max_recv)
 );
 
+#define rpcrdma_show_version_why(why)					\
+	__print_symbolic(why,						\
+		{ 0, "not asked for" },					\
+		{ 1, "agreed" },					\
+		{ 2, "refused" },					\
+		{ 3, "unanswered" },					\
+		{ 4, "avoided" })
+
+TRACE_EVENT(xprtrdma_version,
+	TP_PROTO(const struct sockaddr *addr, u32 vers, u32 why),
+	TP_ARGS(addr, vers, why),
+	TP_STRUCT__entry(
+		__field(u32, vers)
+		__field(u32, why)
+		ADDR_FIELD
+	),
+	TP_fast_assign(
+		__entry->vers = vers;
+		__entry->why = why;
+		ADDR_ASSIGN
+	),
+	TP_printk("peer=%pISpc vers=%u why=%s", __entry->addr, __entry->vers,
+		rpcrdma_show_version_why(__entry->why))
+);
+
+TRACE_EVENT(xprtrdma_property,
+	TP_PROTO(const struct sockaddr *addr, u32 proc, u32 rbsiz),
+	TP_ARGS(addr, proc, rbsiz),
+	TP_STRUCT__entry(
+		__field(u32, proc)
+		__field(u32, rbsiz)
+		ADDR_FIELD
+	),
+	TP_fast_assign(
+		__entry->proc = proc;
+		__entry->rbsiz = rbsiz;
+		ADDR_ASSIGN
+	),
+	TP_printk("peer=%pISpc proc=%s rbsiz=%u", __entry->addr,
+		rpcrdma_show_property_proc(__entry->proc), __entry->rbsiz)
+);
+
 /*
  * Marshalling a Call.
  */

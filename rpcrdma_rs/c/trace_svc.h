@@ -260,6 +260,37 @@ DECLARE_EVENT_CLASS(svcrdma_error_event,
 DEFINE_EVENT(svcrdma_error_event, svcrdma_err_vers, TP_PROTO(u32 xid), TP_ARGS(xid));
 DEFINE_EVENT(svcrdma_error_event, svcrdma_err_chunk, TP_PROTO(u32 xid), TP_ARGS(xid));
 
+TRACE_EVENT(svcrdma_version,
+	TP_PROTO(const struct sockaddr *addr, u32 vers),
+	TP_ARGS(addr, vers),
+	TP_STRUCT__entry(
+		__field(u32, vers)
+		ADDR_FIELD
+	),
+	TP_fast_assign(
+		__entry->vers = vers;
+		ADDR_ASSIGN
+	),
+	TP_printk("addr=%pISpc vers=%u", __entry->addr, __entry->vers)
+);
+
+TRACE_EVENT(svcrdma_property,
+	TP_PROTO(const struct sockaddr *addr, u32 proc, u32 rbsiz),
+	TP_ARGS(addr, proc, rbsiz),
+	TP_STRUCT__entry(
+		__field(u32, proc)
+		__field(u32, rbsiz)
+		ADDR_FIELD
+	),
+	TP_fast_assign(
+		__entry->proc = proc;
+		__entry->rbsiz = rbsiz;
+		ADDR_ASSIGN
+	),
+	TP_printk("addr=%pISpc proc=%s rbsiz=%u", __entry->addr,
+		rpcrdma_show_property_proc(__entry->proc), __entry->rbsiz)
+);
+
 DECLARE_EVENT_CLASS(svcrdma_sendqueue_class,
 	TP_PROTO(u32 needed, u32 avail, u32 depth),
 	TP_ARGS(needed, avail, depth),

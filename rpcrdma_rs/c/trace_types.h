@@ -61,4 +61,12 @@ struct rpcrdma_trace_cid {
 #define SEGMENT_ARGS							\
 	__entry->length, (unsigned long long)__entry->offset, __entry->handle
 
+/* Messages of version 2 about properties. */
+#define rpcrdma_show_property_proc(proc)				\
+	__print_symbolic(proc,						\
+		{ 6, "CONNPROP" },					\
+		{ 7, "REQPROP" },					\
+		{ 8, "RESPROP" },					\
+		{ 9, "UPDPROP" })
+
 #endif /* _RPCRDMA_RS_TRACE_TYPES_H */

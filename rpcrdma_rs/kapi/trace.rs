@@ -70,6 +70,24 @@ impl<'a> Peer<'a> {
     }
 }
 
+/// Why a version is spoken, as `xprtrdma_version` shows it.
+///
+/// The order is that of `rpcrdma_show_version_why` in `c/trace_clnt.h`.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum VersionWhy {
+    /// The administrator wants version 1.
+    NotAsked,
+    /// The server has answered in version 2.
+    Agreed,
+    /// The server has answered with ERR_VERS.
+    Refused,
+    /// The server is silent, or has hung up. The connection is given up.
+    Unanswered,
+    /// The server did not answer the question a while ago.
+    Avoided,
+}
+
 /// How an argument or a result travels, as `xprtrdma_marshal` shows it.
 ///
 /// The order is that of `rpcrdma_show_transfer_mode` in `c/trace_clnt.h`.
@@ -212,6 +230,10 @@ events! {
         max_send: u32,
         max_recv: u32,
     );
+    /// Which version of RPC-over-RDMA is spoken: `why` is a [`VersionWhy`].
+    xprtrdma_version(peer: Peer<'_>, vers: u32, why: u32);
+    /// A message about properties tells a Receive size in octets: `proc` is its procedure.
+    xprtrdma_property(peer: Peer<'_>, proc: u32, rbsiz: u32);
     /// `count` memory regions were made.
     xprtrdma_createmrs(peer: Peer<'_>, count: usize);
     /// The memory of a request that is given up is being fenced.
@@ -357,6 +379,10 @@ events! {
     svcrdma_wc_send_flush(cid: Cid, status: u32, vendor_err: u32);
     /// A Send failed.
     svcrdma_wc_send_err(cid: Cid, status: u32, vendor_err: u32);
+    /// The client has decided which version of RPC-over-RDMA is spoken.
+    svcrdma_version(peer: &SockAddr, vers: u32);
+    /// A message about properties tells a Receive size in octets: `proc` is its procedure.
+    svcrdma_property(peer: &SockAddr, proc: u32, rbsiz: u32);
     /// A sender waits for `needed` entries of the Send Queue.
     svcrdma_sq_full(needed: u32, avail: u32, depth: u32);
     /// A sender that waited has its entries of the Send Queue, or the connection is closed.

@@ -6,11 +6,15 @@ The C module speaks version 1 alone: a client that asks falls back, on the same 
 """
 
 import collections
+import contextlib
+import glob
 import os
 import subprocess
+import time
 
 import roce
 from capture import Capture
+from faultio import Churn
 from harness import EXPORT, SERVER, case, counters, data, expect, expect_that, mount, read_file, \
     shell, umount, write_file, Skip
 
@@ -20,6 +24,12 @@ OURS = os.environ.get("CLIENT_MODULE") == "rust"
 THEIRS = os.environ.get("SERVER_MODULE") == "rust"
 ASK = "/proc/sys/sunrpc/rdma_max_version"
 OFFER = "/proc/sys/sunrpc/svc_rdma/max_version"
+# What messages may be: the server's and the client's Receives, and the client's Sends.
+SERVER_RECEIVES = "/proc/sys/sunrpc/svc_rdma/max_req_size"
+RECEIVES = "/proc/sys/sunrpc/rdma_max_inline_read"
+SENDS = "/proc/sys/sunrpc/rdma_max_inline_write"
+SMALL, LARGE = 4096, 16384
+STATUS = "/sys/kernel/debug/rpcrdma_rs/{}/*/status"
 
 
 def io(folder):
@@ -131,6 +141,97 @@ def falls_back(version):
     expect("connections", count["connect_count"], 1)
 
 
+def live(side, name):
+    """What the live view says of the one connection of version 2 on that side."""
+    path = STATUS.format(side)
+    text = shell(f"peer 'cat {path}'") if side == "server" else "".join(
+        read_file(file).decode() for file in glob.glob(path))
+    found = [dict(line.split(": ", 1) for line in status.splitlines())
+             for status in text.split("peer: ")[1:] for status in ["peer: " + status]]
+    found = [status for status in found if status["version"] == "2"]
+    expect(f"connections of version 2 as {side}", len(found), 1)
+    return int(found[0][name])
+
+
+def becomes(side, name, wanted, churn):
+    """Wait until a value of the live view is that, while files are read and written."""
+    begun = time.monotonic()
+    while (value := live(side, name)) != wanted:
+        churn.runs()
+        expect_that(f"{name} of the {side} stays {value}, not {wanted}",
+                    time.monotonic() < begun + 60)
+        time.sleep(0.1)
+    print(f"{name} of the {side} is {wanted} after {time.monotonic() - begun:.1f} s")
+
+
+@contextlib.contextmanager
+def sizes(server, receives, sends):
+    """Mount with these sizes, and with I/O; nothing breaks the connection."""
+    try:
+        set_to(SERVER_RECEIVES, server, "peer")
+        set_to(RECEIVES, receives)
+        set_to(SENDS, sends)
+        mount("4.1", "ipv4", FOLDER)
+        with Churn(f"{FOLDER}/versions-sizes", meta=True) as churn:
+            yield churn
+            turns = churn.stop()
+        count = counters(FOLDER)
+        print(f"{turns} rounds of I/O")
+        expect("connections", count["connect_count"], 1)
+        expect("bad replies", count["bad_reply_count"], 0)
+        shell(f"rm -r {FOLDER}/versions-sizes")
+        umount(FOLDER)
+    finally:
+        set_to(SERVER_RECEIVES, SMALL, "peer")
+        set_to(RECEIVES, SMALL)
+        set_to(SENDS, SMALL)
+
+
+def told(messages):
+    """The messages about a Receive size, as who sends what."""
+    names = {roce.REQPROP: "REQPROP", roce.RESPROP: "RESPROP", roce.UPDPROP: "UPDPROP"}
+    return [("client" if message.source == CLIENT else "server", names[message.proc])
+            for message in messages if message.proc in names]
+
+
+def server_sizes():
+    """The server's Receives become larger, smaller, and larger again."""
+    with Capture("sizes", 128) as capture, sizes(SMALL, SMALL, LARGE) as churn:
+        expect("what is sent at first", live("client", "send_threshold"), SMALL)
+        time.sleep(2)
+        set_to(SERVER_RECEIVES, LARGE, "peer")
+        becomes("client", "send_threshold", LARGE, churn)
+        expect("what the server has told", live("server", "receive_size"), LARGE)
+        before = counters(FOLDER)["read_chunks"]
+        for number in range(20):
+            write_file(f"{FOLDER}/versions-sizes/inline", data(8000, number), os.O_SYNC)
+        print(f"{counters(FOLDER)['read_chunks'] - before} octets of others in Read chunks")
+        for size in (SMALL, LARGE, SMALL, LARGE):
+            set_to(SENDS, size)
+            becomes("client", "send_threshold", size, churn)
+            becomes("server", "receive_size", size, churn)
+    seen = told(capture.messages())
+    print(" ".join(f"{who}:{what}" for who, what in seen))
+    asked, updated = ("client", "REQPROP"), ("server", "UPDPROP")
+    expect("REQPROPs", seen.count(asked), 5)
+    expect("RESPROPs", seen.count(("server", "RESPROP")), 5)
+    expect("UPDPROPs of the server", seen.count(updated), 3)
+    expect("UPDPROPs of the client", seen.count(("client", "UPDPROP")), 0)
+
+
+def client_sizes():
+    """The client's Receives become larger."""
+    with Capture("sizes", 128) as capture, sizes(LARGE, SMALL, SMALL) as churn:
+        expect("what is received at first", live("client", "receive_threshold"), SMALL)
+        set_to(RECEIVES, LARGE)
+        becomes("client", "receive_threshold", LARGE, churn)
+        becomes("server", "peer_receive_size", LARGE, churn)
+        time.sleep(5)
+    seen = told(capture.messages())
+    print(" ".join(f"{who}:{what}" for who, what in seen))
+    expect("UPDPROPs of the client", seen.count(("client", "UPDPROP")), 1)
+
+
 def main():
     """The group."""
     if OURS:
@@ -141,6 +242,10 @@ def main():
     try:
         if OURS and THEIRS:
             speaks_2()
+            with case("the server's Receives are exchanged under load, up and down"):
+                server_sizes()
+            with case("the client's Receives are exchanged under load"):
+                client_sizes()
             set_to(OFFER, 1, "peer")
             with case("a server that is set to version 1"):
                 falls_back("4.1")

@@ -414,6 +414,11 @@ impl<T> RecvPool<T> {
         self.free.push(buffer);
     }
 
+    /// Replaces the free buffers by `list`; returns them.
+    pub(crate) fn replace(&mut self, list: RecvList<T>) -> RecvList<T> {
+        core::mem::replace(&mut self.free, list)
+    }
+
     /// Takes a free buffer.
     pub(crate) fn take(&mut self) -> Option<RecvBox<T>> {
         self.free.pop()

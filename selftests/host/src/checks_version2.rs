@@ -225,7 +225,7 @@ pub fn properties(data: &[u8]) {
     let back = decode(&buf[..len], &LIMITS, BOTH).expect("our own response");
     assert!(matches!(
         back.properties(&buf[..len]),
-        Some(Message::Response)
+        Some(Message::Response { .. })
     ));
     let mut words = buf[16..len]
         .chunks_exact(4)

@@ -229,7 +229,7 @@ fn properties(message: &Message<'_>, body: &[u8]) -> String {
                 words.set(Some(want))
             )
         }
-        Message::Response => {
+        Message::Response { .. } => {
             let done = words.subset();
             let rejected = words.subset();
             let other = words.set(None);

@@ -3,6 +3,7 @@
 //! Tests of the wire format, one file for each thing that can be wrong.
 
 mod golden;
+mod growth;
 mod hostile;
 mod limits;
 mod mutation;

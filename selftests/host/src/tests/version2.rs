@@ -35,7 +35,9 @@ use crate::xdr::message::{
 use crate::xdr::pcl::ReadChunks;
 use crate::xdr::props::{
     encode_connprop,
+    encode_receive,
     encode_resprop,
+    granted,
     Backward,
     Message,
     Properties, //
@@ -399,4 +401,53 @@ fn properties_that_are_told() {
     // Every peer can receive that much.
     let smallest = properties(1024, Backward::Inline);
     assert_eq!(told("connprop-smallest"), (smallest, true));
+}
+
+/// The messages that speak of a Receive size alone, as vectors have them.
+#[test]
+fn receive_sizes_asked_for_and_told() {
+    for (name, proc) in [
+        ("reqprop-rbsiz-raise", Proc::ReqProp),
+        ("updprop-rbsiz", Proc::UpdProp),
+    ] {
+        let vector = vectors().find(|v| v.name == name).expect("a vector");
+        let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
+        let octets = match parsed.properties(&vector.bytes) {
+            Some(Message::Request { want: set } | Message::Update { now: set }) => set.receive(),
+            _ => None,
+        };
+        let (xid, credits) = (parsed.header.xid, parsed.header.credits);
+        let mut buf = [0xee; 64];
+        let len = encode_receive(&mut buf, proc, xid, credits, octets.unwrap()).unwrap();
+        assert_eq!(hex(&buf[..len]), hex(&vector.bytes), "{name}");
+    }
+    assert!(encode_receive(&mut [0; 64], Proc::ConnProp, Xid(1), Credits(1), 4096).is_err());
+}
+
+/// What has become of a wish for a Receive size of 9999 octets.
+#[test]
+fn responses_to_a_wish() {
+    for (name, expected) in [
+        ("resprop-nothing", None),
+        ("resprop-done", Some(9999)),
+        ("resprop-rejected", None),
+        ("resprop-other", Some(0x4000)),
+        ("resprop-done-and-rejected", Some(9999)),
+        ("resprop-unknown-rejected", None),
+        ("resprop-two-words", None),
+        // Done, rejected and other at the same time.
+        ("resprop-overlap", None),
+    ] {
+        let vector = vectors().find(|v| v.name == name).expect("a vector");
+        let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
+        let Some(Message::Response {
+            done,
+            rejected,
+            other,
+        }) = parsed.properties(&vector.bytes)
+        else {
+            panic!("{name}");
+        };
+        assert_eq!(granted(9999, &done, &rejected, &other), expected, "{name}");
+    }
 }

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Sizes that change while a connection of version 2 is in use
+//! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5.2.1 and 5.3).
+//!
+//! ```text
+//!   rdma_max_inline_read raised    our Receives exchanged ─▶ RDMA2_UPDPROP
+//!   rdma_max_inline_write changed  RDMA2_REQPROP ─▶ RDMA2_RESPROP: done, or
+//!                                               ─▶ rejected, and RDMA2_UPDPROP when it is done
+//! ```
+//!
+//! The sender looks after that between two batches of Receives, so an idle connection stays as it is.
+//! The buffers of Sends keep their size: no more is asked for than they hold.
+
+use core::ops::RangeInclusive;
+
+use kernel::sync::Arc;
+
+use super::{
+    conn::Conn,
+    transport::ClntXprt,
+    tunables,
+    version::Agreed,
+    REVERSE_REQUESTS, //
+};
+use crate::{
+    kapi::{
+        rdma::{
+            qp::Qp,
+            recv::RecvList, //
+        },
+        sunrpc::send_lock::SendLocked,
+        trace::{
+            trace_xprtrdma_property,
+            Peer, //
+        },
+    },
+    xdr::{
+        error::ErrorBody,
+        header::Proc,
+        message::{
+            Body,
+            Parsed, //
+        },
+        props::{
+            encode_receive,
+            granted,
+            Message,
+            PropSet, //
+        },
+        units::{
+            Credits,
+            InlineSize, //
+        },
+        version::Version, //
+    },
+};
+
+/// What an administrator sets, as far as every peer of version 2 has it.
+fn most(octets: u32) -> InlineSize {
+    InlineSize::representable(octets).max(Version::Two.default_inline())
+}
+
+impl Conn {
+    /// Has sizes follow what the administrator sets. May sleep.
+    pub(super) fn tend_sizes(self: &Arc<Self>, xprt: &SendLocked<'_, ClntXprt>, qp: &Qp<Conn>) {
+        let Some(agreed) = self.spoken.agreed() else {
+            return;
+        };
+        if !agreed.changes() {
+            return;
+        }
+        self.exchange_receives();
+        self.tell_receive_size(xprt, qp, agreed);
+        self.ask_receive_size(xprt, qp, agreed);
+    }
+
+    /// Exchanges the Receives for others if another size is wanted, and if there is memory for them.
+    fn exchange_receives(&self) {
+        let most = most(tunables::MAX_INLINE_READ.get()).0;
+        let pools = self.pools.lock();
+        let (wanted, count) = (pools.growth.wants(most), pools.receive_buffers());
+        drop(pools);
+        let Some(size) = wanted else {
+            return;
+        };
+        let mut list = RecvList::new();
+        if self.make_receives(count, size, &mut list) < count {
+            self.pools.lock().growth.give_up(size);
+            return;
+        }
+        let mut pools = self.pools.lock();
+        if pools.growth.wants(most) == Some(size) {
+            list = pools.replace_receives(size, list);
+        }
+        drop(pools);
+        drop(list);
+    }
+
+    /// Tells the server the size of our Receives, if they are larger than it has been told.
+    fn tell_receive_size(
+        self: &Arc<Self>,
+        xprt: &SendLocked<'_, ClntXprt>,
+        qp: &Qp<Conn>,
+        agreed: &Agreed,
+    ) {
+        let growth = self.pools.lock().growth;
+        if !growth.is_due() {
+            return;
+        }
+        let (xid, credits) = (self.xid(), Credits(REVERSE_REQUESTS));
+        let octets = growth.size();
+        let told = self.send_message(qp, |body| {
+            encode_receive(body, Proc::UpdProp, xid, credits, octets)
+        });
+        // The server reads it before any Call that is sent later.
+        if told.is_ok() && self.pools.lock().growth.due().is_some() {
+            trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_wire(), octets);
+            agreed.grow(InlineSize(octets));
+            self.live.show_sizes(agreed);
+        }
+    }
+
+    /// Asks the server for Receives of another size, if the administrator has changed what is sent.
+    fn ask_receive_size(
+        self: &Arc<Self>,
+        xprt: &SendLocked<'_, ClntXprt>,
+        qp: &Qp<Conn>,
+        agreed: &Agreed,
+    ) {
+        let most = most(tunables::MAX_INLINE_WRITE.get()).min(self.spoken.ours().send);
+        if self.spoken.forget_wish() {
+            xprt.set_credits(self.granted());
+        }
+        let granted = self.granted();
+        if granted <= 1 || !agreed.is_wanting(most) || self.spoken.has_wish() {
+            return;
+        }
+        // It takes a credit until it is answered, and so does the Call that is being sent.
+        xprt.set_credits(granted - 1);
+        if self.pools.lock().owed().saturating_add(2) > granted {
+            return;
+        }
+        // Less is sent from here on.
+        agreed.want(most, self.spoken.ours().send);
+        self.spoken.wish(most);
+        let (xid, credits) = (self.xid(), Credits(self.limits().requests));
+        let asked = self.send_message(qp, |body| {
+            encode_receive(body, Proc::ReqProp, xid, credits, most.0)
+        });
+        match asked {
+            Ok(()) => {
+                trace_xprtrdma_property(Peer::of(xprt), Proc::ReqProp.to_wire(), most.0);
+                self.live.show_sizes(agreed);
+            }
+            Err(_) => {
+                self.end_wish();
+            }
+        }
+    }
+
+    /// The wish, if there is one, is answered: its credit is free. Returns the octets.
+    fn end_wish(&self) -> Option<u32> {
+        let wish = self.spoken.take_wish()?;
+        if let Some(xprt) = self.xprt() {
+            xprt.set_credits(self.granted());
+        }
+        Some(wish)
+    }
+
+    /// Takes in what the server says of itself, or of what it was asked for.
+    pub(super) fn note_property(&self, parsed: &Parsed, message: &Message<'_>) {
+        let Some(agreed) = self.spoken.agreed() else {
+            return;
+        };
+        let told = match message {
+            Message::Update { now } => now.receive(),
+            Message::Response {
+                done,
+                rejected,
+                other,
+            } if parsed.header.xid == self.xid() => {
+                let wish = self.end_wish();
+                wish.and_then(|octets| granted(octets, done, rejected, other))
+            }
+            _ => None,
+        };
+        if let Some(octets) = told {
+            agreed.note_peer(octets, self.spoken.ours().send);
+            self.live.show_sizes(agreed);
+            if let Some(xprt) = self.xprt() {
+                trace_xprtrdma_property(Peer::of(&xprt), parsed.header.proc, agreed.peer().0);
+            }
+        }
+    }
+
+    /// Takes in an error report about no RPC: perhaps the server does not know what it was asked.
+    pub(super) fn note_refused_wish(&self, parsed: &Parsed) {
+        if let Body::Error(ErrorBody::Option | ErrorBody::Procedure | ErrorBody::Chunk) =
+            parsed.body
+        {
+            if parsed.header.xid == self.xid() {
+                self.end_wish();
+            }
+        }
+    }
+
+    /// The server asks for what is in `want`; returns the Receive sizes that it gets. A larger one
+    /// than now it is told when it is there.
+    pub(super) fn ask_of_us(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
+        let mut pools = self.pools.lock();
+        let sizes = Version::Two.default_inline().0..=pools.growth.told();
+        if let Some(octets) = want.receive() {
+            pools.growth.ask(octets);
+        }
+        let told = InlineSize(pools.growth.told());
+        drop(pools);
+        if let Some(agreed) = self.spoken.agreed() {
+            agreed.grow(told);
+            self.live.show_sizes(agreed);
+        }
+        sizes
+    }
+}

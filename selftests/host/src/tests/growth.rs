@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Receives that are exchanged for others of another size, against a queue of Receives.
+
+use std::collections::VecDeque;
+
+use super::mutation::Random;
+use crate::xdr::growth::{
+    Growth,
+    Wish, //
+};
+
+/// A connection: buffers are their sizes.
+struct Queue {
+    growth: Growth,
+    most: u32,
+    posted: VecDeque<u32>,
+    free: Vec<u32>,
+    in_process: Vec<u32>,
+    /// What the peer may send, as it has been told or as it has asked.
+    peer: u32,
+}
+
+impl Queue {
+    const TARGET: usize = 8;
+
+    fn new(size: u32) -> Self {
+        let mut queue = Queue {
+            growth: Growth::new(size),
+            most: size,
+            posted: VecDeque::new(),
+            free: vec![size; Self::TARGET],
+            in_process: Vec::new(),
+            peer: size,
+        };
+        queue.post();
+        queue
+    }
+
+    fn post(&mut self) {
+        while self.posted.len() < Self::TARGET {
+            let size = self.free.pop().unwrap_or(self.growth.size());
+            self.posted.push_back(size);
+        }
+    }
+
+    /// The peer sends a message of full size.
+    fn land(&mut self) {
+        let buffer = self.posted.pop_front().expect("a Receive");
+        assert!(buffer >= self.peer, "{buffer} octets for {}", self.peer);
+        self.growth.landed(buffer as usize, 1);
+        self.in_process.push(buffer);
+        self.post();
+    }
+
+    fn release(&mut self) {
+        if let Some(buffer) = self.in_process.pop() {
+            if self.growth.keeps(buffer as usize) {
+                self.free.push(buffer);
+            }
+        }
+    }
+
+    fn exchange(&mut self) {
+        if let Some(size) = self.growth.wants(self.most) {
+            self.free = vec![size; Self::TARGET];
+            self.growth.begin(size, self.posted.len() as u32);
+        }
+    }
+
+    fn tell(&mut self) {
+        if let Some(size) = self.growth.due() {
+            assert!(size > self.peer);
+            self.peer = size;
+        }
+    }
+
+    fn ask(&mut self, octets: u32) -> Wish {
+        let wish = self.growth.ask(octets);
+        if wish == Wish::Done {
+            self.peer = octets;
+        }
+        wish
+    }
+}
+
+#[test]
+fn a_larger_size_is_told_when_the_last_small_receive_has_landed() {
+    let mut queue = Queue::new(4096);
+    queue.most = 16384;
+    queue.exchange();
+    for _ in 0..Queue::TARGET {
+        queue.tell();
+        assert_eq!(queue.peer, 4096);
+        queue.land();
+    }
+    queue.tell();
+    assert_eq!((queue.peer, queue.growth.told()), (16384, 16384));
+    assert_eq!(queue.growth.wants(16384), None);
+}
+
+#[test]
+fn a_smaller_size_is_for_the_peer_to_ask_for() {
+    let mut queue = Queue::new(16384);
+    assert_eq!(queue.growth.wants(4096), None);
+    assert_eq!(queue.ask(4095), Wish::Rejected);
+    assert_eq!(queue.ask(4096), Wish::Done);
+    assert_eq!(queue.growth.wants(16384), Some(4096));
+    queue.exchange();
+    // One exchange at a time.
+    assert_eq!(queue.ask(16384), Wish::Rejected);
+    assert_eq!(queue.growth.wants(16384), None);
+    (0..Queue::TARGET).for_each(|_| queue.land());
+    assert_eq!(queue.growth.wants(16384), Some(16384));
+    // More than the administrator allows.
+    assert_eq!(queue.growth.wants(8192), Some(8192));
+}
+
+#[test]
+fn a_size_that_the_peer_does_not_want_any_more_is_not_told() {
+    let mut queue = Queue::new(4096);
+    queue.most = 16384;
+    queue.exchange();
+    assert_eq!(queue.ask(4096), Wish::Done);
+    (0..Queue::TARGET).for_each(|_| queue.land());
+    queue.tell();
+    assert_eq!(queue.peer, 4096);
+    queue.exchange();
+    (0..Queue::TARGET).for_each(|_| queue.land());
+    assert!(queue.posted.iter().all(|size| *size == 4096));
+}
+
+#[test]
+fn without_memory_nothing_changes_until_another_size_is_wanted() {
+    let mut growth = Growth::new(4096);
+    growth.give_up(16384);
+    assert_eq!(growth.wants(16384), None);
+    assert_eq!(growth.wants(8192), Some(8192));
+}
+
+#[test]
+fn no_message_is_longer_than_the_receive_that_it_lands_in() {
+    let mut random = Random(521);
+    let sizes = [1024, 4096, 5000, 8192, 16384, 65536];
+    let (mut told, mut done) = (0, 0);
+    for _ in 0..200 {
+        let mut queue = Queue::new(4096);
+        for _ in 0..500 {
+            let size = sizes[random.below(sizes.len())];
+            match random.below(20) {
+                0 => queue.most = size,
+                1 => done += u32::from(queue.ask(size) == Wish::Done),
+                2..=4 => queue.exchange(),
+                5..=7 => {
+                    let before = queue.peer;
+                    queue.tell();
+                    told += u32::from(queue.peer != before);
+                }
+                8..=12 => queue.release(),
+                _ => queue.land(),
+            }
+        }
+    }
+    println!("{told} sizes told, {done} wishes done");
+    assert!(told > 500 && done > 500);
+}
