@@ -354,8 +354,9 @@ impl Pools {
 
     /// Whether Receives have to be posted for the server's own Calls.
     pub(super) fn lacks_receives(&self) -> bool {
-        // Half of them is what the server has credits for.
-        let reserve = if self.reverse { REVERSE_REQUESTS } else { 1 };
+        // Half of them is what the server has credits for. Without any it may still send messages
+        // about properties.
+        let reserve = if self.reverse { REVERSE_REQUESTS } else { 0 };
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 

@@ -188,7 +188,8 @@ impl Conn {
         xprt.note_message();
         let parsed = match decode(buffer.bytes(), &LIMITS, self.spoken.accepts()) {
             Ok(parsed) if self.spoken.is_awaited() => {
-                return self.hear(xprt, &parsed, buffer);
+                self.hear(xprt, &parsed, buffer);
+                return self.restore_receives(qp);
             }
             Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
                 return self.reverse_property(qp, &parsed, buffer);
@@ -209,7 +210,8 @@ impl Conn {
                 Some(header) => header,
                 None => {
                     self.refuse_call(qp, rejected);
-                    return self.drop_message(buffer);
+                    self.drop_message(buffer);
+                    return self.restore_receives(qp);
                 }
             },
         };
@@ -224,6 +226,7 @@ impl Conn {
                     Err(rejected) => self.refuse_call(qp, &rejected),
                 }
                 self.drop_message(buffer);
+                self.restore_receives(qp);
             }
         }
     }
