@@ -24,7 +24,8 @@ EPILOG = """
 Each job runs over NFS version 3 in one guest with one processor, which is client and server
 and counts its instructions. host is all but the software NIC and idling, transport what has a
 frame of the module in its call chain, self the module's own code; "leaf < own" is a leaf that
-the module's function own has called, perhaps by way of others. Figures of one build repeat
+the module's function own has called, perhaps by way of others. rust-2 is our module over version 2 of
+RPC-over-RDMA. Figures of one build repeat
 within some percent: it is samples that are counted.
 
   selftests/bench/run --job rand-read-4k --side rust     two minutes
@@ -83,14 +84,17 @@ def figures_of(folder, job, symbols):
 
 
 def run_side(side, jobs, module, factor):
-    """Measure the jobs with one module; figures by job."""
-    folder = run_folder(f"bench-{side}", module if side == "rust" else None)
+    """Measure the jobs with one module and version of RPC-over-RDMA; figures by job."""
+    kind = side.partition("-")[0]
+    folder = run_folder(f"bench-{side}", module if kind == "rust" else None)
     say(f"{side}: boot, run folder {host_name(folder)}")
     pair = Pair(folder, Machine(counted=True), one_guest=True, echo=lambda line: None)
     results = {}
     try:
-        pair.set_up(side, side)
+        pair.set_up(kind, kind)
         guest = pair.client
+        if side == "rust-2":
+            guest.output("echo 2 >/proc/sys/sunrpc/rdma_max_version", SECONDS)
         guest.output("cat /proc/kallsyms >/t/kallsyms", SECONDS)
         with open(f"{folder}/kallsyms", encoding="ascii") as file:
             symbols = Symbols(file)
@@ -131,8 +135,9 @@ def arguments():
     parser.add_argument("--job", action="append", choices=[*BY_NAME, "all", "none"], metavar="JOB",
                         help=f"one of {', '.join(BY_NAME)}, all (the default), none; may be "
                         "given more than once")
-    parser.add_argument("--side", choices=("rust", "c", "both"), default="both",
-                        help="the module (default: both, at the same time)")
+    parser.add_argument("--side", choices=("rust", "rust-2", "c", "both", "all"), default="all",
+                        help="rust: our module; rust-2: the same over version 2; both: rust and c "
+                        "(default: all, at the same time)")
     parser.add_argument("--memory", action="store_true", help="also the memory of a connection")
     parser.add_argument("--many", action="store_true", help="also 256 connections to one server")
     parser.add_argument("--top", type=int, default=25, metavar="N",
@@ -146,8 +151,8 @@ def arguments():
     names = args.job or ["all"]
     args.jobs = [job for job in JOBS if job.name in names or "all" in names]
     args.module = host_path(args.module) if args.module else MODULE
-    args.sides = ("rust", "c") if args.side == "both" else (args.side,)
-    if not os.path.exists(args.module) and "rust" in args.sides:
+    args.sides = {"both": ("rust", "c"), "all": ("rust", "rust-2", "c")}.get(args.side, (args.side,))
+    if not os.path.exists(args.module) and args.sides != ("c",):
         parser.error(f"there is no module {args.module}: run 'make all' first")
     if args.out and os.path.exists(host_path(args.out)) and not os.path.isdir(host_path(args.out)):
         parser.error(f"--out: {args.out} is not a folder")
@@ -164,9 +169,11 @@ def measure(args):
                     for side in args.sides}
             figures["jobs"] = {side: run.result() for side, run in runs.items()}
     if args.memory:
-        figures["memory"] = {side: memory.measure(side, args.module) for side in args.sides}
+        figures["memory"] = {side: memory.measure(side, args.module)
+                             for side in args.sides if side in ("rust", "c")}
     if args.many:
-        figures["many"] = {side: memory.many(side, args.module) for side in args.sides}
+        figures["many"] = {side: memory.many(side, args.module)
+                           for side in args.sides if side in ("rust", "c")}
     return figures
 
 

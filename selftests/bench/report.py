@@ -3,34 +3,41 @@
 
 from xml.sax.saxutils import escape
 
-SIDES = {"rust": "ours", "c": "C"}
+SIDES = {"rust": "ours", "rust-2": "ours, version 2", "c": "C"}
+# What is compared with what.
+RATIOS = (("rust", "c"), ("rust-2", "rust"))
 PARTS = ("whole", "host", "transport", "self")
+# Of a column.
+WIDTH = 38
 # Samples tell the rest apart no finer.
 LEAST_CALLS = 0.005
 
 
 def both(values, form="{:.2f}"):
-    """Ours, C and the ratio, as far as they were measured; `values` by side."""
+    """The sides and their ratios, as far as they were measured; `values` by side."""
     text = " / ".join(form.format(values[side]) for side in SIDES if side in values)
-    if len(values) == 2:
-        text += f" ({values['rust'] / values['c']:.2f})" if values["c"] else " (-)"
-    return text
+    ratios = [f"{values[one] / values[other]:.2f}" if values[other] else "-"
+              for one, other in RATIOS if one in values and other in values]
+    return text + (f" ({', '.join(ratios)})" if ratios else "")
 
 
 def heading(results):
     """What the numbers of a row are."""
     names = " / ".join(SIDES[side] for side in SIDES if side in results)
-    return names + (" (ratio)" if len(results) == 2 else "")
+    ratios = [f"{SIDES[one]} : {SIDES[other]}" for one, other in RATIOS
+              if one in results and other in results]
+    return names + (f" ({'; '.join(ratios)})" if ratios else "")
 
 
 def costs(jobs, results):
     """The table of jobs and parts; `results` by side and job."""
     lines = [f"Thousands of instructions per operation: {heading(results)}", "",
-             f"{'job':28}" + "".join(f"{part:>26}" for part in PARTS)]
+             f"{'job':28}" + "".join(f"{part:>{WIDTH}}" for part in PARTS)]
     for job in jobs:
         row = f"{job.title:28}"
         for part in PARTS:
-            row += f"{both({side: of[job.name]['parts'][part] for side, of in results.items()}):>26}"
+            values = {side: of[job.name]["parts"][part] for side, of in results.items()}
+            row += f"{both(values):>{WIDTH}}"
         lines.append(row)
     return lines
 
@@ -44,7 +51,7 @@ def counts(jobs, results):
         for name in names:
             values = {side: of[job.name]["counts"][name] for side, of in results.items()
                       if name in of[job.name]["counts"]}
-            lines.append(f"  {name:22}{both(values):>28}")
+            lines.append(f"  {name:22}{both(values):>{WIDTH}}")
     return lines
 
 
@@ -76,8 +83,8 @@ def memory(results):
 
 
 def plot(jobs, results, title):
-    """An SVG: for each job and part the ratio of ours to C; or, with one module, nothing."""
-    if len(results) != 2:
+    """An SVG: for each job and part the ratio of ours to C; nothing unless both were measured."""
+    if not {"rust", "c"} <= set(results):
         return ""
     left, top, bar, width = 230, 60, 14, 460
     rows, y = [], top
