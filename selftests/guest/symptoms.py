@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Each symptom of Documentation/troubleshooting.rst is produced, what is seen is compared with the
+lines that the document has, and what it says to do is done. Run in the client guest."""
+
+import json
+import os
+import re
+import subprocess
+import time
+
+from harness import Skip, case, expect, expect_that, in_background, shell
+
+FOLDER = "/mnt/symptoms"
+with open("/t/troubleshooting.rst", encoding="utf-8") as _file:
+    DOCUMENT = _file.read()
+
+
+def literal(line):
+    """A line that the document has as it is; what is said matches it, with any text for "..."."""
+    lines = [text.strip() for text in DOCUMENT.splitlines()]
+    expect_that(f"the document has no line '{line}'", line in lines)
+    return re.compile(".*".join(map(re.escape, line.split("..."))))
+
+
+def seen(line, text):
+    """Fail unless a line of the document is in what was said."""
+    expect_that(f"'{line}' is not in {text!r}", literal(line).search(text))
+
+
+def section(title):
+    """The text of one section of the document."""
+    start = DOCUMENT.index(f"{title}\n{'=' * len(title)}\n")
+    rest = DOCUMENT[start + 2 * len(title) + 2:]
+    end = re.search(r"\n[^\n]+\n={4,}\n", rest)
+    return rest[:end.start()] if end else rest
+
+
+def try_mount(options="", address="192.168.88.2", path="/", vers="4.2"):
+    """What a mount says that gives up soon, and what the kernel log has of it."""
+    shell("dmesg -C")
+    done = subprocess.run(
+        ["timeout", "100", "mount", "-t", "nfs", "-o", "proto=rdma,port=20049,soft,retry=0,"
+         f"timeo=50,retrans=1,vers={vers}{options}", f"{address}:{path}", FOLDER],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode == 0:
+        shell(f"umount {FOLDER}")
+    return done.returncode, done.stdout + shell("dmesg")
+
+
+def fails_with(title, lines, **how):
+    """A mount fails, and says the lines, which are in the section of that title."""
+    status, said = try_mount(**how)
+    print(said.strip().splitlines()[0] if said else "nothing is said")
+    expect_that(f"the mount succeeded: {said}", status != 0)
+    for line in lines:
+        expect_that(f"'{line}' is not in the section '{title}'", line in section(title))
+        seen(line, said)
+
+
+def works():
+    """A mount succeeds."""
+    status, said = try_mount()
+    expect(f"status of the mount, which says {said!r}", status, 0)
+
+
+PROTOCOL = "``mount: Protocol error``"
+EPROTO = ("connecting to ... failed: EPROTO (that address does not answer, or no RDMA device with a "
+          "link leads there)")
+UNREACHABLE = "``mount: Network is unreachable``"
+SILENT = "``mount: Connection timed out``, ``No route to host``"
+REFUSED = "``mount: Connection refused``"
+FAMILY = "``mount: Address family for hostname not supported``"
+
+
+def no_device():
+    """No RDMA device at all; the document says how to make one."""
+    shell("rdma link del rdma0")
+    try:
+        fails_with(PROTOCOL, ["mount.nfs: Protocol error", EPROTO])
+    finally:
+        shell("device_add")
+    works()
+
+
+def interface_down():
+    """The interface below the device is down."""
+    shell("ip link set eth0 down")
+    try:
+        fails_with(UNREACHABLE, ["mount.nfs: Network is unreachable for ... on ...",
+                                 "connecting to ... failed: ENETUNREACH"])
+        expect_that("rdma link does not show it", "state DOWN" in shell("rdma link"))
+    finally:
+        shell("ip link set eth0 up; ip -6 addr add fd88::1/64 dev eth0 nodad; "
+              "ip route add default via 192.168.88.254 dev eth0; sleep 2; devices_revive",
+              check=False)
+    works()
+
+
+def no_route():
+    """No route leads to the server."""
+    shell("ip route del default; ip route del 192.168.88.0/24")
+    try:
+        fails_with(UNREACHABLE, ["mount.nfs: Network is unreachable for ... on ...",
+                                 "connecting to ... failed: ENETUNREACH"])
+    finally:
+        shell("ip route add 192.168.88.0/24 dev eth0 src 192.168.88.1; "
+              "ip route add default via 192.168.88.254 dev eth0; devices_revive")
+    works()
+
+
+def silent():
+    """Nobody has the address: in the same network, by version 4 and 3, and behind a router."""
+    fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ..."], address="192.168.88.77")
+    literal(EPROTO)
+    fails_with(SILENT, ["mount.nfs: No route to host for ... on ..."], address="192.168.88.77",
+               vers="3", path="/srv/export")
+    fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ...",
+                        "connecting to ... failed: ETIMEDOUT"], address="10.9.9.9")
+    shell("devices_revive")
+
+
+def refused():
+    """Nobody listens on that port."""
+    fails_with(REFUSED, ["mount.nfs: Connection refused for ... on ...",
+                         "connecting to ... failed: ECONNREFUSED"], options=",port=20050")
+    expect_that("no line of the listener in portlist",
+                "rdma 20049" in shell("peer cat /proc/fs/nfsd/portlist"))
+    works()
+
+
+def family():
+    """proto= does not fit the address."""
+    said = ["mount.nfs: Failed to resolve server ...: Address family for hostname not supported"]
+    fails_with(FAMILY, said, options=",proto=rdma6")
+    fails_with(FAMILY, said, address="[fd88::2]")
+
+
+def top():
+    """The connections that rpcrdma-top shows."""
+    return json.loads(shell("python3 -B /t/rpcrdma-top --once --json --interval 0.5"))["connections"]
+
+
+def server_does_not_answer():
+    """rpc.mountd is stopped: the live view shows what the document says, and starting it helps."""
+    shell(f"client_mount 4.2 $SERVER {FOLDER}")
+    shell("peer 'kill -STOP $(pidof rpc.mountd); exportfs -f'")
+    try:
+        waits = in_background(shell, f"stat {FOLDER}/none", False)
+        time.sleep(5)
+        first, = top()
+        time.sleep(2)
+        second, = top()
+    finally:
+        shell("peer 'kill -CONT $(pidof rpc.mountd); exportfs -r'")
+    expect("state", second["state"], "connected")
+    expect_that(f"no credit is used: {second}", second["credits_used"] > 0)
+    expect_that(f"idle_ms does not grow: {first['idle_ms']}, {second['idle_ms']}",
+                second["idle_ms"] > first["idle_ms"])
+    waits.result(60)
+    shell(f"umount {FOLDER}")
+
+
+def link_lost():
+    """The cable is pulled: no connection is left, the log says why, and the mount continues when it
+    is back."""
+    shell(f"client_mount 4.2 $SERVER {FOLDER}; dmesg -C")
+    shell("link_set off")
+    try:
+        writes = in_background(shell, f"echo text >{FOLDER}/symptoms; sync")
+        for _ in range(60):
+            time.sleep(1)
+            if literal(EPROTO).search(shell("dmesg")):
+                break
+        seen(EPROTO, shell("dmesg"))
+        states = [record["state"] for record in top()]
+        expect_that(f"there are connections: {states}", "connected" not in states)
+    finally:
+        shell("link_set on; devices_revive; peer devices_revive")
+    writes.result(120)
+    shell(f"rm {FOLDER}/symptoms; umount {FOLDER}")
+
+
+def in_use():
+    """A mount keeps the module, and the commands of the document name it."""
+    shell(f"client_mount 4.2 $SERVER {FOLDER}")
+    status = subprocess.run(["rmmod", "rpcrdma_rs"], text=True, capture_output=True, check=False)
+    seen("rmmod: ERROR: Module rpcrdma_rs is in use", status.stderr)
+    for command in ("grep proto=rdma /proc/self/mounts", "rdma resource show cm_id"):
+        expect_that(f"the document does not say '{command}'", f"``{command}``" in DOCUMENT)
+    expect_that("the mount is not named", FOLDER in shell("grep proto=rdma /proc/self/mounts"))
+    expect_that("no connection is shown", "192.168.88.2:20049" in shell("rdma resource show cm_id"))
+
+
+def device_goes():
+    """Of the mount of before: its device is removed and comes back."""
+    shell("timeout 60 rdma link del rdma0")
+    lists = in_background(shell, f"ls {FOLDER}")
+    time.sleep(2)
+    shell("device_add")
+    lists.result(120)
+    shell(f"umount {FOLDER}")
+
+
+def unsigned():
+    """A kernel that enforces signatures refuses the module. It cannot be told to stop that."""
+    shell("echo Y >/sys/module/module/parameters/sig_enforce; dmesg -C")
+    done = subprocess.run(["insmod", "/t/rpcrdma_rs.ko"], text=True, capture_output=True, check=False)
+    expect("exit status of insmod", done.returncode, 1)
+    seen("insmod: ERROR: could not insert module ...: Key was rejected by service", done.stderr)
+    seen("Loading of unsigned module is rejected", shell("dmesg"))
+
+
+def main():
+    """All of them; the last cannot be undone."""
+    os.makedirs(FOLDER, exist_ok=True)
+    with case("Invalid argument"):
+        raise Skip("the kernel has no software device without fast registration")
+    for name, test in (("Protocol error: no device", no_device),
+                       ("Network is unreachable: the interface is down", interface_down),
+                       ("Network is unreachable: no route", no_route),
+                       ("Connection timed out, No route to host: nobody answers", silent),
+                       ("Connection refused: nobody listens", refused),
+                       ("Address family not supported: proto= does not fit", family),
+                       ("a hang: nfsd does not answer", server_does_not_answer),
+                       ("a hang: the link is lost", link_lost),
+                       ("rmmod: the module is in use", in_use),
+                       ("a device is removed, and comes back", device_goes),
+                       ("Key was rejected by service: not signed", unsigned)):
+        with case(name):
+            test()
+
+
+main()
