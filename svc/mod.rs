@@ -10,7 +10,8 @@
 //!   client   the order of Calls over all connections of one client, which
 //!   order    has the limits of
 //!   recv     a received message becomes a Call, or is answered with an error
-//!   read     Read chunks are pulled before the Call is delivered
+//!   read     Read chunks are pulled before the Call is delivered, into a
+//!   layout   that says what lands where
 //!   send     replies: inline, Write list, Reply chunk; error reports
 //!   version  what the connection speaks, and what the client tells of itself
 //!   post     chains go to the device, or wait in line for room
@@ -37,6 +38,7 @@ mod call;
 mod client;
 mod conn;
 mod inbox;
+mod layout;
 mod ledger;
 mod limits;
 mod listen;

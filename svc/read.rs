@@ -37,15 +37,12 @@ use super::{
         Conn, //
     },
     inbox::Leave,
+    layout::Layout,
     post::{
         Reservation,
         Work, //
     },
-    recv::read_chunks,
-    tunables::{
-        STAT_READ,
-        STAT_RECV, //
-    }, //
+    tunables::STAT_RECV, //
 };
 use crate::{
     kapi::{
@@ -62,53 +59,27 @@ use crate::{
                 WcError, //
             },
             qp::Qp,
-            rw::{
-                Remote,
-                Transfer,
-                TransferDir, //
-            }, //
+            rw::Transfer, //
         },
         sunrpc::svc_rqst::{
             Delivered,
             Receiver, //
         },
         trace::{
-            trace_svcrdma_decode_rseg,
             trace_svcrdma_post_read_chunk,
             trace_svcrdma_read_finished,
             trace_svcrdma_wc_read,
             trace_svcrdma_wc_read_err,
-            trace_svcrdma_wc_read_flush,
-            Cid, //
+            trace_svcrdma_wc_read_flush, //
         }, //
     },
     xdr::{
-        chunk::Lists,
         error::ErrorBody,
-        message::{
-            self,
-            Direction,
-            Parsed, //
-        },
-        pcl::{
-            self,
-            ReadChunks, //
-        },
-        rpc::plain_arguments_at,
-        segment::Segment,
-        units::{
-            host_len,
-            padded_len,
-            Position,
-            Xid, //
-        }, //
+        message::Parsed,
+        units::host_len, //
     },
 };
-use core::ops::Range;
-use kernel::{
-    page::PAGE_SIZE,
-    prelude::*, //
-};
+use kernel::prelude::*;
 
 /// A Call whose Read chunks are being pulled, or were.
 #[pin_data]
@@ -120,7 +91,7 @@ pub(super) struct ReadCtx {
     reservation: Option<Reservation>,
     job: Option<Job>,
     /// That of the job's Call.
-    layout: Option<Layout>,
+    layout: Layout,
 }
 
 /// The Call.
@@ -130,16 +101,6 @@ struct Job {
     leave: Leave,
     /// Until a service thread has it; none if its order does not matter.
     turn: Option<Turn>,
-}
-
-/// How the parts of a Call are put together.
-struct Layout {
-    chunks: ReadChunks,
-    /// Where the inline stream starts in the received octets.
-    inline_start: usize,
-    /// The position of the payload, if there is just one in addition to the inline message, behind
-    /// the RPC header.
-    item: Option<u32>,
 }
 
 impl_has_cqe! {
@@ -154,7 +115,7 @@ impl ReadCtx {
                 transfer: Transfer::new(),
                 reservation: None,
                 job: None,
-                layout: None,
+                layout: Layout::EMPTY,
             }),
             GFP_KERNEL,
         )
@@ -172,154 +133,6 @@ impl ReadCtx {
     }
 }
 
-impl Layout {
-    /// `received` is the whole message; its inline stream starts at `inline_start`.
-    fn new(chunks: ReadChunks, received: &[u8], inline_start: usize) -> Self {
-        let inline = received.get(inline_start..).unwrap_or_default();
-        // The service takes the RPC header to be contiguous, and a token of GSS as well: it
-        // looks from one part of the message to the next by pointer.
-        let item = match (chunks.chunks(), plain_arguments_at(inline)) {
-            ([one], Some(at)) if chunks.call_chunk().is_none() && at <= one.position.0 => {
-                Some(one.position.0)
-            }
-            _ => None,
-        };
-        Layout {
-            chunks,
-            inline_start,
-            item,
-        }
-    }
-
-    /// Octets that land in pages.
-    fn paged_len(&self) -> usize {
-        host_len(match (self.item, self.chunks.chunks()) {
-            (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
-            _ => self.chunks.stream_len(),
-        })
-    }
-
-    fn page_count(&self) -> usize {
-        self.paged_len().div_ceil(PAGE_SIZE)
-    }
-
-    /// Returns what lands in pages, and where.
-    fn pieces(&self) -> impl Iterator<Item = (usize, pcl::Piece)> + '_ {
-        let item = self.item.is_some();
-        let mut at = 0;
-        self.chunks
-            .pieces()
-            .filter(move |piece| !item || !matches!(piece, pcl::Piece::Base { .. }))
-            .map(move |piece| {
-                let start = at;
-                at += host_len(match piece {
-                    pcl::Piece::Base { length, .. } => length,
-                    pcl::Piece::Chunk(chunk) => chunk.length,
-                    pcl::Piece::Pad(length) => length,
-                });
-                (start, piece)
-            })
-    }
-
-    /// Returns what has to be pulled: position in the message, where it lands, the client's memory.
-    fn segments<'a>(
-        &'a self,
-        lists: &Lists<'a>,
-    ) -> impl Iterator<Item = (Position, Range<usize>, Segment)> + 'a {
-        let read = lists.read;
-        self.pieces()
-            .filter_map(|(at, piece)| match piece {
-                pcl::Piece::Chunk(chunk) => Some((at, chunk.position, 0, chunk.length)),
-                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_some() => {
-                    Some((at, Position::ZERO, offset, length))
-                }
-                _ => None,
-            })
-            .flat_map(move |(mut at, position, skip, length)| {
-                read.chunk_range(position, skip, length)
-                    .map(move |segment| {
-                        let start = at;
-                        at += host_len(segment.length);
-                        (position, start..at, segment)
-                    })
-            })
-    }
-
-    /// Returns how many memory regions that takes with a device that reads through those.
-    fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
-        self.segments(lists).fold(0, |sum, (_, octets, _)| {
-            let pages = octets.end.div_ceil(PAGE_SIZE) - octets.start / PAGE_SIZE;
-            let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-            sum.saturating_add(qp.port().rw_mr_factor(pages))
-        })
-    }
-
-    /// Adds what has to be pulled to `transfer`, whose pages are there.
-    fn map(&self, qp: &Qp<Chan>, lists: &Lists<'_>, transfer: &mut Transfer, call: Cid) -> Result {
-        for (number, (position, octets, segment)) in self.segments(lists).enumerate() {
-            trace_svcrdma_decode_rseg(
-                call,
-                u32::try_from(number)?,
-                position.0,
-                segment.handle.0,
-                segment.length,
-                segment.offset.0,
-            );
-            transfer.add(
-                qp,
-                TransferDir::Read,
-                core::iter::once(octets),
-                Remote {
-                    addr: segment.offset.0,
-                    length: segment.length,
-                    handle: segment.handle.0,
-                },
-            )?;
-            STAT_READ.inc();
-            qp.handler()
-                .params
-                .live
-                .traffic
-                .read
-                .add(host_len(segment.length));
-        }
-        Ok(())
-    }
-
-    /// Returns whether the RPC message is a Call, and has the XID of the transport header (RFC
-    /// 8166, section 4.2.1). Of one that came inline this is known.
-    fn is_call(&self, xid: Xid, pages: &PageVec) -> bool {
-        let mut words = [0; 8];
-        match self.chunks.call_chunk() {
-            Some(_) if self.paged_len() < words.len() => false,
-            Some(_) => {
-                pages.copy_out(0, &mut words).is_ok()
-                    && message::payload_direction(xid, &words) == Some(Direction::Call)
-            }
-            None => true,
-        }
-    }
-
-    /// Puts what is not pulled into the pages: inline parts, and zeroes for roundup.
-    fn fill(&self, inline: &[u8], pages: &mut PageVec) -> Result {
-        for (at, piece) in self.pieces() {
-            match piece {
-                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_none() => {
-                    let start = host_len(offset);
-                    let end = start + host_len(length);
-                    pages.copy_in(at, inline.get(start..end).ok_or(EINVAL)?)?;
-                }
-                pcl::Piece::Pad(length) => {
-                    let zeroes = [0; 4];
-                    pages.copy_in(at, zeroes.get(..host_len(length)).ok_or(EINVAL)?)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Completion for ReadCtx {
     type Handler = Chan;
 
@@ -328,7 +141,7 @@ impl Completion for ReadCtx {
         let chan = qp.handler();
         match result {
             Ok(wc) => {
-                let len = this.layout.as_ref().map_or(0, Layout::paged_len);
+                let len = this.layout.paged_len();
                 trace_svcrdma_wc_read(wc.cid(), len);
                 // Now: all service threads may be waiting for what a mapping takes.
                 this.as_mut().project().transfer.unmap();
@@ -404,7 +217,7 @@ impl Chan {
             return Some(buf);
         };
         STAT_RECV.inc();
-        let turn = ctx.layout.as_ref().and_then(|layout| self.turn(layout));
+        let turn = self.turn(&ctx.layout);
         *ctx.as_mut().project().job = Some(Job {
             buf,
             call: *call,
@@ -447,10 +260,11 @@ impl Chan {
         call: &Parsed,
     ) -> Result {
         let fields = ctx.project();
-        let chunks = read_chunks(call, buf.bytes(), self.params.max_stream());
-        let chunks = chunks.ok().filter(|chunks| !chunks.is_empty());
-        let layout = Layout::new(chunks.ok_or(EINVAL)?, buf.bytes(), call.header_len);
-        let layout = fields.layout.insert(layout);
+        let layout = fields.layout;
+        let known = layout.set(call, buf.bytes(), self.params.max_stream());
+        if known.is_err() || layout.chunks.is_empty() {
+            return Err(EINVAL);
+        }
         let pages = fields.transfer.unmap();
         let count = layout.page_count();
         self.pages.lock().fill(pages, count)?;
@@ -481,17 +295,35 @@ impl Chan {
 
 impl Conn {
     /// Posts the RDMA Reads of a Call. The Call comes back as pulled, or is refused, or the
-    /// connection is closed.
+    /// connection is closed. Delivers a Call whose Read chunks are all empty.
     // Not inlined: most Calls have no Read chunks, and need not its stack.
     #[inline(never)]
-    pub(super) fn start_pull(
+    pub(super) fn start_pull<'a>(
+        &self,
+        receiver: Receiver<'a, CallBox>,
+        mut buf: CallBox,
+        call: &Parsed,
+    ) -> Option<Delivered<'a>> {
+        let mut layout = Layout::EMPTY;
+        if let Err(error) = layout.set(call, buf.bytes(), self.chan().params.max_stream()) {
+            self.reject(buf, Some(call.header), error.answer(call.version));
+            return None;
+        }
+        self.chan().note_call(&mut buf, call);
+        if layout.chunks.is_empty() {
+            return self.deliver_inline(receiver, buf, call);
+        }
+        self.pull(receiver, buf, layout, call);
+        None
+    }
+
+    fn pull(
         &self,
         mut receiver: Receiver<'_, CallBox>,
         buf: CallBox,
-        chunks: ReadChunks,
+        layout: Layout,
         call: &Parsed,
     ) {
-        let layout = Layout::new(chunks, buf.bytes(), call.header_len);
         let Some((buf, leave)) = self.shared_chan().admit_pull(buf, layout.page_count()) else {
             return;
         };
@@ -505,7 +337,7 @@ impl Conn {
                     leave,
                     turn,
                 });
-                *fields.layout = Some(layout);
+                *fields.layout = layout;
                 self.chan().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) => {
@@ -576,13 +408,13 @@ impl Conn {
         let fields = ctx.as_mut().project();
         let job = fields.job.take();
         let pages = fields.transfer.unmap();
-        let delivered = match (job, fields.layout) {
-            (Some(job), Some(layout)) => {
+        let delivered = match job {
+            Some(job) => {
                 self.trim_later();
                 trace_svcrdma_read_finished(job.buf.cid());
-                self.assemble(receiver, job, layout, pages)
+                self.assemble(receiver, job, fields.layout, pages)
             }
-            _ => None,
+            None => None,
         };
         self.chan().keep_read_ctx(ctx);
         delivered

@@ -73,11 +73,7 @@ use crate::{
             Direction,
             Parsed, //
         },
-        pcl::ReadChunks,
-        units::{
-            host_len,
-            wire_len, //
-        },
+        units::host_len,
         version::Version, //
     },
 };
@@ -362,21 +358,6 @@ fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
     })
 }
 
-/// The Read chunks of the Call `call`, which is in `bytes`.
-///
-/// # Errors
-///
-/// They do not fit together.
-pub(super) fn read_chunks(
-    call: &Parsed,
-    bytes: &[u8],
-    max_stream: u32,
-) -> Result<ReadChunks, DecodeError> {
-    let payload = call.payload(bytes);
-    let inline_len = payload.and_then(|payload| wire_len(payload.len()));
-    ReadChunks::parse(&call.lists(bytes).read, inline_len, max_stream)
-}
-
 /// The slots of a thread's reply array that the service fills when the whole of what the client
 /// offers is used: the first has what goes inline, and a payload need not begin with a page.
 fn reply_slots(lists: &Lists<'_>) -> Range<usize> {
@@ -451,7 +432,7 @@ impl Chan {
     }
 
     /// Notes with `buf` what is remembered about the Call that was just received into it.
-    fn note_call(&self, buf: &mut CallBox, call: &Parsed) {
+    pub(super) fn note_call(&self, buf: &mut CallBox, call: &Parsed) {
         let invalidates = match call.version {
             Version::One => self.params.remote_invalidation,
             Version::Two => self.params.can_invalidate,
@@ -490,7 +471,7 @@ impl Conn {
                 self.chan().note_call(&mut buf, &message);
                 return self.deliver_inline(receiver, buf, &message);
             }
-            Ok(Verdict::Pull) => return self.receive_reads(receiver, buf, &message),
+            Ok(Verdict::Pull) => return self.start_pull(receiver, buf, &message),
             Ok(Verdict::Answered) => {
                 backchannel::receive_reply(xprt, &message, buf.bytes());
                 self.forget(buf);
@@ -505,33 +486,8 @@ impl Conn {
         None
     }
 
-    /// Starts to pull the Read chunks of a Call; delivers one that has only empty ones.
-    // Not inlined: most Calls have no Read chunks, and need not its stack.
-    #[inline(never)]
-    fn receive_reads<'a>(
-        &self,
-        receiver: Receiver<'a, CallBox>,
-        mut buf: CallBox,
-        call: &Parsed,
-    ) -> Option<Delivered<'a>> {
-        let max_stream = self.chan().params.max_stream();
-        match read_chunks(call, buf.bytes(), max_stream) {
-            Err(error) => {
-                self.reject(buf, Some(call.header), error.answer(call.version));
-                None
-            }
-            Ok(chunks) => {
-                self.chan().note_call(&mut buf, call);
-                if chunks.is_empty() {
-                    return self.deliver_inline(receiver, buf, call);
-                }
-                self.start_pull(receiver, buf, chunks, call);
-                None
-            }
-        }
-    }
-
-    fn deliver_inline<'a>(
+    /// Delivers a Call that is all in `buf`.
+    pub(super) fn deliver_inline<'a>(
         &self,
         mut receiver: Receiver<'a, CallBox>,
         mut buf: CallBox,
@@ -571,7 +527,7 @@ impl Conn {
     }
 
     /// Answers a message that cannot be used, if its sender expects that, and forgets it.
-    fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
+    pub(super) fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
         trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
         self.chan().params.live.traffic.malformed.add(1);
         self.forget(buf);

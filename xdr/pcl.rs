@@ -13,7 +13,7 @@
 //!   stream    |--- a ---|x|----- b ----|y|pad|-- c --|
 //! ```
 //!
-//! [`ReadChunks::parse`] checks that the positions fit: no chunk overlaps another, none lies
+//! [`ReadChunks::set`] checks that the positions fit: no chunk overlaps another, none lies
 //! behind the end of the base. [`ReadChunks::pieces`] then walks the stream.
 
 use super::chunk::ReadList;
@@ -80,35 +80,44 @@ pub(crate) struct ReadChunks {
 }
 
 impl ReadChunks {
-    /// Sorts and checks `list`.
+    /// None at all.
+    pub(crate) const EMPTY: Self = Self {
+        chunks: [ReadChunk::NONE; MAX_READ_CHUNKS],
+        count: 0,
+        call: ReadChunk::NONE,
+        base_len: 0,
+        stream_len: 0,
+    };
+
+    /// Sorts and checks `list`, whose chunks take the place of those that were here before.
     ///
     /// `inline_len` is the length of the inline Payload stream; `None` for RDMA_NOMSG.
     /// `max_stream` is the longest unreduced Payload stream that the receiver has room for.
     /// Segments of no length count for nothing.
-    pub(crate) fn parse(
+    ///
+    /// # Errors
+    ///
+    /// The chunks do not fit together, or there are too many; they are not to be used then.
+    pub(crate) fn set(
+        &mut self,
         list: &ReadList<'_>,
         inline_len: Option<u32>,
         max_stream: u32,
-    ) -> Result<Self, DecodeError> {
-        let mut this = Self {
-            chunks: [ReadChunk::NONE; MAX_READ_CHUNKS],
-            count: 0,
-            call: ReadChunk::NONE,
-            base_len: 0,
-            stream_len: 0,
-        };
+    ) -> Result<(), DecodeError> {
+        self.count = 0;
+        self.call = ReadChunk::NONE;
         for item in list.iter() {
             if item.segment.length != 0 {
-                this.insert(item.position, item.segment.length)?;
+                self.insert(item.position, item.segment.length)?;
             }
         }
-        this.base_len = match (inline_len, this.call.length) {
+        self.base_len = match (inline_len, self.call.length) {
             (Some(inline_len), 0) => inline_len,
-            (None, 1..) => this.call.length,
+            (None, 1..) => self.call.length,
             _ => return Err(DecodeError::PayloadPlace),
         };
-        this.stream_len = this.check_stream(max_stream)?;
-        Ok(this)
+        self.stream_len = self.check_stream(max_stream)?;
+        Ok(())
     }
 
     fn insert(&mut self, position: Position, length: u32) -> Result<(), DecodeError> {
@@ -134,7 +143,9 @@ impl ReadChunks {
             .ok_or(DecodeError::TooManyReadChunks {
                 max: wire_len(MAX_READ_CHUNKS).unwrap_or(u32::MAX),
             })?;
-        moved.rotate_right(1);
+        if moved.len() > 1 {
+            moved.rotate_right(1);
+        }
         if let Some(chunk) = moved.first_mut() {
             *chunk = ReadChunk { position, length };
         }

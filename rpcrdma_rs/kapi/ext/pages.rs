@@ -128,7 +128,11 @@ impl PageVec {
     pub(crate) fn take_from(&mut self, from: &mut PageVec, count: usize, flags: Flags) -> Result {
         let at = from.len().saturating_sub(count);
         let moving = from.pages.get(at..).unwrap_or_default();
-        self.pages.extend_from_slice(moving, flags)?;
+        self.pages.reserve(moving.len(), flags)?;
+        for page in moving {
+            // There is room.
+            let _ = self.pages.push_within_capacity(*page);
+        }
         // INVARIANT: The references of these pages are the other array's now.
         from.pages.truncate(at);
         Ok(())

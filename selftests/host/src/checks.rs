@@ -16,6 +16,7 @@ use crate::decoded::{
 use crate::xdr::chunk::{
     ListLimits,
     Lists,
+    ReadList,
     WriteChunk, //
 };
 use crate::xdr::encode::{
@@ -467,13 +468,23 @@ fn model_stream(chunks: &BTreeMap<u32, u64>, base_len: u32, max_stream: u32) -> 
     (claims.is_empty() && stream.len() as u32 <= max_stream).then_some(stream)
 }
 
+/// The Read chunks of `list`; see [`ReadChunks::set`].
+pub(crate) fn sorted(
+    list: &ReadList<'_>,
+    inline_len: Option<u32>,
+    max_stream: u32,
+) -> Result<ReadChunks, DecodeError> {
+    let mut chunks = ReadChunks::EMPTY;
+    chunks.set(list, inline_len, max_stream).map(|()| chunks)
+}
+
 fn check_read_chunks(
     reads: &[ReadSegment],
     lists: &Lists<'_>,
     inline_len: Option<u32>,
     max_stream: u32,
 ) {
-    let parsed = ReadChunks::parse(&lists.read, inline_len, max_stream);
+    let parsed = sorted(&lists.read, inline_len, max_stream);
     let mut chunks: BTreeMap<u32, u64> = BTreeMap::new();
     for read in reads.iter().filter(|r| r.segment.length != 0) {
         *chunks.entry(read.position.0).or_default() += u64::from(read.segment.length);

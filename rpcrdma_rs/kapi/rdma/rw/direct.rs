@@ -18,6 +18,7 @@ use core::{
 };
 
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     types::Opaque, //
 };
@@ -150,8 +151,13 @@ impl Direct {
     ) -> Result<usize> {
         let mut length = 0_usize;
         for range in octets {
+            // No run is shorter than a page, but for the first and the last.
+            let most = range.len().div_ceil(PAGE_SIZE) + 1;
+            self.runs.reserve(most.min(pages.len()), GFP_KERNEL)?;
             for run in pages.runs(range) {
-                self.runs.push(describe(&run), GFP_KERNEL)?;
+                self.runs
+                    .push_within_capacity(describe(&run))
+                    .map_err(|_| EINVAL)?;
                 length += run.len();
             }
         }
@@ -194,11 +200,13 @@ impl Direct {
                 rkey: remote.handle,
             };
             self.requests.push(Opaque::new(wr), GFP_KERNEL)?;
-            let length = part.iter().fold(0, |sum: u64, element| {
-                sum.wrapping_add(u64::from(element.length))
-            });
-            // The end of the peer's memory, which only the peer's device looks at.
-            addr = addr.wrapping_add(length);
+            if part.len() < elements.len() {
+                let length = part.iter().fold(0, |sum: u64, element| {
+                    sum.wrapping_add(u64::from(element.length))
+                });
+                // The end of the peer's memory, which only the peer's device looks at.
+                addr = addr.wrapping_add(length);
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 //! The vectors, both ways: what they decode to, and that encoding gives the same octets.
 
+use crate::checks::sorted;
 use crate::decoded::{
     decode,
     opening,
@@ -30,8 +31,7 @@ use crate::xdr::header::{
 use crate::xdr::message::Direction;
 use crate::xdr::pcl::{
     Piece,
-    ReadChunk,
-    ReadChunks, //
+    ReadChunk, //
 };
 use crate::xdr::private::Private;
 use crate::xdr::reply::Outcome;
@@ -140,7 +140,7 @@ fn read_chunk() {
     assert!(lists.read.iter().eq(segments));
     assert_eq!(message.invalidate, None);
 
-    let chunks = ReadChunks::parse(&lists.read, Some(96), 104).expect("it fits");
+    let chunks = sorted(&lists.read, Some(96), 104).expect("it fits");
     assert_eq!(chunks.stream_len(), 104);
     let chunk = ReadChunk {
         position: Position(96),
@@ -153,7 +153,7 @@ fn read_chunk() {
     assert!(chunks
         .pieces()
         .eq([base, Piece::Chunk(chunk), Piece::Pad(3)]));
-    assert!(ReadChunks::parse(&lists.read, Some(96), 103).is_err());
+    assert!(sorted(&lists.read, Some(96), 103).is_err());
 
     encodes_to(&vectors::READ_CHUNK_CALL, |buf| {
         let opening = opening(Xid(0xa1), Credits(32), Proc::Msg);
@@ -170,7 +170,7 @@ fn read_chunk() {
 fn two_chunks_out_of_order() {
     let bytes = vectors::TWO_CHUNKS_CALL.bytes();
     let message = good(&bytes, 0xb2, 4, Proc::Msg);
-    let chunks = ReadChunks::parse(&message.lists().read, Some(16), 1024).expect("it fits");
+    let chunks = sorted(&message.lists().read, Some(16), 1024).expect("it fits");
     let chunk = |position, length| {
         Piece::Chunk(ReadChunk {
             position: Position(position),
@@ -198,7 +198,7 @@ fn position_zero() {
     assert_eq!(message.header_len, bytes.len());
     assert_eq!(message.direction, Some(Direction::Call));
     let lists = message.lists();
-    let chunks = ReadChunks::parse(&lists.read, None, 5000).expect("it fits");
+    let chunks = sorted(&lists.read, None, 5000).expect("it fits");
     let call = ReadChunk {
         position: Position::ZERO,
         length: 5000,

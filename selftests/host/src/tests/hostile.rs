@@ -3,6 +3,7 @@
 //! Malformed messages: each is refused for its own reason, and answered as RFC 8166 says.
 
 use super::golden::ANY;
+use crate::checks::sorted;
 use crate::decoded::{
     decode,
     segments, //
@@ -27,10 +28,7 @@ use crate::xdr::message::{
     Body,
     Direction, //
 };
-use crate::xdr::pcl::{
-    ReadChunks,
-    MAX_READ_CHUNKS, //
-};
+use crate::xdr::pcl::MAX_READ_CHUNKS;
 use crate::xdr::units::Xid;
 use crate::xdr::version::{
     Version,
@@ -223,7 +221,7 @@ fn payload_places() {
     err_chunk(&bytes, DecodeError::PayloadPlace);
     let parse = |bytes: &[u8], inline_len| {
         let message = decode(bytes, &ANY).expect("a good header");
-        ReadChunks::parse(&message.lists().read, inline_len, u32::MAX)
+        sorted(&message.lists().read, inline_len, u32::MAX)
     };
     // A Position Zero Read chunk beside an inline Payload stream.
     let bytes = vectors::POSITION_ZERO_CALL.bytes();
@@ -242,7 +240,7 @@ fn overlaps() {
     let parse = |words: &[(usize, u32)], inline_len| {
         let bytes = with(&vectors::TWO_CHUNKS_CALL, words);
         let message = decode(&bytes, &ANY).expect("a good header");
-        ReadChunks::parse(&message.lists().read, Some(inline_len), u32::MAX)
+        sorted(&message.lists().read, Some(inline_len), u32::MAX)
     };
     assert!(parse(&[], 16).is_ok());
     // The chunk at 8 is as long as the gap to the one at 20, and longer.
@@ -266,7 +264,7 @@ fn too_many_chunks() {
         words.extend([0, 0, 0, 0x77, 0]);
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
         let message = decode(&bytes, &ANY).expect("a good header");
-        ReadChunks::parse(&message.lists().read, Some(8), u32::MAX)
+        sorted(&message.lists().read, Some(8), u32::MAX)
     };
     let most = MAX_READ_CHUNKS as u32;
     assert_eq!(

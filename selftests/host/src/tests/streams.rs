@@ -4,16 +4,14 @@
 
 use super::golden::ANY;
 use super::mutation::Random;
+use crate::checks::sorted;
 use crate::decoded::{
     decode,
     opening, //
 };
 use crate::xdr::encode::Encoder;
 use crate::xdr::header::Proc;
-use crate::xdr::pcl::{
-    Piece,
-    ReadChunks, //
-};
+use crate::xdr::pcl::Piece;
 use crate::xdr::segment::{
     ReadSegment,
     Segment, //
@@ -105,7 +103,7 @@ fn rebuild(reduced: &Reduced, long: bool, random: &mut Random) -> Vec<u8> {
     let message = decode(&buf[..len], &ANY).expect("a good header");
     let list = message.lists().read;
     let inline_len = (!long).then_some(reduced.inline.len() as u32);
-    let chunks = ReadChunks::parse(&list, inline_len, reduced.stream.len() as u32);
+    let chunks = sorted(&list, inline_len, reduced.stream.len() as u32);
     let chunks = chunks.expect("a good list");
     let fetch = |position, skip, len| -> Vec<u8> {
         list.chunk_range(position, skip, len)

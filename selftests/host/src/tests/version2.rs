@@ -3,6 +3,7 @@
 //! Version 2 against messages that the XDR of its draft has made: see `data/version2.tsv`.
 
 use super::golden::ANY;
+use crate::checks::sorted;
 use crate::decoded::segments;
 use crate::oracle::{
     hex,
@@ -32,7 +33,6 @@ use crate::xdr::message::{
     Direction,
     Parsed, //
 };
-use crate::xdr::pcl::ReadChunks;
 use crate::xdr::props::{
     encode_connprop,
     encode_receive,
@@ -230,7 +230,7 @@ fn server_answer(bytes: &[u8], limits: &ListLimits) -> Answer {
     let call = parsed.direction == Some(Direction::Call);
     if call && matches!(parsed.body, Body::Msg | Body::NoMsg) {
         let inline = parsed.payload(bytes).map(|payload| payload.len() as u32);
-        let chunks = ReadChunks::parse(&parsed.lists(bytes).read, inline, u32::MAX);
+        let chunks = sorted(&parsed.lists(bytes).read, inline, u32::MAX);
         if let Err(error) = chunks {
             return error.answer(parsed.version);
         }

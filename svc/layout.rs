@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! How the parts of a Call with Read chunks are put together, see [`super::read`].
+
+use super::{
+    conn::Chan,
+    tunables::STAT_READ, //
+};
+use crate::{
+    kapi::{
+        ext::pages::PageVec,
+        rdma::{
+            qp::Qp,
+            rw::{
+                Remote,
+                Transfer,
+                TransferDir, //
+            }, //
+        },
+        trace::{
+            trace_svcrdma_decode_rseg,
+            Cid, //
+        }, //
+    },
+    xdr::{
+        chunk::Lists,
+        error::DecodeError,
+        message::{
+            self,
+            Direction,
+            Parsed, //
+        },
+        pcl::{
+            self,
+            ReadChunks, //
+        },
+        rpc::plain_arguments_at,
+        segment::Segment,
+        units::{
+            host_len,
+            padded_len,
+            wire_len,
+            Position,
+            Xid, //
+        }, //
+    },
+};
+use core::ops::Range;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+/// How the parts of a Call are put together.
+pub(super) struct Layout {
+    pub(super) chunks: ReadChunks,
+    /// Where the inline stream starts in the received octets.
+    pub(super) inline_start: usize,
+    /// The position of the payload, if there is just one in addition to the inline message, behind
+    /// the RPC header.
+    pub(super) item: Option<u32>,
+}
+
+impl Layout {
+    /// That of no Call.
+    pub(super) const EMPTY: Self = Layout {
+        chunks: ReadChunks::EMPTY,
+        inline_start: 0,
+        item: None,
+    };
+
+    /// Finds out how the Call `call` is put together, which is in `bytes`. What was here before is
+    /// forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The Read chunks of the Call do not fit together.
+    pub(super) fn set(
+        &mut self,
+        call: &Parsed,
+        bytes: &[u8],
+        max_stream: u32,
+    ) -> Result<(), DecodeError> {
+        let inline_len = call
+            .payload(bytes)
+            .and_then(|inline| wire_len(inline.len()));
+        let chunks = &mut self.chunks;
+        chunks.set(&call.lists(bytes).read, inline_len, max_stream)?;
+        let inline = bytes.get(call.header_len..).unwrap_or_default();
+        // The service takes the RPC header to be contiguous, and a token of GSS as well: it
+        // looks from one part of the message to the next by pointer.
+        self.item = match (chunks.chunks(), plain_arguments_at(inline)) {
+            ([one], Some(at)) if chunks.call_chunk().is_none() && at <= one.position.0 => {
+                Some(one.position.0)
+            }
+            _ => None,
+        };
+        self.inline_start = call.header_len;
+        Ok(())
+    }
+
+    /// Octets that land in pages.
+    pub(super) fn paged_len(&self) -> usize {
+        host_len(match (self.item, self.chunks.chunks()) {
+            (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
+            _ => self.chunks.stream_len(),
+        })
+    }
+
+    /// The pages that these land in.
+    pub(super) fn page_count(&self) -> usize {
+        self.paged_len().div_ceil(PAGE_SIZE)
+    }
+
+    /// Returns what lands in pages, and where.
+    fn pieces(&self) -> impl Iterator<Item = (usize, pcl::Piece)> + '_ {
+        let item = self.item.is_some();
+        let mut at = 0;
+        self.chunks
+            .pieces()
+            .filter(move |piece| !item || !matches!(piece, pcl::Piece::Base { .. }))
+            .map(move |piece| {
+                let start = at;
+                at += host_len(match piece {
+                    pcl::Piece::Base { length, .. } => length,
+                    pcl::Piece::Chunk(chunk) => chunk.length,
+                    pcl::Piece::Pad(length) => length,
+                });
+                (start, piece)
+            })
+    }
+
+    /// Returns what has to be pulled: position in the message, where it lands, the client's memory.
+    fn segments<'a>(
+        &'a self,
+        lists: &Lists<'a>,
+    ) -> impl Iterator<Item = (Position, Range<usize>, Segment)> + 'a {
+        let read = lists.read;
+        self.pieces()
+            .filter_map(|(at, piece)| match piece {
+                pcl::Piece::Chunk(chunk) => Some((at, chunk.position, 0, chunk.length)),
+                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_some() => {
+                    Some((at, Position::ZERO, offset, length))
+                }
+                _ => None,
+            })
+            .flat_map(move |(mut at, position, skip, length)| {
+                read.chunk_range(position, skip, length)
+                    .map(move |segment| {
+                        let start = at;
+                        at += host_len(segment.length);
+                        (position, start..at, segment)
+                    })
+            })
+    }
+
+    /// Returns how many memory regions that takes with a device that reads through those.
+    pub(super) fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
+        self.segments(lists).fold(0, |sum, (_, octets, _)| {
+            let pages = octets.end.div_ceil(PAGE_SIZE) - octets.start / PAGE_SIZE;
+            let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+            sum.saturating_add(qp.port().rw_mr_factor(pages))
+        })
+    }
+
+    /// Adds what has to be pulled to `transfer`, whose pages are there.
+    pub(super) fn map(
+        &self,
+        qp: &Qp<Chan>,
+        lists: &Lists<'_>,
+        transfer: &mut Transfer,
+        call: Cid,
+    ) -> Result {
+        for (number, (position, octets, segment)) in self.segments(lists).enumerate() {
+            trace_svcrdma_decode_rseg(
+                call,
+                u32::try_from(number)?,
+                position.0,
+                segment.handle.0,
+                segment.length,
+                segment.offset.0,
+            );
+            transfer.add(
+                qp,
+                TransferDir::Read,
+                core::iter::once(octets),
+                Remote {
+                    addr: segment.offset.0,
+                    length: segment.length,
+                    handle: segment.handle.0,
+                },
+            )?;
+            STAT_READ.inc();
+            qp.handler()
+                .params
+                .live
+                .traffic
+                .read
+                .add(host_len(segment.length));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the RPC message is a Call, and has the XID of the transport header (RFC
+    /// 8166, section 4.2.1). Of one that came inline this is known.
+    pub(super) fn is_call(&self, xid: Xid, pages: &PageVec) -> bool {
+        let mut words = [0; 8];
+        match self.chunks.call_chunk() {
+            Some(_) if self.paged_len() < words.len() => false,
+            Some(_) => {
+                pages.copy_out(0, &mut words).is_ok()
+                    && message::payload_direction(xid, &words) == Some(Direction::Call)
+            }
+            None => true,
+        }
+    }
+
+    /// Puts what is not pulled into the pages: inline parts, and zeroes for roundup.
+    pub(super) fn fill(&self, inline: &[u8], pages: &mut PageVec) -> Result {
+        for (at, piece) in self.pieces() {
+            match piece {
+                pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_none() => {
+                    let start = host_len(offset);
+                    let end = start + host_len(length);
+                    pages.copy_in(at, inline.get(start..end).ok_or(EINVAL)?)?;
+                }
+                pcl::Piece::Pad(length) => {
+                    let zeroes = [0; 4];
+                    pages.copy_in(at, zeroes.get(..host_len(length)).ok_or(EINVAL)?)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
