@@ -21,6 +21,10 @@ use crate::kapi::{
     compat::smp_mb,
     ext::{
         addr::SockAddr,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         jiffies,
         msecs_since, //
     },
@@ -32,10 +36,6 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex,
         SpinLock, //
