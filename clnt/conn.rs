@@ -136,6 +136,13 @@ const REFILL: u64 = 0;
 /// The watchdog.
 const LOOK: u64 = 1;
 
+/// The XID of messages about properties on the connection `number`. No RPC of it waits when it is
+/// made.
+fn property_xid(number: u64) -> Xid {
+    // CAST: The lower half suffices.
+    Xid(number as u32)
+}
+
 /// See the module's documentation.
 #[pin_data]
 pub(super) struct Conn {
@@ -188,8 +195,7 @@ impl Conn {
         let pools = Pools::new(&limits, ours.receive, live.clone())?;
         let spare = SparePage::new()?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
-        // No RPC of this connection waits while it is asked for.
-        let xid = asks.then_some(Xid(number as u32));
+        let xid = asks.then_some(property_xid(number));
         let this = Arc::pin_init(
             pin_init!(Self {
                 link,
@@ -216,11 +222,9 @@ impl Conn {
         Ok(this)
     }
 
-    /// The XID of messages about properties. No RPC of this connection waits with it when it is
-    /// made.
+    /// The XID of messages about properties.
     pub(super) fn xid(&self) -> Xid {
-        // CAST: The lower half suffices.
-        Xid(self.number as u32)
+        property_xid(self.number)
     }
 
     /// The grant of the last Reply.
