@@ -90,8 +90,8 @@ MORE_GROUPS = [
 ]
 
 
-# For Rust on both sides, with --long alone, as two of its cases have not been seen to pass; at a boot's
-# end, as the client loads no unsigned module afterwards.
+# For Rust on both sides, with --long alone; at a boot's end, as the client loads no unsigned module
+# afterwards.
 LAST = [Group("symptoms", "python3 -B /t/guest/symptoms.py")]
 
 
