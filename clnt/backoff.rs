@@ -3,32 +3,29 @@
 //! When a transport tries to connect again. Pure.
 //!
 //! ```text
-//!   the connection carried a good Reply     at once
-//!   the attempt failed                      500 ms after its start, then doubled
-//!   the connection carried no good Reply    5 s after its start, then doubled
+//!   the connection carried a good Reply            at once
+//!   there was no connection, or no good Reply      500 ms after its start, then doubled
 //! ```
 //!
 //! A server that restarts must not be waited for longer than needed, and one that accepts
-//! connections and drops them must not keep us busy. All times are in jiffies, which wrap around.
+//! connections and drops them must not keep us busy. A connection without a good Reply does not
+//! make a server useless: one that drops a Call (RFC 2203, section 5.3.3.1) closes the connection,
+//! and may drop the same Call again on the next. All times are in jiffies, which wrap around.
 
 /// Pauses, in jiffies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
     /// Least time between the starts of two attempts.
     pub(super) least: usize,
-    /// After an attempt that failed, when the one before did not.
-    pub(super) failed: usize,
-    /// After a connection without a good Reply, when the one before had one.
-    pub(super) useless: usize,
+    /// After an attempt that brought no Reply, when the one before did.
+    pub(super) first: usize,
 }
 
 /// The outcome of the last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastAttempt {
-    /// There was no connection.
-    Failed,
-    /// There was a connection, and no good Reply on it.
-    Useless,
+    /// There was no connection, or no good Reply on it.
+    NoUse,
     /// There was a good Reply.
     Useful,
 }
@@ -61,8 +58,7 @@ impl Backoff {
         let doubled = self.spacing.saturating_mul(2);
         self.spacing = match last {
             LastAttempt::Useful => 0,
-            LastAttempt::Failed => doubled.max(self.pauses.failed).min(longest),
-            LastAttempt::Useless => doubled.max(self.pauses.useless).min(longest),
+            LastAttempt::NoUse => doubled.max(self.pauses.first).min(longest),
         };
         let due = self.spacing.max(self.pauses.least);
         // An attempt that has not begun yet counts as beginning now.
@@ -82,15 +78,14 @@ mod tests {
 
     const PAUSES: Pauses = Pauses {
         least: 5,
-        failed: 50,
-        useless: 500,
+        first: 50,
     };
     const LONGEST: usize = 1500;
 
     /// A backoff whose first attempt was at `start`.
     fn attempted(start: usize) -> Backoff {
         let mut backoff = Backoff::new(PAUSES);
-        assert_eq!(backoff.pause(start, LastAttempt::Failed, LONGEST), 0);
+        assert_eq!(backoff.pause(start, LastAttempt::NoUse, LONGEST), 0);
         backoff
     }
 
@@ -108,22 +103,20 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_the_longest() {
         for start in [0, 1000, usize::MAX - 100] {
-            let failed = pauses(&mut attempted(start), start, LastAttempt::Failed);
+            let failed = pauses(&mut attempted(start), start, LastAttempt::NoUse);
             assert_eq!(failed, [50, 100, 200, 400, 800, 1500, 1500]);
-            let useless = pauses(&mut attempted(start), start, LastAttempt::Useless);
-            assert_eq!(useless, [500, 1000, 1500, 1500, 1500, 1500, 1500]);
         }
     }
 
     #[test]
     fn a_useful_connection_resets_them() {
         let mut backoff = attempted(0);
-        pauses(&mut backoff, 0, LastAttempt::Useless);
+        pauses(&mut backoff, 0, LastAttempt::NoUse);
         let now = 100_000;
         assert_eq!(backoff.pause(now, LastAttempt::Useful, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 10, LastAttempt::Failed, LONGEST), 40);
+        assert_eq!(backoff.pause(now + 10, LastAttempt::NoUse, LONGEST), 40);
         assert_eq!(backoff.pause(now + 60, LastAttempt::Useful, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 65, LastAttempt::Useless, LONGEST), 495);
+        assert_eq!(backoff.pause(now + 65, LastAttempt::NoUse, LONGEST), 45);
     }
 
     #[test]
@@ -137,8 +130,8 @@ mod tests {
     #[test]
     fn the_length_of_an_attempt_counts() {
         let mut backoff = attempted(0);
-        assert_eq!(backoff.pause(700, LastAttempt::Failed, LONGEST), 0);
-        assert_eq!(backoff.pause(730, LastAttempt::Failed, LONGEST), 70);
+        assert_eq!(backoff.pause(700, LastAttempt::NoUse, LONGEST), 0);
+        assert_eq!(backoff.pause(730, LastAttempt::NoUse, LONGEST), 70);
         // It was due at 800.
         assert_eq!(backoff.pause(799, LastAttempt::Useful, LONGEST), 5);
     }
@@ -147,7 +140,7 @@ mod tests {
     fn a_short_limit_is_kept() {
         let mut backoff = attempted(0);
         for now in 0..5 {
-            assert!(backoff.pause(now * 100, LastAttempt::Useless, 30) <= 30);
+            assert!(backoff.pause(now * 100, LastAttempt::NoUse, 30) <= 30);
         }
     }
 }

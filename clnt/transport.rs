@@ -90,8 +90,7 @@ impl ClntXprt {
     pub(super) fn unconnected(link: XprtLink<Self>) -> impl PinInit<Self, Error> {
         let pauses = Pauses {
             least: msecs_to_jiffies(50),
-            failed: msecs_to_jiffies(500),
-            useless: msecs_to_jiffies(5_000),
+            first: msecs_to_jiffies(500),
         };
         try_pin_init!(Self {
             stats: Stats::new(),
@@ -122,10 +121,8 @@ impl ClntXprt {
     pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
         let last = if self.useful.xchg(false, Relaxed) {
             LastAttempt::Useful
-        } else if self.failed.load(Relaxed) {
-            LastAttempt::Failed
         } else {
-            LastAttempt::Useless
+            LastAttempt::NoUse
         };
         self.backoff.lock().pause(jiffies(), last, longest)
     }

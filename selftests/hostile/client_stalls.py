@@ -70,7 +70,7 @@ def _accept_and_drop(mount):
             time.sleep(0.05)
         made = fake.connections - before
         mount.notes.append(f"{made} connections in 4 s")
-        if mount.kind == "rust" and made > 2:
+        if mount.kind == "rust" and made > 4:
             raise Failed(f"{made} connections in 4 s")
     finally:
         fake.posted = None
