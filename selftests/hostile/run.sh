@@ -9,6 +9,7 @@ here=$(dirname "$0")
 seed=${SEED:-8166}
 FAKE_PORT=20052
 RELAY_PORT=20054
+VERSION2_PORT=20056
 
 # report STATUS NAME: the result of a step of this script.
 report() {
@@ -147,6 +148,12 @@ open('$EXPORT/sink', 'wb').close()"
 	# shellcheck disable=SC2086
 	timeout 1200 python3 -B "$here/client_test.py" --kind "$kind" $fuzz "$SERVER" $FAKE_PORT
 	report $? "all of the client's cases"
+	if [ "$kind" = rust ]; then
+		# shellcheck disable=SC2086
+		timeout 600 python3 -B "$here/version2_test.py" --kind "$kind" $fuzz "$SERVER" \
+			$VERSION2_PORT
+		report $? "all of the client's cases of version 2"
+	fi
 	nothing_left
 	report $? "nothing is left after the last unmount"
 	server_start && timeout 600 python3 -B "$here/reverse_test.py" --kind "$kind" "$SERVER" $RELAY_PORT

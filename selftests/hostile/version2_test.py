@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""What a client that asks for version 2 makes of a server that does not play by the rules
+(draft-cel-nfsv4-rpcrdma-version-two-04): version2_test.py --kind rust [--fuzz SEED] ADDRESS PORT.
+
+Each case has a mount of its own: what a client has learnt about a server, it keeps for a while."""
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+
+import peer
+import wire
+from cases import Failed, Table
+from client_cases import Mount
+from client_test import OPTIONS
+from fake import Call, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
+from server_fuzz import WORDS
+from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
+    rows, two
+
+TABLE = Table()
+case = TABLE.case
+GOOD = "/t/data/version2.tsv"
+ASK = "/proc/sys/sunrpc/rdma_max_version"
+FOLDER = "/run/hostile-2"
+# How long a client waits for an answer to its question.
+SILENCE = 10
+
+
+def in_version_2(data, direction=1):
+    """A message of version 1 in the words of version 2."""
+    return data[:4] + wire.u32(2) + data[8:16] + wire.u32(direction, 0) + data[16:]
+
+
+class Call2(Call):
+    """A Call of version 2."""
+
+    def __init__(self, end, data, arena):
+        super().__init__(end, data[:4] + wire.u32(1) + data[8:16] + data[24:], arena)
+
+    def send(self, data, invalidate=None):
+        if data[4:8] == wire.u32(1):
+            data = in_version_2(data)
+        super().send(data, invalidate)
+
+
+class Fake2(FakeServer):
+    """NFS version 3 over version 2 of RPC-over-RDMA, or over version 1 if that is spoken."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.greeting = self.agree
+        self.questions = []
+        self.calls = []
+        self.longest = 0
+        self.answers = []
+
+    def agree(self, xid, receive=4096):
+        """The good answer to the question for version 2."""
+        start = wire.u32(2, RBSIZ, 4, receive, BRS, 4, 1, 1, 2)
+        self.end.send(wire.u32(xid, 2, 32, CONNPROP) + start)
+
+    def take(self, data):
+        xid, version, _, proc = (int.from_bytes(data[at:at + 4], "big") for at in range(0, 16, 4))
+        if version == 2 and proc == CONNPROP:
+            self.questions.append(data)
+            self.greeting(xid)
+        elif proc in (wire.ERROR, OPTIONAL, REQPROP, RESPROP, UPDPROP):
+            self.answers.append(data)
+        else:
+            self.longest = max(self.longest, len(data))
+            self.calls.append(xid)
+            make = Call2 if version == 2 else Call
+            self._serve(make(self.end, data, self.arena))
+
+    def burst(self, *messages, pause=0.0):
+        """Send messages that nobody has asked for."""
+        def send():
+            for message in messages:
+                self.end.send(message)
+                time.sleep(pause)
+        self.do(send)
+
+
+class Subject:
+    """The client, and the server that it is to be connected to."""
+
+    def __init__(self, fake, args):
+        self.fake, self.kind, self.notes = fake, args.kind, []
+        # No RPC gives up before the client has given up to ask.
+        options = OPTIONS.replace("timeo=30", "timeo=200").format(port=args.port,
+                                                                  mountport=args.port + 1)
+        self.command = ["mount", "-t", "nfs", "-o", options, f"{args.address}:/", FOLDER]
+
+    @contextlib.contextmanager
+    def mount(self, greeting=None):
+        """A mount that works, in whatever version."""
+        fake = self.fake
+        fake.greeting = greeting or fake.agree
+        fake.connections = fake.longest = 0
+        fake.questions, fake.calls, fake.answers = [], [], []
+        subprocess.run(self.command, check=True, timeout=90)
+        mount = Mount(fake, FOLDER, self.kind)
+        try:
+            mount.check()
+            yield mount
+            mount.check()
+        finally:
+            mount.close()
+            subprocess.run(["umount", "-i", FOLDER], check=False, timeout=60)
+            fake.do(fake.hang_up)
+
+    def check(self):
+        """After each case."""
+        errors, self.fake.errors = self.fake.errors, []
+        if errors:
+            raise Failed(f"fake server: {errors[0][-300:]}")
+
+    def expect(self, connections, questions):
+        """How often the client has connected and asked; it has sent no Call twice."""
+        fake = self.fake
+        seen = (fake.connections, len(fake.questions))
+        if seen != (connections, questions):
+            raise Failed(f"connections and questions: {seen}, wanted {(connections, questions)}")
+        if len(set(fake.calls)) != len(fake.calls):
+            raise Failed("a Call was sent twice")
+
+
+def vectors(path):
+    """Names and octets of a table."""
+    at = 2 if path == GOOD else 1
+    return [(row[0], bytes.fromhex(row[at])) for row in rows(path) if row[at]]
+
+
+@case("the client asks, and speaks version 2")
+def agrees(subject):
+    with subject.mount() as mount:
+        for proc in (GETATTR, READ, WRITE, READDIR):
+            mount.attempt(mount.operation(proc))
+    subject.expect(1, 1)
+
+
+@case("a server that does not answer the question is called in version 1, and is not asked again")
+def silent(subject):
+    begun = time.monotonic()
+    with subject.mount(lambda xid: None) as mount:
+        seconds = time.monotonic() - begun
+        subject.expect(2, 1)
+        subject.fake.do(subject.fake.hang_up)
+        mount.check()
+    subject.expect(3, 1)
+    subject.notes.append(f"mounted after {seconds:.1f} s")
+    if not SILENCE <= seconds < SILENCE + 10:
+        raise Failed(f"it took {seconds:.1f} s")
+
+
+@case("a server that hangs up when it is asked is called in version 1, and is not asked again")
+def hangs_up(subject):
+    def greeting(_):
+        raise peer.Closed("by the case")
+    begun = time.monotonic()
+    with subject.mount(greeting) as mount:
+        seconds = time.monotonic() - begun
+        subject.expect(2, 1)
+        subject.fake.do(subject.fake.hang_up)
+        mount.check()
+    subject.expect(3, 1)
+    subject.notes.append(f"mounted after {seconds:.1f} s")
+
+
+@case("a server that answers ERR_VERS is called in version 1 on the same connection")
+def refuses(subject):
+    def greeting(xid):
+        subject.fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
+    with subject.mount(greeting) as mount:
+        subject.expect(1, 1)
+        subject.fake.do(subject.fake.hang_up)
+        mount.check()
+    # Each connection asks.
+    subject.expect(2, 2)
+
+
+@case("junk before the answer changes nothing")
+def junk(subject):
+    fake = subject.fake
+    messages = [octets for name, octets in vectors(MALFORMED) if not name.startswith("version-")]
+    messages += [b"", b"\0" * 4, b"\xff" * 19, wire.u32(1, 2, 3, 99, 0), b"\xff" * 100]
+
+    def greeting(xid):
+        for message in messages:
+            fake.end.send(message)
+            time.sleep(0.005)
+        fake.agree(xid)
+    with subject.mount(greeting):
+        pass
+    subject.expect(1, 1)
+    subject.notes.append(f"{len(messages)} messages, {len(fake.answers)} error reports")
+
+
+@case("good messages that nobody has asked for, one after the other")
+def unasked(subject):
+    good = [octets for _, octets in vectors(GOOD) if len(octets) <= 4096]
+    with subject.mount() as mount:
+        subject.fake.burst(*good, pause=0.005)
+        mount.check()
+        subject.notes.append(f"{len(good)} messages, {len(subject.fake.answers)} answers")
+    subject.expect(1, 1)
+
+
+@case("malformed messages, one after the other")
+def malformed(subject):
+    bad = [octets for _, octets in vectors(MALFORMED)]
+    with subject.mount() as mount:
+        subject.fake.burst(*bad, pause=0.005)
+        mount.check()
+        subject.notes.append(f"{len(bad)} messages, {len(subject.fake.answers)} error reports")
+    subject.expect(1, 1)
+
+
+@case("messages about properties in every wrong state")
+def wrong_states(subject):
+    largest = 0xffffffff
+    start = wire.u32(2, RBSIZ, 4, 1 << 20, BRS, 4, 0, 1, 2)
+    with subject.mount() as mount:
+        own = int.from_bytes(subject.fake.questions[0][:4], "big")
+        for xid in (own, own ^ 1, 0, largest):
+            subject.fake.burst(
+                two(xid, CONNPROP, body=start), two(xid, RESPROP, 1, 1, 0, 0),
+                two(xid, RESPROP, 0, 0, 1, RBSIZ, 4, 1 << 20), two(xid, UPDPROP, 0),
+                two(xid, UPDPROP, 1, RBSIZ, 4, largest), two(xid, UPDPROP, 1, RBSIZ, 4, 0),
+                two(xid, UPDPROP, 1, RBSIZ, 4, 4096), two(xid, UPDPROP, largest, RBSIZ, 4, 4096),
+                two(xid, RESPROP, largest, 0, 0), two(xid, RESPROP, 0, largest, 0),
+                two(xid, wire.ERROR, 10), two(xid, wire.ERROR, 9), two(xid, wire.ERROR, 77),
+                wire.u32(xid, 1, 32, wire.ERROR, wire.ERR_VERS, 1, 1),
+                wire.header(xid) + wire.accepted(xid), pause=0.005)
+            mount.check()
+    subject.expect(1, 1)
+
+
+@case("a server whose Receives become smaller gets no longer message")
+def smaller(subject):
+    fake = subject.fake
+    with subject.mount() as mount:
+        for receive in (1024, 2048, 4096, 1024):
+            fake.burst(two(7, UPDPROP, 1, RBSIZ, 4, receive))
+            mount.check()
+            fake.longest = 0
+            for proc in (WRITE, READDIR, READ):
+                mount.attempt(mount.operation(proc))
+            mount.symlink()
+            if not 0 < fake.longest <= receive:
+                raise Failed(f"a message of {fake.longest} octets for Receives of {receive}")
+    subject.expect(1, 1)
+
+
+@case("Receives that the server asks for")
+def asked(subject):
+    fake = subject.fake
+    with subject.mount() as mount:
+        for want, done, rejected in (
+                ((RBSIZ, 4, 4096), (1, 1), (0,)), ((RBSIZ, 4, 1 << 30), (0,), (1, 1)),
+                ((RBSIZ, 4, 1024), (0,), (1, 1)), ((BRS, 4, 2), (0,), (1, 1)),
+                ((77, 0), (0,), (1, 1))):
+            fake.answers = []
+            fake.burst(two(9, REQPROP, 1, *want))
+            mount.check()
+            wanted = wire.u32(RESPROP, *done, *rejected, 0)
+            if [answer[12:] for answer in fake.answers] != [wanted]:
+                raise Failed(f"answers to {want}: {[a.hex() for a in fake.answers]}")
+    subject.expect(1, 1)
+
+
+def fuzz(table, seed, seconds):
+    """Random messages, while the mount is used."""
+    good, bad = vectors(GOOD), vectors(MALFORMED)
+    pick = random.Random(seed)
+
+    def spoiled():
+        data = bytearray(pick.choice(good + bad)[1][:4096])
+        for _ in range(pick.choice((0, 1, 1, 2, 5))):
+            at = pick.randrange(max(len(data) // 4, 1)) * 4
+            if pick.random() < 0.6:
+                data[at:at + 4] = wire.u32(pick.choice(WORDS))
+            elif at < len(data):
+                data[at] ^= 1 << pick.randrange(8)
+        if pick.random() < 0.1:
+            del data[pick.randrange(len(data) + 1):]
+        if pick.random() < 0.9:
+            data[4:8] = wire.u32(2)
+        # A Reply that looks like one is believed.
+        return bytes(data[:4096])
+
+    @table.case(f"random messages of version 2, seed {seed}, {seconds} s")
+    def _random(subject):
+        fake, sent, rounds = subject.fake, 0, 0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            rounds += 1
+            before = [spoiled() for _ in range(pick.choice((0, 0, 1, 5)))]
+
+            def greeting(xid, before=before):
+                for message in before:
+                    fake.end.send(message)
+                fake.agree(xid)
+            with subject.mount(greeting) as mount:
+                sent += len(before)
+                for _ in range(40):
+                    messages = [spoiled() for _ in range(pick.choice((1, 4, 8)))]
+                    with contextlib.suppress(peer.Closed):
+                        fake.burst(*messages)
+                    sent += len(messages)
+                    mount.attempt(mount.operation(pick.choice((GETATTR, READ, WRITE))))
+                    if time.monotonic() > end:
+                        break
+        subject.notes.append(f"{sent} messages, {rounds} mounts")
+
+
+def main():
+    """The tool."""
+    args = TABLE.arguments(__doc__, fuzz)
+    if args.kind != "rust":
+        print("# the C module does not ask for version 2")
+        return 0
+    MountServer(args.address, args.port + 1).start()
+    fake = Fake2(peer.Device(), args.address, args.port)
+    fake.start()
+    os.makedirs(FOLDER, exist_ok=True)
+    subject = Subject(fake, args)
+    with open(ASK, "w", encoding="ascii") as file:
+        file.write("2")
+    try:
+        failures = TABLE.run(subject, subject.check, args.only)
+    finally:
+        with open(ASK, "w", encoding="ascii") as file:
+            file.write("1")
+        sys.stdout.flush()
+        print("\n".join(f"# {error}" for error in fake.errors))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    STATUS = main()
+    sys.stdout.flush()
+    os._exit(STATUS)  # the threads do not end
