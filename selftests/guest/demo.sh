@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
 # The client's part of the demo: copy a source tree and large files to the
-# server and back, and verify every checksum after a remount. Prints progress;
-# what the table at the end needs goes to /t/demo.facts as NAME VALUE.
+# server and back, and verify every checksum after a remount. Prints progress,
+# and writes the values of the final table to /t/demo.facts as NAME VALUE.
 
 MNT=/mnt/nfs
 WORK=/tmp/demo
-# Not -a, nor the mode: cp would ask for every file's attributes and lists too.
+# Neither -a nor the mode: with them cp also requests each file's attributes and ACLs.
 COPY="cp -dR --preserve=timestamps"
 LARGE="104 104 104"
 
@@ -14,13 +14,13 @@ fact() { echo "$*" >>/t/demo.facts; }
 fail() { echo "FAILED: $*"; exit 1; }
 now() { date +%s.%N; }
 
-# rate NAME MiB START: the throughput since START.
+# rate NAME MiB START: record the throughput since START.
 rate() {
 	fact "$1" "$(awk -v mib="$2" -v a="$3" -v b="$(now)" \
 		'BEGIN { printf "%.1f MiB/s (%d MiB in %.1f s)\n", mib / (b - a), mib, b - a }')"
 }
 
-# checksums FOLDER: of every file, by name.
+# checksums FOLDER: print the checksum of every file, by name.
 checksums() {
 	(cd "$1" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# Insert the test module ($MODULE, or what the run folder has as ours), print what it
-# reports, see that it leaves nothing.
+# Insert the test module ($MODULE, or the one in the run directory), print its report,
+# and check that it leaves nothing behind.
 modprobe -a sunrpc rdma_cm ib_core
 before=$(rdma resource show)
 status=0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# A Kerberos realm for the guests: the KDC is in the server's, both have keytabs there, and root
-# is a principal. For scripts that have lib.sh.
+# A Kerberos realm for the guests. The KDC runs in the server's guest, both guests have keytabs, and
+# root is a principal. For scripts that have sourced lib.sh.
 
 REALM=RPC.TEST
 KEYTAB=/t/client.keytab
 
-# kerberos_hosts: names with a domain, which principals of hosts are made of, and the realm.
+# kerberos_hosts: set host names with a domain, which host principals need, and the realm.
 kerberos_hosts() {
 	sed -i -e "s/^192.168.88.1 .*/192.168.88.1 client.rpc.test client/" \
 		-e "s/^192.168.88.2 .*/192.168.88.2 server.rpc.test server/" /etc/hosts
@@ -25,14 +25,14 @@ kerberos_hosts() {
 	[domain_realm]
 		.rpc.test = $REALM
 	CONF
-	# Where owners are names, as in version 4, both must agree on the domain.
+	# NFSv4 transfers owners as names, so both sides must use the same domain.
 	printf '[General]\nDomain = rpc.test\nLocal-Realms = %s\n' $REALM >/etc/idmapd.conf
 	modprobe -a rpcsec_gss_krb5 auth_rpcgss
 	rpc_pipefs_mount
 }
 
-# kerberos_server: a KDC with its principals, and what nfsd asks for contexts. The export takes
-# every flavor from now on.
+# kerberos_server: start a KDC with its principals, and the daemon from which nfsd gets contexts.
+# The export accepts every flavor from now on.
 kerberos_server() {
 	kerberos_hosts
 	mkdir -p /etc/krb5kdc /var/lib/krb5kdc
@@ -52,7 +52,8 @@ kerberos_server() {
 	exportfs -ra && rpc.svcgssd
 }
 
-# kerberos_client: this guest's keytab, a ticket for root, and what the client asks for contexts.
+# kerberos_client: set up this guest's keytab, a ticket for root, and the daemon from which the
+# client gets contexts.
 kerberos_client() {
 	kerberos_hosts
 	cp $KEYTAB /etc/krb5.keytab
@@ -60,7 +61,7 @@ kerberos_client() {
 	pidof rpc.gssd >/dev/null || rpc.gssd -n
 }
 
-# kerberos_end: both sides are as they were.
+# kerberos_end: restore both sides.
 kerberos_end() {
 	killall -q rpc.gssd rpc.svcgssd krb5kdc
 	! [ -e /etc/exports ] || ! grep -q krb5 /etc/exports || {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# Functions for jobs in a guest; sourced by every job. /t is the folder shared
-# with the host; the addresses are those of the guest that serves.
+# Functions for jobs in a guest; every job sources this file. /t is the directory
+# shared with the host; the addresses are those of the server's guest.
 
 SERVER=192.168.88.2
 SERVER6=fd88::2
@@ -15,7 +15,7 @@ one_guest() {
 	grep -q 'guest.addresses=1,2' /proc/cmdline
 }
 
-# ask LINE: hand a request to the host, print its answer, return its status.
+# ask LINE: send a request to the host, print its answer, return its status.
 ask() {
 	local status
 	exec 8>/run/ask.lock
@@ -30,7 +30,7 @@ ask() {
 }
 
 # peer [-t SECONDS] COMMAND...: run COMMAND (shell text, with this library)
-# in the other guest; with one guest, here.
+# in the other guest; with one guest, in this one.
 peer() {
 	local seconds=120 job
 	if [ "$1" = -t ]; then
@@ -46,22 +46,23 @@ peer() {
 	ask "peer $seconds $job"
 }
 
-# link_set on|off: plug this guest's network device in, or out.
+# link_set on|off: set the link of this guest's network device.
 link_set() {
 	ask "link $1"
 }
 
 # --- the RDMA device ---------------------------------------------------------
 
-# device_add [NAME NETDEV]: the device is there again after "rdma link del".
+# device_add [NAME NETDEV]: create the device again after "rdma link del".
 device_add() {
 	local type
 	type=$(sed 's/.*guest.device=\([a-z]*\).*/\1/' /proc/cmdline)
 	rdma link add "${1-rdma0}" type "$type" netdev "${2-eth0}"
 }
 
-# devices_revive: an rxe device whose CM could not send something, for want of a route or a
-# queue, is deaf to the CM from then on, see Documentation/known-issues.rst. Makes it again.
+# devices_revive: create each rxe device again that no longer answers the CM. A device gets into
+# that state when the CM could not send a message for lack of a route or a queueing discipline,
+# see Documentation/known-issues.rst.
 devices_revive() {
 	local device netdev
 	rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR .*|\1|p' |
@@ -74,14 +75,14 @@ devices_revive() {
 
 # --- modules ------------------------------------------------------------------
 
-# module_load c|rust: the transport module, by insmod for ours, so that what is
-# tested is the file just built.
+# module_load c|rust: load the transport module. This module is loaded by insmod, so
+# that the tested file is the one just built.
 module_load() {
 	case $1 in
 	c) modprobe rpcrdma ;;
 	rust)
 		modprobe -a sunrpc rdma_cm ib_core
-		# Should ours be missing, the test must not continue with the C module.
+		# If this module is missing, the test must not continue with the C module.
 		mkdir -p /run/modprobe.d
 		echo "install rpcrdma /bin/false" >/run/modprobe.d/no-c-module.conf
 		insmod "$SHARE/rpcrdma_rs.ko"
@@ -95,12 +96,12 @@ module_name() {
 	case $1 in c) echo rpcrdma ;; rust) echo rpcrdma_rs ;; esac
 }
 
-# module_refs NAME: the module's use count; empty when it is not loaded.
+# module_refs NAME: print the module's use count; nothing if it is not loaded.
 module_refs() {
 	cat "/sys/module/$1/refcnt" 2>/dev/null
 }
 
-# module_idle NAME: its use count once that is 0, or after 5 s.
+# module_idle NAME: print the module's use count once it is 0, or after 5 s.
 module_idle() {
 	local try
 	for try in 1 2 3 4 5 6 7 8 9 10; do
@@ -110,7 +111,7 @@ module_idle() {
 	module_refs "$1"
 }
 
-# module_unload c|rust: fails when something still holds it.
+# module_unload c|rust: unload the module; fails if the module is in use.
 module_unload() {
 	local name
 	name=$(module_name "$1")
@@ -121,8 +122,8 @@ module_unload() {
 
 # --- server -------------------------------------------------------------------
 
-# server_start [THREADS]: nfsd with TCP and RDMA listeners, exporting a tmpfs. Leases and
-# grace periods are as short as the kernel allows, so that tests need not wait.
+# server_start [THREADS]: start nfsd with TCP and RDMA listeners, exporting a tmpfs. Leases and
+# grace periods are as short as the kernel permits, so that tests need not wait.
 server_start() {
 	modprobe -a nfsd lockd || return
 	mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd || return
@@ -138,7 +139,7 @@ server_start() {
 	exportfs -ra || return
 	rpc_services_start
 	pidof nfsdcld >/dev/null || nfsdcld || return
-	# It continues in the background. nfsd must not ask before it watches for that.
+	# nfsdcld starts up in the background. nfsd must not query it before it watches its pipe.
 	for _ in {1..100}; do
 		ls -l "/proc/$(pidof nfsdcld)/fd" | grep -q inotify && break
 		sleep 0.1
@@ -151,14 +152,15 @@ server_start() {
 	}
 }
 
-# nfsd_start THREADS: nfsd alone. siw loses what a client sends before the thread that accepts
-# the connection is done with it, see Documentation/known-issues.rst; there nothing comes between.
+# nfsd_start THREADS: start only nfsd. siw loses messages that a client sends before the thread
+# has accepted the connection, see Documentation/known-issues.rst; a real-time priority keeps
+# that thread from being preempted.
 nfsd_start() {
 	rpc.nfsd --rdma=$PORT "$1" || return
 	! grep -q guest.device=siw /proc/cmdline || pgrep -x nfsd | xargs -n 1 chrt -f -p 1
 }
 
-# server_stop: nfsd and its listeners.
+# server_stop: stop nfsd and its listeners.
 server_stop() {
 	rpc.nfsd 0
 }
@@ -169,7 +171,7 @@ rpc_pipefs_mount() {
 		mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
 }
 
-# rpcbind and statd, which NFSv3 needs on both sides.
+# Start rpcbind and statd, which NFSv3 needs on both sides.
 rpc_services_start() {
 	pidof rpcbind >/dev/null || rpcbind -w
 	pidof rpc.statd >/dev/null || rpc.statd --no-notify
@@ -177,7 +179,7 @@ rpc_services_start() {
 
 # --- client -------------------------------------------------------------------
 
-# client_start: what a guest needs before its first mount.
+# client_start: start the services that a guest needs before its first mount.
 client_start() {
 	modprobe nfsv4
 	modprobe nfsv3
@@ -195,19 +197,19 @@ client_mount() {
 		"$address:$path" "$folder"
 }
 
-# rdma_counters FOLDER: the 27 numbers of the mount's "xprt: rdma" line, summed
+# rdma_counters FOLDER: print the 27 numbers of the mount's "xprt: rdma" line, summed
 # over its transports, one per line with its name.
 rdma_counters() {
 	python3 -B -c 'import sys; sys.path.insert(0, "/t/guest"); from harness import counters
 for counter in counters(sys.argv[1]).items(): print(*counter)' "$1"
 }
 
-# connections: the queue pairs that are not the MAD service's.
+# connections: list the queue pairs that do not belong to the MAD service.
 connections() {
 	rdma resource show qp | grep -v -e 'type GSI' -e 'type SMI'
 }
 
-# rdma_leftovers: RDMA resources of kernel users other than the MAD service.
+# rdma_leftovers: list RDMA resources of kernel users other than the MAD service.
 rdma_leftovers() {
 	connections
 	rdma resource show cm_id
@@ -216,13 +218,13 @@ rdma_leftovers() {
 	rdma resource show cq | grep -v 'comm \[ib_core\]'
 }
 
-# what_waits: for a job that has timed out: which processes are in an RPC, what RPCs wait for,
-# and whether the network and their connections carry anything.
+# what_waits: for a job that has timed out, print which processes are in an RPC, what RPCs wait
+# for, and whether the network and their connections transfer anything.
 what_waits() {
 	local process
 	for process in /proc/[0-9]*; do
 		grep -q -e rpc_ -e nfs -e svc_ -e rdma "$process/stack" || continue
-		# One that waits for work.
+		# Skip a thread that waits for work.
 		! grep -q svc_recv "$process/stack" || continue
 		echo "$process $(cat "$process/comm")"
 		cat "$process/stack"
@@ -236,7 +238,7 @@ what_waits() {
 	rdma resource show qp
 } 2>/dev/null
 
-# keep_evidence FOLDER: what this guest knows of its state, in files of that folder of /t.
+# keep_evidence FOLDER: write the state of this guest to files in that directory of /t.
 keep_evidence() {
 	local folder=$SHARE/$1 guest
 	guest=$(hostname)
@@ -259,8 +261,9 @@ keep_evidence() {
 	} >"$folder/state.$guest"
 } 2>/dev/null
 
-# memory_leaks: what kmemleak finds unreferenced and has not told before. An object is reported
-# when it was so, and the same, at two scans, and 5 s old: ask twice for what has just leaked.
+# memory_leaks: print the unreferenced objects that kmemleak has not reported before. kmemleak reports
+# an object that was unreferenced and unchanged at two scans and is 5 s old: call this twice to
+# see a recent leak.
 memory_leaks() {
 	local file=/sys/kernel/debug/kmemleak
 	echo scan >$file
@@ -268,8 +271,8 @@ memory_leaks() {
 	echo clear >$file
 }
 
-# settle [connections]: wait (at most 10 s) until what is being closed is gone; of
-# connections alone where something listens.
+# settle [connections]: wait at most 10 s until the RDMA resources that are being closed are
+# released; with "connections", only until the connections are, for a guest with a listener.
 settle() {
 	local try
 	for try in {1..40}; do

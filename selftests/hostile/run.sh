@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# hostile/run.sh c|rust: the hostile peer's cases, in one guest that has the
-# module of this kind loaded and nfsd started.
+# hostile/run.sh c|rust: run the hostile peer's cases in one guest, in which the module
+# of this kind is loaded and nfsd is started.
 . /t/guest/lib.sh
 kind=$1
 here=$(dirname "$0")
@@ -11,12 +11,12 @@ FAKE_PORT=20052
 RELAY_PORT=20054
 VERSION2_PORT=20056
 
-# report STATUS NAME: the result of a step of this script.
+# report STATUS NAME: print the result of a step of this script.
 report() {
 	if [ "$1" = 0 ]; then echo "ok - $2"; else echo "not ok - $2"; fi
 }
 
-# nothing_left: no RDMA resource, no use of the module, within some seconds.
+# nothing_left: within some seconds, no RDMA resource is left and the module is not in use.
 nothing_left() {
 	local i left refs
 	for ((i = 0; i < 50; i++)); do
@@ -45,7 +45,7 @@ good_mount() {
 		umount /mnt
 }
 
-# limbo: start limbo.py, wait until its connections are there; sets pid.
+# limbo: start limbo.py and wait until its connections exist; sets pid.
 limbo() {
 	local line
 	mkfifo /run/limbo
@@ -65,7 +65,7 @@ limbo_end() {
 	exec 7<&-
 } 2>/dev/null
 
-# stop_in_limbo: nfsd is stopped and started under connections of all kinds.
+# stop_in_limbo: stop and start nfsd under connections of all kinds.
 stop_in_limbo() {
 	local i pid status=0
 	for i in 1 2 3; do
@@ -79,8 +79,8 @@ stop_in_limbo() {
 	return $status
 }
 
-# remove_device: the RDMA device is removed under connections of all kinds, and
-# added again. It cannot be removed before limbo.py ends, which has it open.
+# remove_device: remove the RDMA device under connections of all kinds, and add it
+# again. limbo.py has the device open, so the removal waits until limbo.py ends.
 remove_device() {
 	local pid removal status=0
 	limbo || status=1
@@ -97,8 +97,8 @@ remove_device() {
 	return 1
 }
 
-# remove_unaccepted: the RDMA device is removed while a connection request waits to be accepted,
-# at a listener of one address, and nfsd has no thread at all.
+# remove_unaccepted: remove the RDMA device while a connection request waits to be accepted, at
+# a listener for one address, when nfsd has no threads.
 remove_unaccepted() {
 	local status=0
 	server_stop
@@ -128,7 +128,7 @@ import struct
 open('$EXPORT/data', 'wb').write(struct.pack('>65536I', *range(65536)))
 open('$EXPORT/sink', 'wb').close()"
 	local fuzz
-	# Random messages make the C module raise kernel warnings.
+	# Random messages cause kernel warnings in the C module.
 	[ "$kind" = rust ] && fuzz="--fuzz $seed"
 	# shellcheck disable=SC2086
 	python3 -B "$here/server_test.py" --kind "$kind" $fuzz "$SERVER" "$PORT"
@@ -170,7 +170,7 @@ open('$EXPORT/sink', 'wb').close()"
 	report $? "the module can be removed"
 }
 
-# Line by line, to be seen as it comes.
+# Line-buffered, so that the output is seen as it is printed.
 parts | {
 	failed=0
 	while IFS= read -r line; do

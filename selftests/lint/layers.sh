@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# layers.sh: what keeps the rooms of the tree apart and its files in
-# shape, as far as text shows it (the compiler holds the rest, by privacy and
-# by the forbid and deny attributes). Prints each offence as file:line: reason;
-# exit status 1 if there are any.
+# layers.sh: check the rules of the layers and of the form of files, as far as the
+# source text shows violations (the compiler enforces the others by privacy and by
+# forbid and deny attributes). Prints each violation as file:line: reason; exit
+# status 1 if there are any.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
@@ -24,7 +24,7 @@ else
 		! -name '*generated*' -printf '%P\n')
 fi
 
-# among REGEX: the source files whose path matches.
+# among REGEX: list the source files whose path matches.
 among() {
 	local file
 	for file in "${files[@]}"; do
@@ -32,13 +32,13 @@ among() {
 	done
 }
 
-# ours: the files that somebody has written here.
+# ours: list the files that are not generated.
 ours() {
 	among . | grep -v -e '^LICENSE$' -e '/Cargo\.lock$' -e '\.gitignore$'
 }
 
-# code FILE: its lines with comments blanked, so that line numbers stay. A line
-# comment is one that starts outside of a string.
+# code FILE: print its lines with comments blanked, so that line numbers stay. A line
+# comment starts outside of a string.
 code() {
 	sed -E 's@^([^"]*("[^"]*"[^"]*)*)//.*@\1@; s@^[[:space:]]*//.*@@' "$1"
 }
@@ -56,7 +56,7 @@ forbid() {
 
 logic='^(clnt|svc)/.*\.rs$'
 
-# 1. The word itself, comments included: a plain grep must tell the truth.
+# 1. The word itself, also in comments: a plain grep must give the right answer.
 while IFS= read -r line; do
 	offence "$line: the word unsafe outside a forbid or deny line"
 done < <(grep -rnE --include='*.rs' 'unsafe' xdr clnt svc 2>/dev/null |
@@ -89,8 +89,8 @@ forbid '\.rs$' 'crate::THIS_MODULE|barrier::smp_mb|dma_data_direction_' \
 forbid '^xdr/.*\.rs$' '\.unwrap\(|\.expect\(|\b(panic|unreachable|todo|unimplemented|assert|assert_eq)!' 'xdr does not panic'
 forbid '^xdr/.*\.rs$' '[]a-z_)]\[[^]#]+\]' 'xdr does not index' '^[0-9]+:[[:space:]]*#!?\['
 
-# circles ROOM MOST: no circle of more than MOST files of this room that import
-# each other, directly or by others. MOST of 1 forbids any.
+# circles ROOM MOST: find groups of more than MOST files of this layer that import each
+# other, directly or through others. MOST of 1 forbids any.
 circles() {
 	local line
 	while IFS= read -r line; do

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# prose.sh: find phrases that make a reader stop, in comments, documents and
-# messages. Prints each as file:line: reason; exit status 1 if there are any.
-# Documentation/guidelines.rst says how to write instead.
+# prose.sh: find phrases that are hard to read, in comments, documents and messages.
+# Prints each as file:line: reason; exit status 1 if there are any.
+# Documentation/guidelines.rst says what to write instead.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# stack.sh [MODULE]: no function of the module has a stack frame of more than 1 KiB:
-# writeback and reclaim call it with little stack left. Reads the object code of what was
-# built (x86-64). Prints each offence as its size and function; exit status 1 if there are any.
+# stack.sh [MODULE]: check that no function of the module has a stack frame of more than
+# 1 KiB: writeback and reclaim call the module with little stack left. Reads the object code of
+# the built module (x86-64). Prints the size and function of each violation; exit status 1 if
+# there are any.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# unsafe-ledger.sh: where unsafe Rust is, per file: blocks, functions, impls, and how many
-# SAFETY comments and "# Safety" sections answer for them. Comments do not count as code.
+# unsafe-ledger.sh: count unsafe blocks, functions and impls of each file, and the SAFETY
+# comments and "# Safety" sections that justify them. Comments do not count as code.
 set -eu
 cd "$(dirname "$0")/../.."
 

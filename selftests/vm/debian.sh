@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# Folders with a Debian of their own, from this machine's own mirror, and apt in them.
+# Create directories with a Debian of their own from this machine's mirror, and run apt in them.
 # Sourced after lib.sh by bash scripts.
 
 # --- the host -------------------------------------------------------------------
 
-# The URI this machine's own apt takes Debian from.
+# Print the URI of Debian in this machine's apt sources.
 mirror() {
 	local uri
 	uri=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
@@ -14,8 +14,8 @@ mirror() {
 	printf '%s\n' "$uri"
 }
 
-# What this machine's apt is set to, as options for mmdebstrap: a proxy, and whether lists
-# may be older than they claim, as those of a mirror that is a snapshot are.
+# Print settings of this machine's apt as options for mmdebstrap: a proxy, and whether lists
+# may have expired, as those of a snapshot mirror have.
 apt_options() {
 	local kind uri fresh=
 	for kind in http https; do
@@ -27,7 +27,7 @@ apt_options() {
 	[ -z "$fresh" ] || printf '%s\n' "--aptopt=Acquire::Check-Valid-Until \"$fresh\""
 }
 
-# Packages this machine lacks; of a usual Debian that is mmdebstrap alone.
+# List the packages that this machine lacks; on a usual Debian that is only mmdebstrap.
 host_lacks() {
 	command -v mmdebstrap >/dev/null || echo mmdebstrap
 	command -v mount >/dev/null || echo mount
@@ -39,7 +39,7 @@ host_tools() {
 	apt-get -q install -y --no-install-recommends "$@"
 }
 
-# Sets MIRROR and installs what this machine lacks for the rest.
+# Set MIRROR, and install the packages that this machine lacks.
 ready_host() {
 	local lacks
 	lacks=$(host_lacks | tr '\n' ' ')
@@ -53,8 +53,8 @@ ready_host() {
 
 # --- the root folder ------------------------------------------------------------
 
-# make_root FOLDER: Debian's base system, with backports, which kernels come from; sid has
-# kernels of its own.
+# make_root FOLDER: create Debian's base system, with backports for its kernels; sid has kernels
+# of its own.
 make_root() {
 	local root=$1 options backports=()
 	[ "$SUITE" = sid ] || backports=("deb $MIRROR $SUITE-backports main")
@@ -77,7 +77,7 @@ make_root() {
 	rm -rf "$root.old"
 }
 
-# apt-get inside the root folder.
+# Run apt-get in the root directory.
 root_apt() {
 	cp /etc/resolv.conf "$ROOT/etc/resolv.conf" || true
 	# INITRD=No: the guests do not boot from Debian's initramfs.

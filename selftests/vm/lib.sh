@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# What the scripts of this folder share: where things are kept, how a command
-# is run with the prepared root folder as its root, how progress is shown.
-# Sourced by bash scripts; sets no options.
+# Code that the scripts of this directory share: the paths of caches, running a command
+# with the prepared root directory as its root, and printing progress. Sourced by bash
+# scripts; sets no options.
 
 SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
@@ -17,17 +17,17 @@ STAMPS=$CACHE/stamps        # one file for each finished step
 LOGS=$CACHE/logs            # one file for each step of prepare
 STARTED=${STARTED:-$(date +%s)}
 
-# use_kernel RELEASE: everything below is about that kernel. Each has a folder of the
-# cache of its own:
+# use_kernel RELEASE: set the variables for that kernel. Each kernel has a directory of its
+# own in the cache:
 #
-#   packages   image, modules, headers and source, as the archive has them
-#   kdir       the prepared kernel tree that the module is built against
-#   siw        iWARP in software, which Debian leaves out
+#   packages   image, modules, headers and source, unpacked from the archive
+#   kdir       the prepared kernel tree, against which the module is built
+#   siw        iWARP in software, which Debian does not build
 #
-# SUITE is the Debian that it was built in, and ROOT a root folder with that Debian: its
-# toolchain, QEMU, and the guests' root.
+# SUITE is the Debian in which the kernel was built. ROOT is a root directory with that Debian:
+# its toolchain, QEMU, and the guests' root.
 #
-# The module for the default kernel is built in the checkout, that for another one
+# The module for the default kernel is built in the checkout, the module for another kernel
 # (KERNEL=<release>) in a copy: objects belong to one kernel.
 use_kernel() {
 	RELEASE=$1
@@ -42,13 +42,13 @@ use_kernel() {
 }
 use_kernel "${KERNEL:-$(cat "$CHOSEN" 2>/dev/null || echo "$DEFAULT_KERNEL")}"
 
-# The arguments of make in the kernel's tree that name Debian's compiler and version.
+# Print the arguments for make in the kernel tree that name Debian's compiler and version.
 kernel_args() {
 	printf 'CC=%s LOCALVERSION=%s' "$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\).*/\1/p' \
 		"$LINUX/packages/usr/src/linux-headers-$RELEASE/.config")" "${RELEASE#"${RELEASE%%+*}"}"
 }
 
-# Seconds since the outermost script began, as m:ss.
+# Print the time since the outermost script began, as m:ss.
 elapsed() {
 	local s=$(($(date +%s) - STARTED))
 	printf '%d:%02d' $((s / 60)) $((s % 60))
@@ -63,8 +63,8 @@ die() {
 	exit 1
 }
 
-# show_progress PID NAME LOG: every ten seconds the last line of LOG, as long
-# as PID lives.
+# show_progress PID NAME LOG: print the last line of LOG every ten seconds while PID
+# lives.
 show_progress() {
 	local line
 	while sleep 10 >&- 2>&- && kill -0 "$1" 2>/dev/null; do
@@ -105,8 +105,8 @@ need_root() {
 	[ "$(id -u)" = 0 ] || die "$0 needs root: it mounts and chroots into $ROOT"
 }
 
-# copy_sources FOLDER: what modules are built from, copied into that folder of the
-# checkout. The times of the files tell make what to build anew.
+# copy_sources FOLDER: copy the sources of the modules into that directory of the checkout.
+# It keeps file times, from which make sees what to rebuild.
 copy_sources() {
 	mkdir -p "$SRC/$1"
 	(
@@ -122,9 +122,9 @@ copy_sources() {
 
 # in_root COMMAND...: run COMMAND with $ROOT as /, in a mount namespace of its
 # own, so that nothing stays mounted. The checkout is /src, the kernel tree
-# /kdir, the cache /cache, the host's own root /host, and the root folder alone
-# (without these mounts) /guestroot; $BUILD is where modules are built. The
-# command replaces the shell: signals reach it.
+# /kdir, the cache /cache, the host's own root /host, and the root directory without
+# these mounts /guestroot. Modules are built in $BUILD. The command replaces the
+# shell, so signals reach it.
 in_root() {
 	local dir
 	for dir in src kdir cache host guestroot; do
