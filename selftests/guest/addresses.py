@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Addresses that move, under verified I/O.
 
-The server gets a bond of two network devices beside eth0, all on the same
-wire, with an RDMA device of its own. Its address moves to the bond and back;
-the bond fails over from one of its parts to the other, which changes its
-hardware address and has the CM tell all who use it (ADDR_CHANGE), a listener
-of that address included; and the client's address is replaced by another one.
-The mount continues each time.
+The server gets a bond of two network devices in addition to eth0, all on the same
+network, with an RDMA device of its own. The server's address moves to the bond and
+back. The bond fails over from one slave to the other, which changes its hardware
+address, and the CM reports ADDR_CHANGE to all ids that use it, including a listener
+on that address. The client's address is replaced by another one. The mount continues
+each time.
 """
 
 import os
@@ -37,8 +37,8 @@ TO_BOND = """
 ip addr del 192.168.88.2/24 dev eth0 && ip addr add 192.168.88.2/24 dev bond0 &&
 ip link set bond0 up
 """
-# A host that takes an address over announces it; Linux does so for a device that gets
-# its hardware address, be it the one it has.
+# A host that takes over an address announces it. Linux does so when the hardware address of
+# a device is set, even to the same value.
 FROM_BOND = """
 ip addr del 192.168.88.2/24 dev bond0 && ip link set bond0 down &&
 ip addr add 192.168.88.2/24 dev eth0 &&
@@ -58,13 +58,13 @@ def in_server(script):
 
 
 def connections(device):
-    """How many connections the server has on one of its devices."""
+    """Return how many connections the server has on one of its devices."""
     return int(in_server(f"rdma resource show qp link {device}/1 | grep -c 'type RC' || :"))
 
 
 def moved(change, device, reconnects=True):
-    """Verified I/O while addresses change; then the connection is on `device`. Unless
-    it `reconnects`, it may also have survived."""
+    """Run verified I/O while addresses change; afterwards the connection must be on `device`.
+    Unless it `reconnects`, the old connection may also have survived."""
     before = counters(FOLDER)["connect_count"]
     with Churn(f"{FOLDER}/moved", os.O_DIRECT) as one, Churn(f"{FOLDER}/buffered") as two:
         time.sleep(1)
@@ -89,7 +89,7 @@ def moved(change, device, reconnects=True):
 
 
 def fail_over():
-    """The other part of the bond becomes the active one."""
+    """Make the other slave of the bond the active one."""
     in_server("""
     bond=/sys/class/net/bond0/bonding
     now=$(cat $bond/active_slave) mac=$(cat /sys/class/net/bond0/address)
@@ -99,13 +99,13 @@ def fail_over():
 
 
 def device_away():
-    """The bond's RDMA device is removed, and added again after a while."""
+    """Remove the bond's RDMA device, and add it again after some seconds."""
     in_server("rdma link del rdma1 && sleep 5 && rdma link add rdma1 type rxe netdev bond0")
 
 
 def listener_of_one_address():
-    """nfsd listens at the bond's address alone. The CM tells such a listener of a fail over, or
-    of the device's removal, and forgets it; clients that come later are served all the same."""
+    """Let nfsd listen only on the bond's address. The CM reports a fail over, or the device's
+    removal, to such a listener and drops it; nfsd must serve later clients all the same."""
     if not RUST_SERVER:
         raise Skip("the C server's listener dies, see Documentation/known-issues.rst")
     in_server(f"""
@@ -131,7 +131,7 @@ def cases():
     in_server(BOND)
     with case("a listener of one address: the bond below fails over, its RDMA device is removed"):
         listener_of_one_address()
-    # Nobody tells a connection that its address has gone; the RPC timer finds out.
+    # A connection is not notified when its address is removed; the RPC timer detects it.
     mount("4.1", "ipv4", FOLDER, "timeo=50")
     with case("the server's address moves to another RDMA device"):
         moved(lambda: in_server(TO_BOND), "rdma1")
@@ -153,7 +153,7 @@ def cases():
 
 
 def main():
-    """The group; afterwards the addresses are as before, whatever happened."""
+    """Run the group, and restore the addresses even if a test fails."""
     try:
         cases()
     finally:

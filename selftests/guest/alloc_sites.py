@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Where a module allocates memory: its call sites, read from the object file.
 
-A site is the return address of a call, in the module, of a function that
-allocates, or that allocates on the module's behalf. Functions of the module that
-do nothing but pass an allocation on (generic ones, and wrappers of inline
-functions) are sites nowhere: their callers are.
+A site is the return address of a call in the module to a function that allocates, or
+that allocates on the module's behalf. In functions of the module that only forward an
+allocation (generic ones, and wrappers of inline functions) there are no sites: the sites
+are in their callers.
 """
 
 import re
@@ -22,14 +22,14 @@ ON_BEHALF = re.compile(
     r"__rdma_create_kernel_id|rdma_(accept|bind_addr|connect|create_qp|destroy_id|disconnect|"
     r"listen|resolve_addr|resolve_route)|rdma_rw_ctx_init_bvec|register_sysctl_sz|"
     r"xprt_alloc|xprt_alloc_slot|alloc_workqueue\w*")
-# Functions of the module that pass an allocation on: generic code of the kernel crate, and
+# Functions of the module that forward an allocation: generic code of the kernel crate, and
 # wrappers of inline functions of C.
 PASS_ON = re.compile(r"rpcrdma_shim_|kernel::alloc|::allocator|::kbox|::kvec|krealloc")
 
 # Rust frees by reallocation to no bytes, without flags: xor %esi,%esi, and no load of flags.
 NO_BYTES = b"\x31\xf6"
 GFP_KERNEL = (0xCC0).to_bytes(4, "little")
-# Sections whose references to functions count; others describe the code.
+# Sections whose references to functions count; the other sections describe the code.
 CODE_OR_DATA = re.compile(r"\.((init|exit|ref)\.)?(text|data|rodata)|\.gnu\.linkonce")
 CALL, JUMP = 0xE8, 0xE9
 SHF_EXECINSTR, SHT_SYMTAB, SHT_RELA, STT_FUNC = 4, 2, 4, 2
@@ -37,7 +37,7 @@ SHF_EXECINSTR, SHT_SYMTAB, SHT_RELA, STT_FUNC = 4, 2, 4, 2
 
 @dataclass(frozen=True)
 class Site:
-    """A call, by the section and offset that it returns to."""
+    """A call, identified by the section and offset to which it returns."""
 
     section: str
     offset: int
@@ -50,7 +50,7 @@ class Site:
 
 
 def readable(symbol):
-    """A Rust symbol (v0) as its path, generic arguments and crate hashes left out."""
+    """Return the path of a Rust symbol (v0), without generic arguments and crate hashes."""
     if not symbol.startswith("_R"):
         return symbol
     words, at = [], 2
@@ -71,12 +71,12 @@ def readable(symbol):
 
 
 def text(table, offset):
-    """The C string at `offset`."""
+    """Return the C string at `offset`."""
     return table[offset:table.index(b"\0", offset)].decode()
 
 
 def sections(image):
-    """Name, type, flags, data, link and info of each section of an ELF64 file."""
+    """Return name, type, flags, data, link and info of each section of an ELF64 file."""
     start, = struct.unpack_from("<Q", image, 40)
     size, count, names = struct.unpack_from("<HHH", image, 58)
     heads = [struct.unpack_from("<IIQQQQIIQQ", image, start + i * size) for i in range(count)]
@@ -87,12 +87,12 @@ def sections(image):
 
 
 def frees(code):
-    """Whether what precedes a call of a function that reallocates prepares it to free."""
+    """Return whether the code before a call to a reallocating function makes that call free memory."""
     return NO_BYTES in code and GFP_KERNEL not in code[code.rindex(NO_BYTES) - 16:]
 
 
 class Module:
-    """The calls in an object file."""
+    """All calls in an object file."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
@@ -115,14 +115,14 @@ class Module:
         return found
 
     def function_at(self, section, offset):
-        """Name and start of the function around `offset`."""
+        """Return name and start of the function around `offset`."""
         for value, size, name in self.functions.get(section, ()):
             if value <= offset < value + max(size, 1):
                 return name, value
         return "?", 0
 
     def _calls(self):
-        """Each direct call: section, offset it returns to, caller, its start, callee, opcode."""
+        """Yield each direct call: section, return offset, caller, caller's start, callee, opcode."""
         for _, kind, _, data, _, target in self.parts:
             if kind != SHT_RELA or not self.parts[target][2] & SHF_EXECINSTR:
                 continue
@@ -144,7 +144,7 @@ class Module:
                 yield target, offset + 4, caller, start, name, code[offset - 1]
 
     def _used(self):
-        """The functions that something refers to: others were inlined wherever they are used."""
+        """Return the functions that have references: all uses of the others were inlined."""
         used = set()
         for _, kind, _, data, _, target in self.parts:
             if kind != SHT_RELA or not CODE_OR_DATA.match(self.parts[target][0]):
@@ -159,7 +159,7 @@ class Module:
         return used
 
     def _local_calls(self, section, code):
-        """Calls within a section, which need no relocation."""
+        """Yield the calls within a section, which need no relocation."""
         starts = {value: name for value, _, name in self.functions.get(section, ())}
         for opcode in (CALL, JUMP):
             at = code.find(opcode)
@@ -173,7 +173,7 @@ class Module:
                 at = code.find(opcode, at + 1)
 
     def sites(self):
-        """Every site, in the order of the code."""
+        """Return all sites, in the order of the code."""
         wanted, done, found = set(), set(), []
         for *_, callee, _ in self.calls:
             if MEMORY.fullmatch(callee) or ON_BEHALF.fullmatch(callee):

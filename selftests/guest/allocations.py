@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""allocations.py: each allocation of ours fails, one call site after the other.
+"""allocations.py: make each allocation of the module fail, one call site after the other.
 
-Needs the debug kernel: fault injection with a filter on stack traces. A range of
-one return address in our module selects one call site (alloc_sites.py lists them);
-whatever is allocated below it fails a few times, while the phase runs that gets
-there. Client and server are this guest.
+Needs the debug kernel: fault injection with a filter on stack traces. A range of one
+return address in the module selects one call site (alloc_sites.py lists them). All
+allocations below that site fail a few times, during the phase that reaches the site.
+Client and server are this guest.
 
 * load, listen, connect: the operation may return an error; the next one, without
-  faults, works.
-* io, callback: nothing fails; data is right, and the connection is the same.
-* teardown: nothing is left, and the next mount works.
+  faults, must work.
+* io, callback: nothing may fail; data is right, and the connection is the same.
+* teardown: nothing may be left, and the next mount must work.
 
-Sites that no phase reached are listed.
+The test lists the sites that no phase reached.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ FOLDER = "/mnt/allocations"
 MODULE = "/t/rpcrdma_rs.ko"
 SECTIONS = "/sys/module/rpcrdma_rs/sections"
 
-# What phases a site belongs to, by its function or by what it calls.
+# The phases to which a site belongs, by its function or by the function that it calls.
 PHASES = (
     ("teardown", r"\((rdma_destroy_id|rdma_disconnect)\)"),
     ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
@@ -50,13 +50,13 @@ PHASES = (
            r"send_ctx|svc::(send|read)|send_request|Transfer|PageVec|fill_sparse|Segment"),
     ("callback", r"CallbackOps|send_ctx|DmaBuf"),
 )
-# Calls of the paths back from an error, and that for references to encrypted pages, which takes
-# krb5p. They are tried like the others.
+# Calls on error paths, and the call for references to encrypted pages, which needs krb5p. They are
+# tried like the others, but need not be reached.
 NOT_REACHED = re.compile(r"rdma_destroy_id|inject_disconnect|map_chunk.*realloc")
 
 
 class Fault:
-    """While it exists, allocations below the call site at `address` fail `times` times."""
+    """While this object exists, allocations below the call site at `address` fail `times` times."""
 
     def __init__(self, address, times=1, interval=1, pages=True):
         self.faults = FAULTS if pages else FAULTS[:1]
@@ -99,13 +99,13 @@ def prepare_faults():
 
 
 def address(site):
-    """Where a call site is in the loaded module."""
+    """Return the address of a call site in the loaded module."""
     with open(f"{SECTIONS}/{site.section}", encoding="ascii") as file:
         return int(file.read(), 16) + site.offset
 
 
 def insert():
-    """Insert the module; an error number, or 0."""
+    """Insert the module; return an error number, or 0."""
     done = subprocess.run(["insmod", MODULE], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return 0
@@ -116,7 +116,7 @@ def insert():
 
 
 def mount_error(version="4.1", seconds=30):
-    """Mount; what mount prints if it fails."""
+    """Mount; return what mount prints if it fails."""
     done = subprocess.run(
         ["bash", "-c", f". /t/guest/lib.sh; client_mount {version} {SERVER['ipv4']} {FOLDER}"],
         capture_output=True, text=True, check=False, timeout=seconds)
@@ -132,7 +132,7 @@ class Sweep:
         self.turn = 0
 
     def of_phase(self, phase):
-        """The sites that may be reached in a phase."""
+        """Return the sites that a phase may reach."""
         known = re.compile(dict(PHASES)[phase])
         leaving = re.compile(dict(PHASES)["teardown"])
         every = re.compile("|".join(pattern for _, pattern in PHASES))
@@ -141,15 +141,15 @@ class Sweep:
                 and (known.search(str(site)) or (phase == "io" and not every.search(str(site))))]
 
     def fault(self, site, times=1, interval=1, where=None):
-        """A fault at a site. Pages are ib_core's affair where it allocates for us: its
-        callers warn of those."""
+        """Return a fault at a site. Page allocations do not fail where ib_core allocates on the
+        module's behalf: its callers warn of those."""
         return Fault(where or address(site), times, interval,
                      bool(alloc_sites.MEMORY.fullmatch(site.callee)
                           or "shim" in site.callee))
 
     def phase(self, phase, run, more=()):
-        """Run a phase once for each of its sites, then again, with every site that was hit, for
-        each (times, interval) of `more`."""
+        """Run a phase once for each of its sites. Then run it again with every site that was hit,
+        for each (times, interval) of `more`."""
         wrong, started = [], time.monotonic()
         sites = self.of_phase(phase)
         plan = [(site, 1, 1) for site in sites]
@@ -161,7 +161,7 @@ class Sweep:
             try:
                 hits = run(site, times, interval)
                 if not hits and phase == "connect":
-                    # It may be the first connection alone that allocates there.
+                    # Perhaps only the first connection allocates there.
                     self.renew()
                     hits = run(site, times, interval)
             except Exception as error:  # pylint: disable=broad-except
@@ -178,14 +178,14 @@ class Sweep:
 
     @staticmethod
     def renew():
-        """The module as just inserted."""
+        """Return to the state after inserting the module."""
         shell("server_stop; settle; rmmod rpcrdma_rs")
         expect("insmod", insert(), 0)
         start()
 
     @staticmethod
     def recover():
-        """After something went wrong: no faults, nothing mounted."""
+        """Clean up after a failure: no faults, nothing mounted."""
         for fault in FAULTS:
             put(fault, "probability", 0)
         subprocess.run(["umount", "-f", "-l", FOLDER], check=False, capture_output=True)
@@ -193,7 +193,7 @@ class Sweep:
     # --- phases ----------------------------------------------------------------------
 
     def load(self, site, times, interval):
-        """insmod. Where the module will be is where it was last."""
+        """Run insmod. The module will be at the same address as the last time."""
         for _ in range(3):
             if not os.path.isdir(SECTIONS):
                 expect("insmod without faults", insert(), 0)
@@ -214,7 +214,7 @@ class Sweep:
         raise AssertionError("the module is elsewhere each time")
 
     def listen(self, site, times, interval):
-        """A listener more, each at a port of its own."""
+        """Add a listener, each at a port of its own."""
         line = f"rdma {21000 + self.turn}\n"
         failed = 0
         with self.fault(site, times, interval) as fault:
@@ -267,7 +267,7 @@ class Sweep:
 
 @contextlib.contextmanager
 def one_connection(version, options=""):
-    """A mount whose connection is the same at the end of the block."""
+    """Mount, and check that the connection is the same at the end of the block."""
     mount(version, "ipv4", FOLDER, options)
     yield
     expect("connections", counters(FOLDER)["connect_count"], 1)
@@ -283,7 +283,7 @@ def works():
 
 
 def listen(line):
-    """Add a listener; an error number, or 0."""
+    """Add a listener; return an error number, or 0."""
     try:
         with open("/proc/fs/nfsd/portlist", "w", encoding="ascii") as file:
             file.write(line)
@@ -293,8 +293,8 @@ def listen(line):
 
 
 def all_modes(seed):
-    """Inline, Read and Write chunk, Reply chunk, Position-Zero Read chunk, sparse pages; more
-    at a time than there are memory regions at first."""
+    """Use inline messages, Read and Write chunks, a Reply chunk, a Position-Zero Read chunk, and
+    sparse pages, with more requests at a time than there are memory regions at first."""
     folder = f"{FOLDER}/modes"
     os.makedirs(folder, exist_ok=True)
     write_file(f"{folder}/inline", data(100, seed))
@@ -335,12 +335,12 @@ def all_modes(seed):
 
 
 def delegations():
-    """How many delegations nfsd has handed out."""
+    """Return how many delegations nfsd has granted."""
     return contents("/proc/fs/nfsd/clients/*/states").count("type: deleg")
 
 
 def recall(seed):
-    """The server's own open takes a delegation back."""
+    """Open the file on the server, which recalls a delegation."""
     name = f"deleg-{seed}"
     with open(f"{EXPORT}/{name}", "wb") as file:
         file.write(data(100, seed))
@@ -370,7 +370,7 @@ def main():
         prepare_faults()
     if not os.path.isdir(f"{DEBUGFS}/failslab"):
         return
-    # Back-pressure takes its time.
+    # Back-pressure makes this slow.
     shell("module_load rust")
     sweep = Sweep()
     with case("there are call sites"):

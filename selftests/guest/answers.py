@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Answers longer than the caller's buffer: attributes, ACLs, names of attributes, directories.
 
-Each is asked for over RDMA and over TCP, from the same server. The results have to be the same: a
-value, or the same errno.
+Each is requested over RDMA and over TCP, from the same server. The results must be the same value or
+the same errno.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def outcome(function, *args):
-    """What a call gives: its value, or the name of its errno."""
+    """Return the result of a call: its value, or the name of its errno."""
     try:
         return function(*args)
     except OSError as error:
@@ -32,7 +32,7 @@ def outcome(function, *args):
 
 
 def asked(call, path, *args):
-    """A libc call that fills a buffer, whose room is the last argument."""
+    """Make a libc call that fills a buffer, whose size is the last argument."""
     buffer = ctypes.create_string_buffer(max(args[-1], 1))
     size = getattr(LIBC, call)(path.encode(), *args[:-1], buffer, ctypes.c_size_t(args[-1]))
     if size < 0:
@@ -41,7 +41,7 @@ def asked(call, path, *args):
 
 
 def same(what, function):
-    """Compare what both mounts give. A function of a folder; returns what it gave."""
+    """Call a function with the directory of each mount, and compare the results; return the result."""
     over_tcp, over_rdma = function(TCP), function(RDMA)
     for key, wanted in over_tcp.items():
         expect(f"{what}, {key}", over_rdma[key], wanted)
@@ -53,7 +53,7 @@ def fresh(version):
     for folder in RDMA, TCP:
         if os.path.ismount(folder):
             umount(folder)
-    # The client would share what it knows of a file between two mounts of one server.
+    # By default the client shares its caches of a file between two mounts of one server.
     mount(version, "ipv4", RDMA, "nosharecache,noac")
     path = EXPORT if version == "3" else "/"
     shell(f"mkdir -p {TCP}; mount -t nfs -o proto=tcp,vers={version},nosharecache,noac "
@@ -111,7 +111,7 @@ def listing(folder):
 
 
 def dirents(fd, room):
-    """All names of a directory, by getdents64 with so much room."""
+    """Return all names of a directory, by getdents64 with a buffer of that size."""
     buffer, found = ctypes.create_string_buffer(room), []
     while size := LIBC.syscall(217, fd, buffer, room):
         if size < 0:
@@ -125,7 +125,7 @@ def dirents(fd, room):
 
 
 def make():
-    """On the server, what is asked for."""
+    """Create on the server the objects that the tests request."""
     write_file("/t/answers.py", f"""
 import os, sys
 sys.path.insert(0, "/t/guest")

@@ -9,7 +9,7 @@ from harness import IWARP, expect_that
 
 
 class Capture:
-    """All Sends of the block, up to `snaplen` octets of each; of RoCE alone."""
+    """Captures all Sends of the block, up to `snaplen` octets of each. Only for RoCE."""
 
     def __init__(self, name, snaplen=600):
         self.path, self.snaplen, self.job = f"/tmp/{name}.pcap", snaplen, None
@@ -25,7 +25,7 @@ class Capture:
             self.stop()
 
     def start(self):
-        """Return once packets are captured."""
+        """Start, and return once packets are captured."""
         self.job = subprocess.Popen(
             ["tcpdump", "-i", "eth0", "-U", "-B", "16384", "-s", str(self.snaplen),
              "-w", self.path, roce.FILTER],
@@ -36,15 +36,15 @@ class Capture:
         expect_that("tcpdump does not run", line)
 
     def stop(self):
-        """The end; nothing may be missing. The kernel keeps a packet for up to a second until
-        others fill its block."""
+        """End the capture; no packet may be missing. The kernel keeps a packet for up to a second
+        until others fill its block."""
         time.sleep(2)
         self.job.terminate()
         text = self.job.communicate(timeout=20)[1]
         expect_that(f"tcpdump has lost packets: {text}", "\n0 packets dropped by kernel" in text)
 
     def messages(self):
-        """The messages, once it has ended."""
+        """Return the messages, once the capture has ended."""
         if self.found is None:
             self.found = list(roce.messages(self.path))
         return self.found

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""cycles.py COUNT: insert the module, serve, mount, do I/O, undo it all; again and again.
+"""cycles.py COUNT: insert the module, serve, mount, do I/O, and undo all of it, COUNT times.
 
-Server and client are this guest. After each cycle nothing of ours may be left:
-no RDMA resource, and the module must be removable.
+Server and client are this guest. After each cycle no RDMA resource may be left, and the
+module must be removable.
 
-Memory is looked at every COUNT / 5 cycles, with caches dropped. The first
-fifth is warm-up, in which the kernel's caches fill. A leak continues after that:
+Memory is read every COUNT / 5 cycles, with caches dropped. The first fifth is warm-up, in
+which the kernel's caches fill. Growth in all later fifths is a leak:
 
-* a slab cache whose objects grow by at least one per cycle in each of the four
-  remaining fifths is one; a cache that only fluctuates goes down or stands
-  still in one of them;
-* pages that the kernel has in use, not in a slab cache and not for anything that it counts (so
-  that they may come from anywhere, as large kmalloc() and vmalloc() too) may not become more by
-  PAGES per cycle in each of those fifths. A connection has many more than that.
+* A slab cache leaks if its objects grow by at least one per cycle in each of the four
+  remaining fifths. A cache that only fluctuates shrinks or stays the same in one of them.
+* Pages that the kernel has in use, but that are neither in a slab cache nor counted for
+  another purpose (such as large kmalloc() and vmalloc()), may not grow by PAGES per cycle in
+  each of these fifths. A connection uses many more pages than that.
 """
 
 import os
@@ -23,14 +22,14 @@ from harness import DEBUG, case, data, expect, expect_that, mount, read_file, sh
     write_file
 
 FOLDER = "/mnt/cycles"
-# In the debug kernel a cycle of four takes more than a minute.
+# In the debug kernel a cycle with four mounts takes more than a minute.
 MOUNTS = ((("3", "ipv4"), ("4.2", "ipv6")) if DEBUG else
           (("3", "ipv4"), ("4.0", "ipv6"), ("4.1", "ipv4"), ("4.2", "ipv6")))
 SIZES = (1, 4000, 5000, 1 << 20)
-# The debug kernel's own records of objects: they grow with the C module as well.
+# The debug kernel's own records of objects grow with the C module as well.
 RECORDS = ("debug_objects_cache", "kmemleak_object")
-# How many pages may become more per cycle. The debug kernel's records of stacks and the like were
-# seen to take some ten.
+# Permitted growth in pages per cycle. The debug kernel's records of stacks and similar were seen to
+# take some ten.
 PAGES, DEBUG_PAGES = 4, 25
 # Uses of memory in /proc/meminfo that are not the module's.
 OTHERS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "KernelStack", "PageTables",
@@ -38,7 +37,7 @@ OTHERS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "KernelStac
 
 
 def slabs():
-    """Active objects of every slab cache, and the pages of all caches."""
+    """Return the active objects of every slab cache, and the pages of all caches."""
     with open("/proc/slabinfo", encoding="ascii") as file:
         caches = [line.split() for line in file.readlines()[2:]]
     return ({cache[0]: int(cache[1]) for cache in caches},
@@ -46,20 +45,20 @@ def slabs():
 
 
 def pages_in_use():
-    """Pages that the kernel has in use, but for what somebody else accounts for."""
+    """Return the pages that the kernel has in use, without those that are accounted elsewhere."""
     with open("/proc/meminfo", encoding="ascii") as file:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
     with open("/proc/zoneinfo", encoding="ascii") as file:
-        # Free pages that a processor keeps do not count as free.
+        # MemFree does not include the free pages that each processor keeps.
         at_hand = sum(int(line.split()[1]) for line in file
                       if line.startswith("              count:"))
     return (kib["MemTotal"] - sum(kib[name] for name in OTHERS)) // 4 - at_hand
 
 
 def snapshot():
-    """Memory in use once what can be freed is freed.
+    """Free all memory that can be freed, and return the memory in use.
 
-    Freed objects that a slab cache keeps count as active until it is shrunk.
+    Freed objects that a slab cache keeps count as active until the cache is shrunk.
     """
     for _ in range(2):
         shell("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.5\n"
@@ -69,12 +68,12 @@ def snapshot():
 
 
 def cycle(number):
-    """One cycle; each has the same mounts, so that what one of them leaks, each cycle does."""
-    # Nobody is there to reclaim anything; else each start has 10 s of grace.
+    """Run one cycle. Each has the same mounts, so that a leak of one mount recurs in each cycle."""
+    # No client has state to reclaim; without this each start has 10 s of grace.
     # nfsdcld ends with nfsd. Without it the grace period of 10 s cannot be ended.
     shell("module_load rust && { pidof nfsdcld >/dev/null || nfsdcld; } && "
           "nfsd_start 4")
-    # Refused if there is no grace period, as after the first start.
+    # This is refused if there is no grace period, as after the first start.
     shell("echo Y >/proc/fs/nfsd/v4_end_grace", check=False)
     for version, family in MOUNTS:
         mount(version, family, FOLDER)
@@ -89,9 +88,9 @@ def cycle(number):
 
 
 def first_start():
-    """What has to be started once: all but the module's own part of server_start."""
-    # rpcbind and mountd are asked over TCP. What is kept of each connection for a minute
-    # (two caches) would be more after some fifths than after others.
+    """Start the services that run through all cycles: server_start without the module's part."""
+    # rpcbind and mountd are queried over TCP. The kernel keeps objects of each connection for a
+    # minute (in two caches), which would vary between the fifths.
     write_file("/proc/sys/net/ipv4/tcp_max_tw_buckets", b"0\n")
     shell("module_load rust; server_start; client_start; server_stop; module_unload rust")
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Connections are broken by force, again and again, under verified I/O.
 
-Client: whoever writes a transport's address in sysfs has sunrpc break the
-connection, whatever is under way. Server: nfsd closes the connections of an
-address that is taken away; it is given to the loopback device in addition for
-that, so that the network itself stays as it is. In the debug kernel, sunrpc's
-own fault injection breaks them in the middle of sending (client) and before a
-request is processed (server).
+Client: writing a transport's address in sysfs makes sunrpc break the connection,
+whatever is in flight. Server: nfsd closes the connections of an address that is
+removed; the test adds the address to the loopback device and removes it there, so
+that the network itself stays as it is. In the debug kernel, sunrpc's own fault
+injection breaks connections while they send (client) and before a request is
+processed (server).
 """
 
 import os
@@ -19,14 +19,14 @@ from harness import DEBUG, LONG, SERVER, Skip, case, counters, expect_that, moun
 FAIL = "/sys/kernel/debug/fail_sunrpc"
 CHANCE = random.Random(8166)
 PREFIX = {"ipv4": 32, "ipv6": 128}
-# The RPC layer's timer of 60 s brings back what siw loses of a new connection, and, with the C
-# server, a Call that nfsd is at work on still and drops therefore (NFSv3). Until then a new
-# connection has one credit.
+# The RPC layer's timer of 60 s recovers messages that siw loses on a new connection and, with the C
+# server, a Call that nfsd drops because it still processes the first copy (NFSv3). Until then a
+# new connection has one credit.
 PATIENCE = 150
 MOUNTS = {"/mnt/dis-4": ("4.1", "ipv4"), "/mnt/dis-3": ("3", "ipv6")}
 
 
-# In the server's guest: carries out the commands of ip in a file, until that is empty.
+# In the server's guest: runs the ip commands in a file, until the file is empty.
 BREAKER = """
 while :; do
     until [ -e /t/break ]; do sleep 0.02; done
@@ -44,7 +44,7 @@ def from_client(families):
 
 
 def from_server(families):
-    """Have nfsd close the connections of its addresses; of none: the breaker ends."""
+    """Have nfsd close the connections of its addresses; without addresses, end the breaker."""
     with open("/t/break.new", "w", encoding="ascii") as file:
         for family in families:
             for verb in "add", "del":
@@ -58,13 +58,13 @@ def from_server(families):
 
 
 def connections(folder):
-    """How often the mount has connected."""
+    """Return how often the mount has connected."""
     return counters(folder)["connect_count"]
 
 
 def comes_back(folder, before, useless):
-    """The mount has a new connection and, unless that shall be broken while it is unusable,
-    a Reply on it. Without one each attempt is later than the last: so not too often."""
+    """Wait until the mount has a new connection and, unless that connection is to be broken
+    before it is usable, a Reply on it. Without a Reply, each attempt is delayed more than the last."""
     end = time.monotonic() + PATIENCE
     try:
         grows(folder, "connect_count", before, end)
@@ -77,7 +77,7 @@ def comes_back(folder, before, useless):
 
 
 def forced(count, force):
-    """`count` disconnects of each mount, each seen to have led to a new connection."""
+    """Break each mount's connection `count` times, and check each time that it reconnects."""
     churns = [Churn(f"{folder}/forced-{version}-{i}", flags, meta=version != "3")
               for folder, (version, _) in MOUNTS.items()
               for i, flags in enumerate((0, os.O_DIRECT))]
@@ -103,12 +103,12 @@ def forced(count, force):
 
 
 def injected(count, side):
-    """`count` disconnects by sunrpc's fault injection, on one side."""
+    """Break connections `count` times by sunrpc's fault injection, on one side."""
     run = shell if side == "client" else lambda text: shell(f"peer '{text}'")
     if not os.path.isdir(FAIL):
         raise Skip("the kernel has no CONFIG_FAIL_SUNRPC")
-    # A server sends as a client, too: callbacks. (For those the C module has no such operation,
-    # and sunrpc calls it nevertheless.)
+    # A server also sends as a client: callbacks. (The C module lacks this operation for them, and
+    # sunrpc calls it nevertheless.)
     sends = side == "client" or os.environ["SERVER_MODULE"] == "rust"
     ignored = {"client": "N" if sends else "Y", "server": "N" if side == "server" else "Y"}
     churns = [Churn(f"{folder}/injected-{version}-{i}", flags)
@@ -142,7 +142,7 @@ def injected(count, side):
 
 def main():
     """The group."""
-    # With --long 1,000 in all, besides those injected.
+    # With --long 1,000 in all, in addition to the injected ones.
     count = 500 if LONG else 20 if DEBUG else 40
     for folder, (version, family) in MOUNTS.items():
         mount(version, family, folder)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a failed test of delegations leaves behind, in a folder that its message names.
+"""Evidence of a failed test of delegations, kept in a directory that the test's message names.
 
-The folder holds nfsd's lists of clients and states at several moments, the capture and, for each
+The directory holds nfsd's lists of clients and states at several moments, the capture and, for each
 file with wrong content, what the client and the server have of it and every message of the
 capture that names its file handle, with the connection that carried the message.
 
-The inode number in a file handle identifies the file. A client may not look inside a handle, but a
-test that knows that the server is Linux's nfsd may.
+The inode number in a file handle identifies the file. A client must not interpret a handle, but this
+test may, as it knows that the server is Linux's nfsd.
 """
 
 import os
@@ -26,7 +26,7 @@ GETATTR, LOOKUP, OPEN, PUTFH, SETATTR, WRITE = 9, 15, 18, 22, 34, 38
 
 
 def opened(words):
-    """The arguments of an OPEN that creates nothing."""
+    """Skip the arguments of an OPEN that creates nothing."""
     access = words.next(2) & 3
     words.next(3)
     words.opaque()
@@ -42,7 +42,7 @@ def opened(words):
 
 
 def operation(words, handles):
-    """The name of the next operation of a COMPOUND; its handle is added to `handles`."""
+    """Return the name of the next operation of a COMPOUND; add its handle to `handles`."""
     number = words.next()
     if number in FIXED:
         name, size = FIXED[number]
@@ -71,7 +71,7 @@ def operation(words, handles):
 
 
 def callback_operation(words, handles):
-    """The same of a CB_COMPOUND."""
+    """Return the name of the next operation of a CB_COMPOUND; add its handle to `handles`."""
     number = words.next()
     if number == roce.CB_SEQUENCE:
         if words.next(9):
@@ -89,7 +89,7 @@ def callback_operation(words, handles):
 
 
 def compound(message):
-    """Names of operations and file handles of a Call, as far as they can be told."""
+    """Return the names of operations and the file handles of a Call, as far as they can be decoded."""
     words = roce.Words(message.body)
     words.next(6)
     for _ in range(2):
@@ -107,8 +107,8 @@ def compound(message):
 
 
 def wire(path, inode, name):
-    """Lines that tell of the messages about a file, Calls and Replies, in order. A Reply that
-    travels in a Reply chunk is not in the capture, only that it was sent."""
+    """Return lines about the Calls and Replies that concern a file, in order. For a Reply in a
+    Reply chunk, the capture only shows that it was sent."""
     wanted, lines = {}, []
     for message in roce.messages(path):
         when = time.strftime("%H:%M:%S", time.gmtime(message.time))
@@ -128,19 +128,19 @@ def wire(path, inode, name):
 
 
 def roce_peer(message):
-    """The lesser of the two addresses, which tells the directions apart."""
+    """Return the lesser of the two addresses, which distinguishes the directions."""
     return min(message.source, message.target)
 
 
 class Evidence:
-    """The folder of one run of a group."""
+    """The directory of one run of a group."""
 
     def __init__(self, name, capture=None):
         self.folder, self.capture = f"/t/evidence-{name}", capture
         os.makedirs(self.folder, exist_ok=True)
 
     def states(self, moment):
-        """Keep nfsd's clients and states of a moment."""
+        """Keep the current clients and states of nfsd."""
         text = shell("""peer 'for client in /proc/fs/nfsd/clients/*; do
             echo "== $client"; cat $client/info $client/states; done 2>/dev/null'""", check=False)
         self.keep(f"states.{moment}", text)
@@ -151,9 +151,9 @@ class Evidence:
             file.write(text)
 
     def wrong(self, path, seen, known):
-        """Keep what tells of a file in which the client sees `seen`; `known` names contents.
+        """Keep the evidence about a file in which the client sees `seen`; `known` names contents.
 
-        The server's own look comes last, since it recalls delegations. Returns one line."""
+        The server reads the file last, since that recalls delegations. Returns one line."""
         name, inode = os.path.basename(path), os.stat(path).st_ino
         self.states(f"{name}.after")
         found = {"the client's cache": seen,
@@ -168,7 +168,7 @@ class Evidence:
         lines += [line for line in contents(f"{self.folder}/states.*").splitlines()
                   if f'/{name}"' in line or f'"{name}"' in line]
         if self.capture:
-            # What the kernel has captured reaches the file within a second.
+            # A captured packet reaches the file within a second.
             time.sleep(2)
             shutil.copy(self.capture, f"{self.folder}/capture.pcap")
             lines += ["on the wire:", *wire(self.capture, inode, name)]

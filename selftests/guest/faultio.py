@@ -23,13 +23,13 @@ mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
 
 
 def revive():
-    """Make devices of both guests again that are deaf."""
+    """Create the devices of both guests again that no longer answer the CM."""
     print(shell("devices_revive; peer devices_revive"), end="", flush=True)
 
 
 @contextlib.contextmanager
 def no_link():
-    """The client's link is down, and then up again."""
+    """Take the client's link down for the block, and then up again."""
     shell("link_set off")
     try:
         yield
@@ -48,12 +48,12 @@ def serve_from_disk():
 
 
 def write_in_time(path, text):
-    """Write to a file of a transport, from a process that is killed and tried again
-    when it sleeps: sunrpc may leave it so, see Documentation/known-issues.rst. Whether the
-    transport was there.
+    """Write to a file of a transport, in a process that is killed and started again when it
+    sleeps: sunrpc may leave it sleeping, see Documentation/known-issues.rst. Returns whether the
+    transport exists.
 
-    Not by os.fork(): pages that a thread of ours has a direct READ into would be the child's
-    as well, and what is written to them then gives us others, which the READ does not fill."""
+    Does not use os.fork(): the child would share pages into which a thread has a direct READ in
+    flight. A write to them would then give this process other pages, which the READ does not fill."""
     end, patience, states = time.monotonic() + 90, 0.1, []
     while time.monotonic() < end:
         with subprocess.Popen(["sh", "-c", 'exec 3>"$0" && echo && printf %s "$1" >&3', path, text],
@@ -76,15 +76,15 @@ def write_in_time(path, text):
 
 
 def break_transports(address):
-    """Have sunrpc break the transports that lead to `address`: whoever writes the address of one
-    does so, even if it is the same. Returns how many there are."""
+    """Have sunrpc break the transports that lead to `address`, by writing the same address to them.
+    Returns how many there are."""
     found = 0
     for path in glob.glob("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr"):
         try:
             with open(path, encoding="ascii") as file:
                 leads_to = file.read().strip()
         except OSError:
-            # It is going.
+            # It is being destroyed.
             continue
         if leads_to != address:
             continue
@@ -93,7 +93,7 @@ def break_transports(address):
 
 
 def grows(folder, name, value, end):
-    """Wait until a counter of the mount is beyond `value`."""
+    """Wait until a counter of the mount exceeds `value`."""
     while counters(folder)[name] <= value:
         expect_that(f"{folder}: {name} stays {value}", time.monotonic() < end)
         time.sleep(0.01)
@@ -105,15 +105,15 @@ def force_disconnect(address):
 
 
 def connect_anew():
-    """What the C client needs once the CM has called the server unreachable, which is when the
-    neighbour is resolved again after the link was down: see Documentation/known-issues.rst."""
+    """Make the C client reconnect after the CM has reported the server as unreachable, which it
+    does when the neighbour is resolved again after an outage: see Documentation/known-issues.rst."""
     for address in SERVER.values():
         reached(address)
         break_transports(address)
 
 
 def reached(address):
-    """Wait until the server's neighbour entry is whole again."""
+    """Wait until the server's neighbour entry is valid again."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -124,9 +124,9 @@ def reached(address):
 
 
 # Writes files of several sizes, syncs them, reads them back past all caches and
-# compares, over and over until its standard input closes; then once more all of
-# them. With "meta", what must not be done twice as well: a directory made,
-# renamed and removed.
+# compares, repeatedly until its standard input closes; then all of them once more.
+# With "meta", also runs operations that must not be executed twice: it creates,
+# renames and removes a directory.
 CHURN = """
 import mmap, os, select, sys
 sys.path.insert(0, "/t/guest")
@@ -170,8 +170,8 @@ print(turn, *(f"{name}:{size}:{at}" for name, (size, at) in wrote.items()))
 
 
 class Churn:
-    """Verified reads and writes in a folder of a mount, by a process of its own, which is at
-    work when this is made."""
+    """Verified reads and writes in a directory of a mount, by a process of its own, which is
+    running when the constructor returns."""
 
     def __init__(self, folder, flags=0, meta=False):
         self.folder = folder
@@ -188,13 +188,13 @@ class Churn:
         self.kill()
 
     def runs(self):
-        """Fail unless the process is at work."""
+        """Fail unless the process is running."""
         if self.job.poll() is not None:
             raise AssertionError(f"verified I/O ended early: {self.job.stdout.read()[-300:]}")
 
     def stop(self, seconds=120):
-        """End it; it must have found no fault, nor must the server's own disk have one.
-        Returns how often it went round."""
+        """End the process. Neither it nor a comparison with the server's own disk may find a fault.
+        Returns the number of rounds."""
         output = self.job.communicate(timeout=seconds)[0]
         expect(f"exit status of the verified I/O ({output[-300:]})", self.job.returncode, 0)
         turns, *files = output.split()
@@ -209,6 +209,6 @@ class Churn:
         return int(turns)
 
     def kill(self):
-        """End it, whatever it does."""
+        """Kill the process."""
         self.job.kill()
         self.job.wait(60)

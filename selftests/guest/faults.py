@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Things that break in the middle of I/O: processes, the link, the server.
 
-What must hold is what NFS promises: a hard mount waits and carries on, a soft
-mount returns an error in time, and what was written and synced is there.
+The guarantees of NFS must hold: a hard mount waits and continues, a soft mount
+returns an error in time, and data that was written and synced is there.
 
-The server's files are on a file system on the host's disk here, so that they
-outlive the server guest.
+The server's files are on a file system on the host's disk, so that they outlive
+the server guest.
 """
 
 import errno
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def killed_processes(folder):
-    """kill -9 of processes that read and write; the mount continues, and no other file suffers."""
+    """Kill processes that read and write; the mount continues, and other files are intact."""
     known = data(3 * MIB + 5, 42)
     write_file(f"{folder}/known", known)
     busy = """
@@ -55,7 +55,7 @@ while True:
 
 
 def under_io(folder, fault, seconds=120):
-    """Verified I/O, buffered and direct, before, during and after `fault`."""
+    """Run verified I/O, buffered and direct, before, during and after `fault`."""
     with Churn(f"{folder}/buffered") as one, Churn(f"{folder}/direct", os.O_DIRECT) as two:
         time.sleep(1)
         fault()
@@ -67,13 +67,13 @@ def under_io(folder, fault, seconds=120):
 
 
 def link_down(seconds):
-    """The link is down for some time."""
+    """Take the link down for some time."""
     with no_link():
         time.sleep(seconds)
 
 
 def neighbour_changed(folder):
-    """The server's hardware address changes, as with a fail over there, and is what it was."""
+    """Change the server's hardware address, as a fail over does, and restore it."""
     if CLIENT == "c":
         raise Skip("the C client may hang then, see Documentation/known-issues.rst")
     connections = counters(folder)["connect_count"]
@@ -81,19 +81,19 @@ def neighbour_changed(folder):
         mac=$(peer 'cat /sys/class/net/eth0/address')
         ip neigh replace $SERVER lladdr 52:54:00:88:00:77 dev eth0 nud reachable
         ip neigh replace $SERVER lladdr $mac dev eth0 nud reachable"""))
-    # The CM says nothing over iWARP, where TCP finds the new address.
+    # Over iWARP the CM reports nothing; TCP finds the new address.
     expect_that("no new connection was made",
                 IWARP or counters(folder)["connect_count"] > connections)
 
 
 def nfsd_restarted():
-    """nfsd is stopped, and started again after a while."""
+    """Stop nfsd, and start it again after some seconds."""
     shell("peer 'server_stop && sleep 2 && server_start'")
 
 
 def interrupted():
-    """The connection breaks while the server is at work on a WRITE: with version 3 nfsd drops
-    what it is asked again meanwhile, on a connection that has one credit before its first answer."""
+    """Break the connection while the server processes a WRITE. With version 3 nfsd drops the
+    repeated Call meanwhile, on a connection that has one credit before its first answer."""
     folder = "/mnt/interrupted"
     mount("3", "ipv4", folder, "nosharecache")
     fd = os.open(f"{folder}/frozen", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
@@ -128,13 +128,13 @@ def interrupted():
 
 
 def short_timeouts():
-    """A soft mount gives up in time, and works again when the link does. A hard one
-    continues, though its READ has then waited for several times its timeout: the new connection is
-    not to blame."""
+    """A soft mount gives up in time, and works again when the link is up. A hard mount
+    continues, although its READ has then waited for several times its timeout: that must not break
+    the new connection."""
     folder, hard = "/mnt/soft", "/mnt/hard"
     mount("3", "ipv6", folder, "soft,timeo=30,retrans=1,noac,nosharecache")
     mount("3", "ipv4", hard, "timeo=10,retrans=1,nosharecache")
-    # So few octets that a slow machine has them within a timeout.
+    # So few octets that a slow machine reads them within a timeout.
     content = data(65536, 3)
     write_file(f"{folder}/soft", content)
     fd = os.open(f"{folder}/soft", os.O_RDONLY | os.O_DIRECT)
@@ -152,7 +152,7 @@ def short_timeouts():
                 error in (errno.ETIMEDOUT, errno.EIO))
     expect_that(f"it took {seconds:.0f} s", seconds < 60)
     print(f"{errno.errorcode[error]} after {seconds:.1f} s")
-    # A reader that is late still fails the case, by TimeoutError.
+    # A reader that exceeds this still fails the case, by TimeoutError.
     expect_that("content, of the hard mount", reader.result(60) == content)
     print(f"read from the hard mount after {time.monotonic() - begun:.1f} s and "
           f"{counters(hard)['connect_count'] - connections} connections")
@@ -169,8 +169,8 @@ def short_timeouts():
 
 
 def outage_of_long_ago():
-    """A soft mount that gave up in an outage is used again: it does not wait for the pause of then,
-    which is longer than it has."""
+    """Use a soft mount again that gave up in an outage: it does not wait for the back-off of the
+    outage, which exceeds its timeout."""
     if os.environ["CLIENT_MODULE"] == "c":
         raise Skip("the C client's connections are broken once its link is up, so none is made")
     folder = "/mnt/quiet"
@@ -191,7 +191,7 @@ def outage_of_long_ago():
     # left one behind: nobody waits for a connection any more.
     time.sleep(32)
     if counters(folder)["connect_count"] > connections:
-        # What sunrpc does with the connection after 300 s.
+        # sunrpc closes an idle connection after 300 s.
         force_disconnect(SERVER["ipv6"])
     expect("bytes read", os.preadv(fd, [memory], 0), 4096)
     os.close(fd)
@@ -199,7 +199,7 @@ def outage_of_long_ago():
 
 
 def server_killed(folder):
-    """Power cut at the server under I/O over two mounts; it comes back."""
+    """Kill the server guest under I/O over two mounts, and start it again."""
     other = "/mnt/faults-3"
     mount("3", "ipv6", other)
     known = data(5 * MIB, 77)
@@ -227,7 +227,7 @@ def server_killed(folder):
 def main():
     """The group."""
     folder = "/mnt/faults"
-    # Tasks may rightly wait for a server that is away.
+    # Tasks may legitimately wait for a server that is down.
     shell("echo 300 >/proc/sys/kernel/hung_task_timeout_secs")
     with case("serve from a disk"):
         serve_from_disk()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What the guest tests in Python share: results, mounts, counters, data."""
+"""Code that the guest tests in Python share: results, mounts, counters, data."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ from concurrent.futures import Future
 
 SERVER = {"ipv4": "192.168.88.2", "ipv6": "fd88::2"}
 EXPORT = "/srv/export"
-# Whether what takes long is wanted.
+# Whether to run tests that take long.
 LONG = bool(os.environ.get("LONG"))
-# In the debug kernel everything takes several times as long.
+# Whether this is the debug kernel, in which everything takes several times as long.
 DEBUG = bool(os.environ.get("DEBUG"))
 with open("/proc/cmdline", encoding="ascii") as _file:
     WORDS = _file.read().split()
@@ -33,12 +33,12 @@ PATTERN = random.Random(20049).randbytes(1 << 20)
 
 
 class Skip(Exception):
-    """The test cannot be run here; the text says why."""
+    """The test cannot run here; the text says why."""
 
 
 @contextlib.contextmanager
 def case(name):
-    """One test: what its block raises makes it fail."""
+    """One test, which fails if its block raises an exception."""
     started = time.monotonic()
     try:
         yield
@@ -69,13 +69,13 @@ def expect_that(what, holds):
 
 
 def short(value):
-    """A value as it fits in a line."""
+    """Return a value as text that fits in a line."""
     text = repr(value)
     return text if len(text) < 200 else f"{text[:160]}... ({len(value)} long)"
 
 
 def shell(script, check=True):
-    """Run shell text with the library of functions; returns what it prints."""
+    """Run shell text with the functions of lib.sh; return what it prints."""
     done = subprocess.run(["bash", "-c", ". /t/guest/lib.sh\n" + script], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if check and done.returncode != 0:
@@ -84,21 +84,21 @@ def shell(script, check=True):
 
 
 def contents(pattern, where=""):
-    """What the files hold that match a pattern, here or at the peer. One may go meanwhile: its
-    client leaves, or its connection ends."""
+    """Return the contents of the files that match a pattern, here or in the peer. A file may
+    disappear meanwhile: its client unmounts, or its connection ends."""
     read = f"cat {pattern} 2>/dev/null"
     return shell(f"peer '{read}'" if where else read, check=False)
 
 
 def transports(where=""):
-    """Network id, address and port of sunrpc's transports, as debugfs shows them."""
+    """Return network id, address and port of sunrpc's transports from debugfs."""
     text = contents("/sys/kernel/debug/sunrpc/rpc_xprt/*/info", where)
     return re.findall(r"netid: (\S+)\naddr:\s+(\S+)\nport:\s+(\S+)", text)
 
 
 def in_background(function, *args):
     """Call a function in a thread of its own, for which the end of the process does not wait;
-    returns a Future of its result."""
+    return a Future of its result."""
     future = Future()
 
     def run():
@@ -121,7 +121,7 @@ def umount(folder):
 
 
 def data(size, seed):
-    """`size` bytes that depend on `seed`, different at every offset of a page."""
+    """Return `size` bytes that depend on `seed` and differ at every offset of a page."""
     start = seed * 7919 % (len(PATTERN) - 1)
     out = PATTERN[start:start + size]
     while len(out) < size:
@@ -130,7 +130,7 @@ def data(size, seed):
 
 
 def counters_of_each(folder):
-    """The counters of each RDMA transport of a mount."""
+    """Return the counters of each RDMA transport of a mount."""
     ours, found = False, []
     with open("/proc/self/mountstats", encoding="ascii") as file:
         for line in file:
@@ -144,13 +144,13 @@ def counters_of_each(folder):
 
 
 def counters(folder):
-    """The sums of these."""
+    """Return the sums of these counters over all transports."""
     found = counters_of_each(folder)
     return {name: sum(each[name] for each in found) for name in COUNTERS}
 
 
 class Delta:
-    """How far counters of a mount moved in a with block."""
+    """The change of a mount's counters in a with block."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -168,7 +168,7 @@ class Delta:
         return self.moved[name]
 
     def expect_used(self, *names):
-        """Each of these transfer modes was used, and none of the others."""
+        """Fail unless each of these transfer modes was used, and no other one."""
         modes = ("read_chunks", "write_chunks", "reply_chunks", "nomsg_call_count")
         used = [name for name in modes if self.moved[name]]
         expect("transfer modes used", used, [name for name in modes if name in names])
@@ -186,7 +186,7 @@ def write_file(path, content, flags=0):
 
 
 def read_file(path, flags=0, cached=False):
-    """The content of a file; from the server, unless `cached`."""
+    """Return the content of a file; from the server, unless `cached`."""
     fd = os.open(path, os.O_RDONLY | flags)
     try:
         if not cached:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a kernel log must not say, wherever it is read: in a guest or on the host."""
+"""The lines that a kernel log must not have, for use in a guest and on the host."""
 
 import os
 import re
@@ -14,12 +14,12 @@ FAULT = re.compile(
 )
 
 
-# Which locks lockdep's reports are about, in the lines below their first.
+# The lines of lockdep's reports that name the locks.
 LOCK = re.compile(r"\((\S+)\)\{\S+, at: (\w+)\+")
 
 
 def log_faults(text):
-    """The lines of a kernel log that no test may leave behind; a report of lockdep's with its
+    """Return the lines of a kernel log that no test may cause; a report of lockdep's with its
     locks."""
     lines, found = text.splitlines(), []
     for number, line in enumerate(lines):
@@ -30,14 +30,14 @@ def log_faults(text):
 
 
 class KernelLog:
-    """The kernel log of this machine from now on."""
+    """The kernel log of this machine from the object's creation on."""
 
     def __init__(self):
         self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self.fd, 0, os.SEEK_END)
 
     def faults(self):
-        """Lines written since the last call that no test may cause."""
+        """Return the lines since the last call that no test may cause."""
         found = []
         while True:
             try:

@@ -30,19 +30,19 @@ MIXED = ("rust/c", "c/rust")
 PAIRINGS = MIXED + ("rust/rust",)
 MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
 LIB = ". /t/guest/lib.sh\n"
-# Modules of tests alone, as built for the debug kernel.
+# The test modules, as built for the debug kernel.
 TEST_MODULES = (
     "/src/.debug/selftests/kunit/rpcrdma_kunit.ko",
     "/src/.debug/selftests/kapi/rpcrdma_kapi_test.ko",
 )
-# What is installed with the module.
+# Files that are installed together with the module.
 INSTALLED = (
     "/src/rpcrdma_rs/modprobe.d/rpcrdma_rs.conf",
     "/src/rpcrdma_rs/udev/60-rpcrdma_rs.rules",
     "/src/rpcrdma_rs/tools/rpcrdma-top",
     "/src/Documentation/troubleshooting.rst",
 )
-# How much more time a group gets in the debug kernel, with --long, and as the machine may be slow.
+# Factors of a group's time limit: for the debug kernel, for --long, and for a slow machine.
 DEBUG_SLOWER, LONG_SLOWER, MACHINE_SLOWER = 6, 10, 3
 
 EPILOG = """
@@ -57,7 +57,7 @@ The last line is "N passed, N failed[, N skipped]"; exit status 0 if none failed
 
 @dataclass
 class Group:
-    """One script, run in the client guest."""
+    """A script that runs in the client guest."""
 
     name: str
     script: str
@@ -67,7 +67,7 @@ class Group:
 
 
 def pair_groups():
-    """What every pairing runs, in one boot of two guests."""
+    """Return the groups that every pairing runs, in one boot of two guests."""
     groups = [
         Group(f"matrix-{version}-{family}",
               f"python3 -B /t/guest/matrix.py {version} {family}")
@@ -90,13 +90,13 @@ MORE_GROUPS = [
 ]
 
 
-# For Rust on both sides, with --long alone; at a boot's end, as the client loads no unsigned module
+# For Rust on both sides, only with --long; at the end of a boot, as the client refuses unsigned modules
 # afterwards.
 LAST = [Group("symptoms", "python3 -B /t/guest/symptoms.py")]
 
 
 def over_version_2(name, script, seconds=300):
-    """A group that runs over version 2 of RPC-over-RDMA, if both sides have our module."""
+    """Return a group that runs over version 2 of RPC-over-RDMA; for this module on both sides."""
     ask = "/proc/sys/sunrpc/rdma_max_version"
     return Group(f"version2-{name}", f"(echo 2 >{ask} && export RPCRDMA_VERSION=2 && "
                  f"python3 -B /t/guest/{script}; status=$?; echo 1 >{ask}; exit $status)", seconds)
@@ -125,7 +125,7 @@ MORE_FAULTS = [
           (r"WARNING: drivers/infiniband/sw/rxe/rxe_comp\.c:\d+ at rxe_completer",)),
     Group("teardown", "python3 -B /t/guest/teardown.py", 300),
 ]
-# With --long alone: what takes long, or has not been seen to pass in every pairing.
+# Only with --long: groups that take long, or that were not seen to pass in every pairing.
 LONG_FAULTS = [
     Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
@@ -146,7 +146,7 @@ HOSTILE = Group(
 
 @dataclass
 class Totals:
-    """The sums over all groups; boots may run at the same time."""
+    """The sums over all groups; several boots may add to them at the same time."""
 
     passed: int = 0
     failed: int = 0
@@ -156,7 +156,7 @@ class Totals:
     lock: Lock = field(default_factory=Lock)
 
     def add(self, results, seconds):
-        """Print the end of a group, and what of it has not been printed; count it."""
+        """Print the end of a group and its lines that were not printed yet; add its counts."""
         with self.lock:
             for line in results.lines:
                 print(line)
@@ -171,15 +171,15 @@ class Totals:
 
 
 class Results:
-    """Counts of one group, and KTAP lines: as they come or, when another boot runs beside
-    this one, at the group's end."""
+    """Counts and KTAP lines of one group. Lines are printed at once or, when another boot runs at
+    the same time, at the end of the group."""
 
     def __init__(self, totals, live):
         self.totals, self.live = totals, live
         self.begin("")
 
     def begin(self, group):
-        """A new group: a KTAP subtest."""
+        """Begin a group, a KTAP subtest."""
         self.group, self.number, self.lines, self.failures = group, 0, [], []
         self.said = []
         self.passed = self.failed = self.skipped = 0
@@ -187,7 +187,7 @@ class Results:
             self.say(f"    # Subtest: {group}")
 
     def say(self, text):
-        """A line of this group."""
+        """Print a line of this group, or store it."""
         self.said.append(text)
         if self.live:
             print(text, flush=True)
@@ -195,7 +195,7 @@ class Results:
             self.lines.append(text)
 
     def case(self, ok, name, why=""):
-        """One test of the group."""
+        """Count and print one test of the group."""
         self.number += 1
         if ok:
             self.passed += 1
@@ -207,14 +207,14 @@ class Results:
             self.say(f"    # {why}")
 
     def skip(self, name):
-        """One test that could not be run; the name ends with the reason."""
+        """Count and print a test that could not run; its name ends with the reason."""
         self.number += 1
         self.skipped += 1
         name, _, why = name.partition(" # ")
         self.say(f"    ok {self.number} {name} # SKIP {why}")
 
     def line(self, text):
-        """A line that a group printed."""
+        """Handle a line that a group printed."""
         kind = re.match(r"(ok|not ok|skip) (?:\d+ )?(?:- )?(.*)", text)
         if not kind:
             self.say(f"    # {text}")
@@ -224,12 +224,12 @@ class Results:
             self.case(kind[1] == "ok", kind[2])
 
     def end(self, started):
-        """The end of a group that has started then."""
+        """End a group that began at `started`."""
         self.totals.add(self, time.time() - started)
 
 
 def unknown(faults, known, say):
-    """Faults of a kernel log but for the first warning of each kind that is known, and its
+    """Return the faults of a kernel log without the first warning of each known kind and its
     call trace."""
     left, known, traced = [], list(known), True
     for line in faults:
@@ -246,7 +246,7 @@ def unknown(faults, known, say):
 
 
 class Boot:
-    """One start of one or two guests, and the groups run in it."""
+    """A start of one or two guests, and the groups that run in them."""
 
     def __init__(self, name, client, server, groups, alone=False, device=None, cpus=1):
         self.name = name
@@ -269,7 +269,7 @@ class Boot:
             try:
                 self.start(args)
             except GuestError as error:
-                # No module under test is in a guest that takes no jobs yet.
+                # A guest that has not accepted a job yet has no module under test.
                 say(f"{self.name}: {error}; see {host_name(self.folder)}; once more")
                 self.start(args)
             if not self.alone:
@@ -292,7 +292,7 @@ class Boot:
                 self.pair.kill()
 
     def start(self, args):
-        """Start the guests, with a run folder of their own."""
+        """Start the guests, with a run directory of their own."""
         module = None
         if "rust" in (self.client, self.server):
             module = host_path(args.module) if args.module else default_module(args)
@@ -309,7 +309,7 @@ class Boot:
         self.pair = Pair(self.folder, kind, self.alone, echo=lambda line: None)
 
     def run_group(self, group):
-        """Run one group and look at the kernel logs."""
+        """Run one group and check the kernel logs."""
         results, started = self.results, time.time()
         results.begin(f"{self.name} {group.name}")
         pair = self.pair
@@ -323,10 +323,10 @@ class Boot:
         if results.failed:
             self.keep_evidence(group.name)
         if status != 0:
-            # The next group shall not find its mounts.
+            # The next group must not find the mounts of this one.
             pair.client.run("umount -a -f -l -t nfs,nfs4", 60, lambda line: None)
         failed = results.failed
-        # Nobody asks again after this one.
+        # No later group queries kmemleak again.
         last = self.alone and group is self.groups[-1]
         self.guests_are_well(group.known, last)
         if self.lost_faults:
@@ -338,8 +338,8 @@ class Boot:
         results.end(started)
 
     def keep_evidence(self, group):
-        """What tells why the group has failed, in a folder of the run folder, which has the module,
-        the consoles and the scripts as well; says where it is."""
+        """Keep the evidence of a failed group in a directory of the run directory, which also has
+        the module, the consoles and the scripts; print its path."""
         name = f"failed-{group}"
         for guest in self.pair.guests:
             with contextlib.suppress(GuestError):
@@ -347,18 +347,18 @@ class Boot:
         self.keep_output(name)
 
     def keep_output(self, name):
-        """What the group has said, in that folder; says where it is."""
+        """Write the output of the group to that directory; print its path."""
         os.makedirs(f"{self.folder}/{name}", exist_ok=True)
         with open(f"{self.folder}/{name}/output", "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in self.results.said)
         self.results.say(f"    # kept: {host_name(self.folder)}/{name}")
 
     def guests_are_well(self, known=(), last=False):
-        """No complaint in their logs and, where the kernel can tell, no leak. What has just
-        leaked it tells when it is asked again: the next time, or at once if this is the last."""
+        """Check the guests' logs for faults and, in the debug kernel, for leaks. kmemleak reports a
+        recent leak only at the second query: the next time, or at once if this is the last."""
         guests, leaks = self.pair.guests, {}
         if self.debug:
-            # It takes a guest a quarter of a minute.
+            # A query takes a guest 15 s.
             script = LIB + ("memory_leaks; sleep 5; memory_leaks" if last else "memory_leaks")
             with ThreadPoolExecutor() as pool:
                 leaks = dict(zip(guests, pool.map(
@@ -372,9 +372,9 @@ class Boot:
                                   leaks[guest].replace("\n", "\n    # "))
 
     def on_line(self, text):
-        """A line of a group; "@restart-server" is a wish, the rest results."""
+        """Handle a line of a group: "@restart-server" is a request, any other line a result."""
         if text == "@restart-server":
-            # In this thread: QEMU is told to die with the thread that starts it.
+            # In this thread: QEMU is set to die with the thread that starts it.
             self.restart_server()
         else:
             self.results.line(text)
@@ -384,7 +384,7 @@ class Boot:
         self.lost_faults += self.pair.restart_server()
 
     def shut_down(self):
-        """The guests shut down, and have not complained since the last group."""
+        """Shut the guests down, and check their logs since the last group."""
         started = time.time()
         self.results.begin(f"{self.name} shut down")
         for name, faults in self.pair.stop().items():
@@ -394,7 +394,7 @@ class Boot:
         self.results.end(started)
 
     def nothing_left(self):
-        """Unmounted and with nfsd stopped, the modules must be free."""
+        """Check that the modules are not in use after unmounting and stopping nfsd."""
         results, pair, started = self.results, self.pair, time.time()
         results.begin(f"{self.name} nothing left")
         pair.client.run(LIB + "umount -a -t nfs,nfs4", 60)
@@ -413,16 +413,15 @@ class Boot:
         results.end(started)
 
 
-# What the debug kernel runs, where everything takes several times as long: one version
-# of NFS over each address family, then all that is about connections and memory. With the
-# C module as peer there is nothing of ours that has not been checked without it; what NFS
-# does with it does not depend on the device.
+# The groups for the debug kernel, in which everything takes several times as long: one version
+# of NFS over each address family, then all groups about connections and memory. With the C
+# module as peer no other code of this module runs, and NFS does not depend on the device.
 DEBUG_PAIR = ("matrix-3-ipv6", "matrix-4.2-ipv4", "load", "recall")
 DEBUG_MIXED = {"rxe": DEBUG_PAIR[1:], "siw": ("load",)}
 
 
 def suites():
-    """The KUnit suites there are in the sources."""
+    """Return the names of the KUnit suites in the sources."""
     names = []
     for room in ("rpcrdma_rs", "clnt", "svc"):
         for path in sorted(glob.glob(f"/src/{room}/**/kunit.rs", recursive=True)):
@@ -432,32 +431,32 @@ def suites():
 
 
 def debug_boots(pairings, device):
-    """What the debug kernel is for, over a device of this kind."""
+    """Return the boots with the debug kernel, over a device of this kind."""
     every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
                    if group.name in (DEBUG_MIXED[device] if p in MIXED else DEBUG_PAIR)
                    and (group.name != "recall" or device == "rxe" and p.endswith("/rust"))])
              for p in pairings]
-    # Two more guests that boot, and are looked at in the end, would take minutes.
+    # Booting two more guests, and checking them at the end, would take minutes.
     every[-1].groups += FAULTS + MORE_FAULTS[:1]
     alone = [
         Group("kunit", f"python3 -B /t/guest/kunit.py /t/rpcrdma_kunit.ko {' '.join(suites())}"),
         Group("kapi", "MODULE=/t/rpcrdma_kapi_test.ko . /t/guest/kapi.sh", 100),
         Group("cycles", "python3 -B /t/guest/cycles.py 10", 500),
     ]
-    # Which allocations there are does not depend on the device. The longest first.
+    # The allocations do not depend on the device. The longest boot comes first.
     if device == "rxe":
         every.append(Boot("allocations rust", "rust", "rust", [
             Group("allocations", "python3 -B /t/guest/allocations.py", 900)], alone=True))
-    # Threads of KUnit's that contend shall really run at the same time.
+    # Contending threads of KUnit must really run at the same time.
     every.append(Boot("alone rust", "rust", "rust", alone, alone=True, cpus=2))
     every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
 
 
 def boots(pairings, long, device):
-    """Everything there is to run with Debian's kernel."""
-    # With the C server, recalls were not seen to be done in time: with --long only.
+    """Return all boots with Debian's kernel."""
+    # With the C server, recalls were not seen to complete in time: only with --long.
     every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
                    if long or group.name != "recall" or p.endswith("/rust")]
@@ -469,7 +468,7 @@ def boots(pairings, long, device):
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
         every.append(Boot(f"faults {pairing}", *pairing.split("/"), FAULTS + more))
-    # In a boot of its own: a group cannot give the server the same disk twice.
+    # In a boot of its own: a group cannot attach the same disk to the server twice.
     if long and "rust/rust" in pairings:
         every.append(Boot("faults rust/rust version2", "rust", "rust", VERSION_2_FAULTS))
     # siw breaks connections in ways of its own.
@@ -483,8 +482,8 @@ def boots(pairings, long, device):
 
 
 def every_boot(args, pairings, device):
-    """All that there is, over a device of this kind unless it is for another, which its name
-    tells then."""
+    """Return all boots, over a device of this kind. A boot for another kind of device has that in
+    its name."""
     found = (debug_boots(pairings, device) if args.debug
              else boots(pairings, args.long, device))
     for boot in found:
@@ -543,8 +542,8 @@ def main():
 
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(pairs)]
-        # Two guests wait for each other much of the time. In the debug kernel, where all takes
-        # long, a third has what they leave of the processors.
+        # Two guests wait for each other much of the time. In the slow debug kernel, a third guest
+        # uses the processor time that they leave.
         if not args.debug:
             done[0].result()
         done += [pool.submit(boot.run, totals, args) for boot in chosen if boot.alone]

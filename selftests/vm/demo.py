@@ -26,20 +26,20 @@ COUNTERS = (
 
 
 def pack_tree(folder):
-    """A part of the kernel's source, as a tar file the client unpacks."""
+    """Create a tar file with a part of the kernel's source, which the client unpacks."""
     subprocess.run(
         ["tar", "-C", "/kdir", "-cf", f"{folder}/tree.tar", "--exclude=*.o", "--exclude=.*.cmd",
          *TREE], check=True)
 
 
 def read_pairs(path):
-    """A file of lines NAME VALUE."""
+    """Parse a file of lines NAME VALUE."""
     with open(path) as file:
         return dict(line.rstrip("\n").split(" ", 1) for line in file)
 
 
 def table(folder, kernel, modules):
-    """The closing table."""
+    """Print the final table."""
     facts = read_pairs(f"{folder}/demo.facts")
     out = read_pairs(f"{folder}/demo.counters.out")
     back = read_pairs(f"{folder}/demo.counters.back")
@@ -64,7 +64,7 @@ def table(folder, kernel, modules):
 
 
 def demo(pair, client, server, version):
-    """Run it; returns the kernel's release."""
+    """Run the demo; return the kernel's release."""
     say(f"both guests are up (uptime {pair.boot_seconds:.0f} s); loading the module, starting nfsd")
     pair.set_up(client, server)
     names = {"c": "rpcrdma", "rust": "rpcrdma_rs"}

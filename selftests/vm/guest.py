@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Guests of Debian's own kernel under QEMU, and what the host does with them.
 
-A guest's root is the prepared root folder (9p, read-only, under an overlay in
-the guest's memory). It shares one folder with the host: /t in the guest, the
-run folder on the host. Jobs are shell scripts the host writes to that folder;
-a virtio serial port carries the order to run them, their output, and their
-exit status. A second port lets a job ask the host for something: to run a
-command in the other guest ("peer"), or to take this guest's link down or up ("link").
+A guest's root is the prepared root directory (9p, read-only, under an overlay in
+the guest's memory). It shares one directory with the host: /t in the guest, the
+run directory on the host. Jobs are shell scripts that the host writes to that
+directory. A virtio serial port carries the request to run a job, its output, and its
+exit status. A second port carries requests of a job to the host: to run a command
+in the other guest ("peer"), or to take this guest's link down or up ("link").
 """
 
 import contextlib
@@ -35,10 +35,10 @@ END = b"\x1e"
 
 
 class GuestError(Exception):
-    """A guest did not boot, hung, or went away."""
+    """A guest did not boot, hung, or ended."""
 
 
-# Loaded here: what runs between fork and exec shall need no lock that another thread has.
+# Loaded here, so that code between fork and exec needs no lock that another thread holds.
 LIBC = ctypes.CDLL(None)
 
 
@@ -49,7 +49,7 @@ def _die_with_parent(nice):
 
 
 def accelerator():
-    """KVM only where the processor has it and a probe boot succeeds."""
+    """Return the accelerator: KVM if the processor has it and a probe boot succeeds."""
     flags = open("/proc/cpuinfo").read()
     if re.search(r"\b(vmx|svm)\b", flags) and os.path.exists("/dev/kvm"):
         probe = [QEMU, "-accel", "kvm", "-nodefaults", "-display", "none", "-S",
@@ -67,15 +67,15 @@ QEMU = "/usr/bin/qemu-system-x86_64"
 
 
 def tsc_khz():
-    """The rate of this machine's time stamp counter, which QEMU's translated
-    guests see too. A guest on a busy machine would measure it wrongly."""
+    """Return the rate of this machine's time stamp counter, which emulated guests also
+    see. A guest on a busy machine would measure it wrongly."""
     code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(bytes.fromhex("0f31" "48c1e220" "4809d0" "c3"))  # rdtsc into rax; ret
     address = ctypes.addressof(ctypes.c_char.from_buffer(code))
     rdtsc = ctypes.CFUNCTYPE(ctypes.c_uint64)(address)
 
     def pair():
-        """The counter and the clock at (nearly) the same moment."""
+        """Return the counter and the clock at (nearly) the same time."""
         best = None
         for _ in range(50):
             before, ticks, after = time.monotonic_ns(), rdtsc(), time.monotonic_ns()
@@ -91,10 +91,10 @@ def tsc_khz():
 
 @dataclass
 class Machine:
-    """What a guest runs on: `memory` in MiB, `device` the kind of RDMA device (rxe
-    or siw), `boot` a folder that boot-files made, `nice` for QEMU's priority. With
-    `counted`, time in the guest is the instructions it executes, a nanosecond each; waiting
-    takes no time. What is measured then does not depend on this machine's load."""
+    """The machine of a guest: `memory` in MiB, `device` the kind of RDMA device (rxe
+    or siw), `boot` a directory that boot-files created, `nice` for QEMU's priority. With
+    `counted`, an instruction takes one nanosecond of the guest's time, and waiting takes
+    none. Measurements then do not depend on this machine's load."""
 
     memory: int = 3000
     cpus: int = 1
@@ -137,7 +137,7 @@ class Guest:
         return os.path.join(self.folder, f"{self.name}.{what}")
 
     def _command(self, addresses, net, machine):
-        """QEMU's command line."""
+        """Return QEMU's command line."""
         name, boot, path = self.name, machine.boot, self._path
         accel = ["tcg,thread=single"] if machine.counted else [accelerator()]
         clock = ""
@@ -151,10 +151,10 @@ class Guest:
             "-machine", "q35,usb=off,smm=off,hpet=off", "-accel", *accel,
             "-cpu", "max", "-smp", str(machine.cpus), "-m", str(machine.memory), "-no-reboot",
             "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
-            # What is said on the console and in the log is the same line, time included.
+            # A line on the console equals the line in the log, time included.
             "-append", "console=ttyS0 loglevel=5 printk.time=1 log_buf_len=4M panic=-1 "
             # The check whether the timer interrupts panics when the host is slow.
-            # Slab caches shall have their own objects and names, not those of others their size.
+            # Slab caches keep their own objects and names, and are not merged with others of their size.
             f"mitigations=off slab_nomerge nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"
             f"guest.name={name} guest.addresses={addresses} guest.device={machine.device}",
             "-fsdev", "local,id=root,path=/guestroot,security_model=passthrough,"
@@ -189,7 +189,7 @@ class Guest:
         return command
 
     def _connect(self, what):
-        # As long as it lives; on a busy machine it takes its time.
+        # No time limit while QEMU lives; on a busy machine this may take long.
         for _ in range(2400):
             if self.qemu.poll() is not None:
                 break
@@ -209,9 +209,9 @@ class Guest:
             pass
 
     def qmp(self, command, **arguments):
-        """Have QEMU execute a command of its machine protocol; returns what it returns.
+        """Have QEMU execute a command of its machine protocol, and return the result.
 
-        Events that come in between are dropped. Raises GuestError if QEMU refuses."""
+        Drops events that arrive in between. Raises GuestError if QEMU refuses."""
         with self.qmp_lock:
             request = {"execute": command, "arguments": arguments}
             self.monitor.sendall(json.dumps(request).encode() + b"\n")
@@ -221,7 +221,7 @@ class Guest:
         return answer["return"]
 
     def _qmp_message(self, *kinds):
-        """The next message of one of these kinds."""
+        """Return the next message of one of these kinds."""
         deadline = time.monotonic() + 60
         while True:
             while b"\n" in self.qmp_buffer:
@@ -238,7 +238,7 @@ class Guest:
             self.qmp_buffer += data
 
     def link(self, up):
-        """Plug the guest's network device in, or out."""
+        """Set the link of the guest's network device."""
         self.qmp("set_link", name="nic", up=up)
 
     def _answer(self):
@@ -273,7 +273,7 @@ class Guest:
             return 125, f"{error}\n"
 
     def _read_until_end(self, job, seconds, on_line):
-        """Pass on output lines until the end of `job`; returns the end's words."""
+        """Pass on output lines until `job` ends; return the words of the last line."""
         deadline = time.monotonic() + seconds
         while True:
             while b"\n" in self.buffer:
@@ -297,8 +297,8 @@ class Guest:
                 raise GuestError(f"{self.name}: job {job} not done after {seconds} s")
 
     def _what_hangs(self):
-        """Ask the guest's kernel for its blocked tasks, into the console log; and, for one that
-        does not answer, note what QEMU's threads and the processor do."""
+        """Have the guest's kernel print its blocked tasks to the console log. For a guest that
+        does not answer, record what QEMU's threads and the processor do."""
         with open(os.path.join(self.folder, f"hangs.{self.name}"), "w") as file:
             for _ in range(2):
                 for path in glob.glob(f"/proc/{self.qemu.pid}/task/*/stat"):
@@ -307,7 +307,7 @@ class Guest:
                 time.sleep(1)
             for command in ["info registers -a"] * 3 + ["info lapic 0", "info lapic 1",
                                                         "x /256gx $rsp"]:
-                # What the processor does is for people alone: there is no other form of it.
+                # QEMU prints the state of the processor only in a form for humans.
                 file.write(self.qmp("human-monitor-command", **{"command-line": command}))
         for key in b"9", b"w", b"l":
             self.qmp("chardev-send-break", id="con")
@@ -316,22 +316,22 @@ class Guest:
             time.sleep(2)
 
     def wait_ready(self, seconds=300):
-        """Until the guest takes jobs; returns its uptime in seconds."""
+        """Wait until the guest accepts jobs; return its uptime in seconds."""
         return float(self._read_until_end("ready", seconds, self.echo)[2])
 
     def run(self, script, seconds=600, on_line=None):
-        """Run a bash script; returns its exit status (124: it took too long)."""
+        """Run a bash script; return its exit status (124: it exceeded its time limit)."""
         with self.lock:
             self.jobs += 1
             job = f"{self.name}-{self.jobs}"
             with open(os.path.join(self.folder, "jobs", job), "w") as file:
                 file.write(script)
             self.port.sendall(f"run {job} {seconds * self.patience}\n".encode())
-            # The guest ends the job itself; the host waits a little longer.
+            # The guest itself ends the job at its time limit; the host waits a little longer.
             return int(self._read_until_end(job, seconds + 60, on_line or self.echo)[1])
 
     def output(self, command, seconds=60):
-        """What a command prints; raises GuestError if it fails."""
+        """Return what a command prints; raise GuestError if it fails."""
         lines = []
         status = self.run(command, seconds, lines.append)
         if status != 0:
@@ -340,11 +340,11 @@ class Guest:
         return "\n".join(lines)
 
     def new_log_faults(self):
-        """Faults in the kernel log that nobody was told of yet."""
+        """Return the faults in the kernel log that were not returned before."""
         return self._untold(self.output("dmesg"))
 
     def _untold(self, text):
-        """Faults in `text`, the kernel log or some of it, that nobody was told of yet."""
+        """Return the faults in `text`, a part of the kernel log, that were not returned before."""
         faults = []
         for line in log_faults(text):
             # On the console the second bracket, which names the CPU or task, follows without a space.
@@ -361,8 +361,8 @@ class Guest:
         return ""
 
     def stop(self):
-        """Shut down; returns the faults that nobody was told of yet, those on the console
-        included."""
+        """Shut down; return the faults that were not returned before, including those on the
+        console."""
         faults = []
         try:
             self.port.sendall(b"off\n")
@@ -373,11 +373,11 @@ class Guest:
         return faults + self._untold(self._logged(f"dmesg.{self.name}")) + self.console_faults()
 
     def console_faults(self):
-        """Faults on the console that nobody was told of yet, also of a guest that is gone."""
+        """Return the faults on the console that were not returned before; works after the guest's end."""
         return self._untold(self._logged(f"{self.name}.console"))
 
     def kill(self):
-        """End QEMU at once."""
+        """Kill QEMU."""
         if self.qemu.poll() is None:
             self.qemu.kill()
             self.qemu.wait()

@@ -28,27 +28,27 @@ Consoles, kernel logs and the shared folder stay in the run folder it names.
 
 
 def say(text):
-    """A progress line with the time since the outermost script began."""
+    """Print a progress line with the time since the outermost script began."""
     seconds = int(time.time()) - int(os.environ.get("STARTED", time.time()))
     print(f"[{seconds // 60}:{seconds % 60:02d}] {text}", file=sys.stderr, flush=True)
 
 
 def host_path(path):
-    """Where a path of the host's is seen from here."""
+    """Return the path here of a path on the host."""
     return "/host" + os.path.join(os.environ["HOST_CWD"], path)
 
 
 def host_name(path):
-    """What the host calls a path in the cache."""
+    """Return the path on the host of a path in the cache."""
     return path.replace("/cache", os.environ["HOST_CACHE"], 1)
 
 
 def run_folder(prefix, module=None):
-    """A new folder shared with the guests: their scripts and our module. Old ones go, unless
-    they may still be in use; those of runs that failed after a week."""
+    """Create a directory that is shared with the guests, with their scripts and the module.
+    Remove old ones that are not in use, and those of failed runs after a week."""
     os.makedirs("/cache/runs", exist_ok=True)
     for old in sorted(os.listdir("/cache/runs"))[:-20]:
-        # Another one may be doing the same.
+        # Another process may remove it at the same time.
         with contextlib.suppress(FileNotFoundError):
             keep = 7 * 86400 if glob.glob(f"/cache/runs/{old}/failed-*") else 7200
             if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > keep:
@@ -65,7 +65,7 @@ def run_folder(prefix, module=None):
 
 
 class Pair:
-    """A client and a server guest; one and the same with one_guest."""
+    """A client guest and a server guest, which are the same guest with one_guest."""
 
     def __init__(self, folder, machine, one_guest=False, echo=print):
         self.folder = folder
@@ -95,11 +95,11 @@ class Pair:
         return guest
 
     def restart_server(self):
-        """Kill the server guest as a power cut would, and start it again; returns the faults
-        that its log had and nobody was told of.
+        """Kill the server guest as a power cut would, and start it again. Return the faults in
+        its log that were not returned before.
 
-        When the wire breaks in the middle of a packet, QEMU never sends another; so the
-        client stands still until the wire is empty."""
+        If the connection breaks in the middle of a packet, QEMU never sends another one; so
+        the client is stopped until no packet is in flight."""
         self.client.qmp("stop")
         time.sleep(2)
         self.server.kill()
@@ -113,7 +113,7 @@ class Pair:
         return faults
 
     def set_up(self, client, server):
-        """Load the modules and start nfsd and the client's services."""
+        """Load the modules, and start nfsd and the client's services."""
         lib = ". /t/guest/lib.sh\n"
         steps = [(self.server, f"module_load {server} && server_start")]
         if self.client is not self.server:
@@ -125,17 +125,17 @@ class Pair:
                 raise GuestError(f"{guest.name}: '{step}' failed")
 
     def stop(self):
-        """Shut down; returns the faults in the logs that nobody was told of yet, by guest."""
+        """Shut down; return the faults in the logs that were not returned before, by guest."""
         return {guest.name: guest.stop() for guest in self.guests}
 
     def kill(self):
-        """End both at once."""
+        """Kill both guests."""
         for guest in self.guests:
             guest.kill()
 
 
 def add_machine_options(parser, device="rxe", devices=""):
-    """What kernel and what machine the guests get; `device` is the default of its option."""
+    """Add the options for the guests' kernel and machine; `device` is the default of --device."""
     parser.add_argument("--debug", action="store_true",
                         help="the debug kernel (made by selftests/vm/debug-kernel)")
     parser.add_argument("--device", choices=("rxe", "siw"), default=device,
@@ -145,18 +145,18 @@ def add_machine_options(parser, device="rxe", devices=""):
 
 
 def machine(args, device=None, cpus=1, nice=0):
-    """The machine those options describe, perhaps with another kind of RDMA device, more
-    processors, or a lower priority."""
+    """Return the machine that the options describe, perhaps with another kind of RDMA device,
+    more processors, or a lower priority."""
     return Machine(args.memory, max(args.cpus, cpus), device or args.device, nice)
 
 
 def default_module(args):
-    """Our module, as built for the guests' kernel."""
+    """Return the path of the module for the guests' kernel."""
     return f"{'/src/.debug' if args.debug else os.environ['BUILD']}/rpcrdma_rs/rpcrdma_rs.ko"
 
 
 def two_guests(tool, text):
-    """The command line of a tool that does one thing with two guests, and its run folder."""
+    """Parse the command line of a tool with two guests; return it and a run directory."""
     parser = argparse.ArgumentParser(prog=tool, description=text)
     parser.add_argument("--client", choices=("c", "rust"), default="rust")
     parser.add_argument("--server", choices=("c", "rust"), default="rust")

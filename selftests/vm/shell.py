@@ -12,7 +12,7 @@ import tty
 from guest import GuestError, Machine
 from run import Pair, say, two_guests
 
-# The terminal is the guest's first virtio console, a real tty.
+# The guest's first virtio console is the terminal, a real tty.
 SCRIPT = """
 . /t/guest/lib.sh
 client_mount {version} $SERVER /mnt/nfs || exit
@@ -45,7 +45,7 @@ def relay(path, done):
                 if source is port:
                     data = port.recv(4096)
                     os.write(1, data)
-                    # What is typed before the prompt would be lost.
+                    # Input that is typed before the prompt would be lost.
                     if b"client:" in data and 0 not in sources and not ended:
                         sources.append(0)
                     continue
