@@ -1,69 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Servers of other kinds: other limits, threads and listeners that come and go, a mountd that stands
-still."""
+"""Servers and clients of other kinds: other limits, threads and listeners that come and go, a mountd
+that stands still, few slots."""
 
-import contextlib
-import hashlib
 import os
 import subprocess
 import time
 
-from harness import EXPORT, LONG, Delta, case, data, expect, expect_that, in_background, mount, \
-    read_file, shell, umount, write_file
+from harness import EXPORT, LONG, Delta, case, contents, data, expect, expect_that, \
+    in_background, read_file, shell, write_file
+from shapes import FOLDER, mounted, server, shapes
 
-FOLDER = "/mnt/kinds"
 LIMITS = "/proc/fs/nfsd/max_block_size"
-
-
-def server(script, seconds=120):
-    """Run shell text on the server; returns what it prints."""
-    return shell(f"peer -t {seconds} '{script}'")
-
-
-@contextlib.contextmanager
-def mounted(version, options="", wait=30):
-    """The mount; it is tried again while nfsd is young."""
-    end = time.monotonic() + wait
-    while True:
-        try:
-            mount(version, "ipv4", FOLDER, options)
-            break
-        except AssertionError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(1)
-    try:
-        yield
-    finally:
-        umount(FOLDER)
-
-
-def shapes(path, on_server):
-    """Odd offsets and holes, compared on the server, through the cache and past it."""
-    content = bytearray(data(1_300_007, 3))
-    write_file(path, content)
-    fd = os.open(path, os.O_RDWR)
-    for offset, length in (1, 1), (4095, 2), (65535, 70001), (1_000_003, 300_000), \
-            (1_500_001, 4097):
-        piece = data(length, offset)
-        content += bytes(max(0, offset + length - len(content)))
-        content[offset:offset + length] = piece
-        expect("octets written", os.pwrite(fd, piece, offset), length)
-    os.pwrite(fd, b"end", 5_000_000)
-    content += bytes(5_000_000 - len(content)) + b"end"
-    os.fsync(fd)
-    os.close(fd)
-    wanted = hashlib.sha256(content).hexdigest()
-    expect("on the server", server(f"sha256sum <{on_server}").split()[0], wanted)
-    for flags in 0, os.O_DIRECT:
-        expect(f"read with flags {flags:#o}",
-               hashlib.sha256(read_file(path, flags)).hexdigest(), wanted)
-    fd = os.open(path, os.O_RDONLY)
-    for offset, length in (3, 5), (4093, 9001), (1_299_999, 300_000), (4_999_999, 100):
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        expect(f"{length} from {offset}", os.pread(fd, length, offset),
-               bytes(content[offset:offset + length]))
-    os.close(fd)
+SLOTS = "/proc/sys/sunrpc/rdma_slot_table_entries"
 
 
 def payloads(octets):
@@ -188,6 +136,29 @@ def deferred():
                    data(200_000, number))
 
 
+def few_slots():
+    """Four slots for many at once: the others wait in the backlog."""
+    before = shell(f"cat {SLOTS}").strip()
+    shell(f"echo 4 >{SLOTS}")
+    try:
+        with mounted("3"), Delta(FOLDER) as delta:
+            # One process: 32 would take the guest's processor away from its kernel's threads.
+            job = subprocess.Popen(
+                ["fio", "--name=slots", f"--directory={FOLDER}", "--thread", "--numjobs=32",
+                 "--size=288k", "--bs=48k", "--direct=1", "--rw=randwrite", "--verify=crc32c",
+                 "--verify_fatal=1", "--do_verify=1", "--group_reporting"],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            info = ""
+            while "max_num_slots" not in info and job.poll() is None:
+                info = contents("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/xprt_info")
+            output = job.communicate(timeout=200)[0]
+            expect(f"exit status of fio ({output[-300:]})", job.returncode, 0)
+        expect_that(f"slots of the transport: {info}", "max_num_slots=4\n" in info)
+        expect_that("nobody waited for a slot", delta.bklog_u > 0)
+    finally:
+        shell(f"echo {before} >{SLOTS}")
+
+
 def main():
     """The group."""
     for octets in 65536, 4 << 20:
@@ -201,6 +172,8 @@ def main():
         listeners()
     with case("mountd stands still while Calls are deferred"):
         deferred()
+    with case("four slots for 32 jobs"):
+        few_slots()
     shell(f"peer 'rm -rf {EXPORT}/*'")
 
 
