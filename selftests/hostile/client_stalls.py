@@ -16,8 +16,8 @@ from client_cases import TABLE
 from cases import Failed, Skip
 
 NO_RNR = peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection"
-# Seconds that a killed process may take to end.
-KILLED = 15
+# Seconds that a killed process may take to end. The watchdog sees a stall after 10 to 20 s.
+KILLED = 25
 
 
 @TABLE.case("processes killed while the server takes nothing end", skip=NO_RNR)
