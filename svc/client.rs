@@ -3,8 +3,12 @@
 //! What the connections of one client have in common: the order of its Calls, see [`super::order`].
 //!
 //! A client may use a security context on several connections (`nconnect`). So all connections from
-//! one address share an order. A client decides when a pull ends: while the oldest has not ended for
-//! [`PATIENCE_MS`], nothing waits for any. Only a client that has shown that it has access has an order.
+//! one address share an order. Only a client that has shown that it has access has one.
+//!
+//! A client decides when a pull ends, and others may have the same address. While the oldest pull has
+//! not ended for [`PATIENCE_MS`], nothing waits for any. If the oldest ends now and then, so that Calls
+//! have waited long for those that were under way at one time (see [`Train`]), nothing waits for
+//! [`LAX_MS`].
 //!
 //! A pull counts unless the header that came inline shows that the Call has no sequence number, as
 //! that of a WRITE with AUTH_SYS does. While none is pulled that counts, a Call costs a look or two at
@@ -14,7 +18,8 @@ use super::{
     conn::Conn,
     order::{
         Order,
-        Place, //
+        Place,
+        Train, //
     }, //
 };
 use crate::kapi::{
@@ -46,6 +51,9 @@ use kernel::{
 /// How many ms Calls wait for the oldest pull.
 pub(super) const PATIENCE_MS: u32 = 1000;
 
+/// For how many ms nothing waits after that.
+const LAX_MS: u64 = 30_000;
+
 /// The clients of one listener.
 #[pin_data]
 pub(super) struct Clients {
@@ -70,6 +78,9 @@ struct State {
     order: Order,
     /// When the oldest pull became the oldest.
     moved: Jiffies,
+    train: Train,
+    /// When this was seen last to be too long.
+    slow: Option<Jiffies>,
     members: KVec<Waiter>,
 }
 
@@ -165,6 +176,23 @@ impl Client {
 }
 
 impl State {
+    /// Whether it is the turn of what is at `place`, or nothing waits.
+    fn allows(&mut self, place: Place) -> bool {
+        if self.order.allows(place) {
+            return true;
+        }
+        if self.train.is_long(&self.order, self.patience_used()) {
+            self.slow = Some(jiffies());
+        }
+        self.patience_used() == u64::from(PATIENCE_MS)
+            || self.slow.is_some_and(|slow| msecs_since(slow) < LAX_MS)
+    }
+
+    /// How many ms Calls have waited for the oldest pull.
+    fn patience_used(&self) -> u64 {
+        msecs_since(self.moved).min(u64::from(PATIENCE_MS))
+    }
+
     /// Has service threads look at the connections that wait.
     fn wake(&mut self) {
         for member in self.members.iter_mut() {
@@ -191,8 +219,7 @@ impl Member {
             return true;
         }
         let mut state = self.client.state.lock();
-        let late = msecs_since(state.moved) >= u64::from(PATIENCE_MS);
-        let allowed = late || state.order.allows(place);
+        let allowed = state.allows(place);
         if !allowed {
             let mut members = state.members.iter_mut();
             if let Some(member) = members.find(|member| member.number == self.number) {
@@ -227,6 +254,8 @@ impl Drop for Turn {
         let mut state = self.client.state.lock();
         self.client.pulls.fetch_sub(1, Relaxed);
         if state.order.end(self.place) {
+            let used = state.patience_used();
+            state.train.moved(used);
             state.moved = jiffies();
             state.wake();
         }

@@ -80,9 +80,84 @@ impl Order {
     }
 }
 
+/// How many ms Calls wait for all the pulls that are under way at a time.
+const TRAIN_MS: u64 = 5_000;
+
+/// The pulls that were under way at some time. A Call behind them waits for all of them, and each may
+/// end just before it has taken too long by itself.
+#[derive(Default)]
+pub(super) struct Train {
+    /// Behind them.
+    end: Place,
+    /// How many ms Calls have waited for them, up to when the oldest pull became the oldest.
+    waited: u64,
+}
+
+impl Train {
+    /// Whether Calls have waited too long for them, when they have waited `used` ms for the oldest.
+    /// Once they have ended, it is those that are under way now.
+    pub(super) fn is_long(&mut self, order: &Order, used: u64) -> bool {
+        if order.allows(self.end) {
+            *self = Train {
+                end: order.place(),
+                waited: 0,
+            };
+        }
+        self.waited.saturating_add(used) >= TRAIN_MS
+    }
+
+    /// The oldest pull has ended, for which Calls have waited `used` ms.
+    pub(super) fn moved(&mut self, used: u64) {
+        self.waited = self.waited.saturating_add(used);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Has `count` pulls under way, one of which ends after `each` ms, and another begins if `more`;
+    /// returns after how many ms the train is long, if it is within `limit` ms.
+    fn train(first: u32, count: u32, each: u64, more: bool, limit: u64) -> Option<u64> {
+        let (mut order, mut time) = (starting_at(first), 0);
+        let mut train = Train {
+            end: order.place(),
+            waited: 0,
+        };
+        let mut pulls = (0..count)
+            .map(|_| order.begin().unwrap())
+            .collect::<std::collections::VecDeque<_>>();
+        while let Some(oldest) = pulls.pop_front() {
+            if train.is_long(&order, 0) || train.is_long(&order, each) {
+                return Some(time);
+            }
+            time += each;
+            if time > limit {
+                return None;
+            }
+            assert!(order.end(oldest));
+            train.moved(each);
+            pulls.extend(more.then(|| order.begin().unwrap()));
+        }
+        None
+    }
+
+    #[test]
+    fn pulls_that_end_one_by_one_are_a_long_train() {
+        for first in [0, 77, u32::MAX - 3] {
+            for more in [false, true] {
+                let long = train(first, 40, 900, more, 60_000).unwrap();
+                assert!(long < TRAIN_MS, "{long}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_pulls_that_end_in_time_are_none() {
+        // It does not matter how long that lasts: each ends within the time.
+        assert_eq!(train(0, 40, 100, true, 600_000), None);
+        assert_eq!(train(u32::MAX - 100, 4, 1_000, true, 600_000), None);
+    }
 
     fn starting_at(first: u32) -> Order {
         Order {

@@ -8,6 +8,7 @@ import server_fuzz
 import server_malformed  # noqa: F401  (adds its cases to the table)
 import server_connections  # noqa: F401  (likewise)
 import server_stalls  # noqa: F401  (likewise)
+import server_order  # noqa: F401  (likewise)
 import server_version2  # noqa: F401  (likewise)
 from client import Server
 from server_cases import TABLE

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Clients whose pulls end late, and what that costs other connections of the same address.
+
+Calls of a client wait for older pulls on any of its connections. How a pull is made to stay: as in
+server_stalls.py, a Send without a Receive is in front of its RDMA Reads. A Receive posted later lets
+one Send, and the pull behind that, complete."""
+
+import contextlib
+import time
+
+import peer
+import wire
+from client import XIDS
+from cases import Failed
+from server_cases import FILE, TABLE, null
+from server_stalls import NO_RNR, Stalled, access, only_ours
+from wire import Segment
+
+case = TABLE.case
+# Seconds, see svc/client.rs: how long Calls wait for the oldest pull, and for all under way at a time.
+PATIENCE = 1.0
+TRAIN = 5.0
+
+
+def pulled_null(region):
+    """A NULL Call as a whole in one Read segment: its sequence number, if any, is not seen."""
+    xid = next(XIDS)
+    return wire.header(xid, wire.NOMSG, reads=[Segment(region.rkey, 40, region.address)])
+
+
+class Clock:
+    """What a NULL Call takes on a connection of its own."""
+
+    def __init__(self, client):
+        self.client = client
+        times = sorted(self.null() for _ in range(5))
+        # A machine that is slow or busy adds some of these.
+        self.slack = 0.5 + 10 * times[2]
+
+    def null(self):
+        """Seconds."""
+        begun = time.monotonic()
+        self.client.null()
+        return time.monotonic() - begun
+
+
+@case("a pull that never ends: others of the address wait once, and not long", skip=NO_RNR)
+def stalled_pull(server):
+    only_ours(server)
+    region = server.device.region(4096)
+    with server.connect() as honest, Stalled(server, 1) as stalled:
+        clock = Clock(honest)
+        stalled.send(1, lambda: access(server))
+        time.sleep(0.5)
+        stalled.send(1, lambda: pulled_null(region))
+        time.sleep(0.1)
+        first, second = clock.null(), clock.null()
+        server.notes.append(f"NULL takes {first:.2f} s, then {second:.2f} s")
+        if first < PATIENCE / 2:
+            raise Failed("nothing waits for a pull: the case tests nothing")
+        if first > PATIENCE + clock.slack or second > clock.slack:
+            raise Failed(f"others waited for {first:.1f} s, then {second:.1f} s")
+    region.close()
+
+
+def waits_beside(honest, attacker, seconds=20):
+    """When NULL Calls were sent, and what each took, while a Receive every 0.7 s has one pull end."""
+    begun, waits, slot, asked = time.monotonic(), [], 0, None
+    while (now := time.monotonic()) < begun + seconds or asked is not None:
+        if now > begun + 0.7 * slot:
+            with contextlib.suppress(peer.PyverbsRDMAError):
+                attacker.end.post_receive(slot)
+            slot += 1
+        if asked is None:
+            asked = now
+            honest.send(null())
+        elif honest.end.poll():
+            waits.append((asked - begun, time.monotonic() - asked))
+            asked = None
+        elif now > begun + 4 * seconds:
+            raise Failed(f"no answer since {asked - begun:.1f} s")
+        time.sleep(0.01)
+    return waits
+
+
+@case("pulls that end one by one: others of the address wait for a while, then no more",
+      skip=NO_RNR)
+def train_of_pulls(server):
+    only_ours(server)
+    server.handle(FILE)
+    region = server.device.region(4096)
+    with server.connect() as honest, Stalled(server, 1) as stalled:
+        clock = Clock(honest)
+        attacker = stalled.clients[0]
+        attacker.send(access(server))
+        time.sleep(0.5)
+        for _ in range(28):
+            attacker.send(pulled_null(region))
+            time.sleep(0.03)
+            attacker.send(null())
+            time.sleep(0.03)
+        waits = waits_beside(honest, attacker)
+        server.notes.append("; ".join(f"at {at:.1f} s: {wait:.1f} s" for at, wait in waits
+                                      if wait > clock.slack) + f"; {len(waits)} in all")
+        # Behind the rest of one train and all of the next, and until somebody looks.
+        longest = 2 * TRAIN + PATIENCE + clock.slack
+        if max(wait for _, wait in waits) > longest:
+            raise Failed(f"another connection waited for more than {longest:.1f} s")
+        if sum(wait for _, wait in waits if wait > clock.slack) < TRAIN / 2:
+            raise Failed("little waits for the pulls: the case tests nothing")
+        late = [wait for at, wait in waits if at > longest and wait > clock.slack]
+        if late:
+            raise Failed(f"another connection still waits: {late}")
+    region.close()
