@@ -82,14 +82,17 @@ struct State {
     /// When this was seen last to be too long.
     slow: Option<Jiffies>,
     members: KVec<Waiter>,
+    /// Whether any of them waits.
+    waits: bool,
 }
 
 /// A connection.
 struct Waiter {
     number: u64,
     handle: Handle<Conn>,
-    /// Whether it has messages whose turn comes later.
-    waits: bool,
+    /// Whether it has messages whose turn comes later. The connection sets it without a search:
+    /// there may be thousands from one address.
+    waits: Arc<Atomic<bool>>,
 }
 
 /// A connection's part in its client. Dropping it may sleep.
@@ -97,6 +100,7 @@ pub(super) struct Member {
     clients: Arc<Clients>,
     client: Arc<Client>,
     number: u64,
+    waits: Arc<Atomic<bool>>,
 }
 
 /// A Call that is being pulled, and counts. Dropping it is its end.
@@ -139,10 +143,11 @@ impl Clients {
             Some(client) => client,
             None => Client::new(ip)?,
         };
+        let waits = Arc::new(Atomic::new(false), GFP_KERNEL)?;
         let waiter = Waiter {
             number,
             handle: handle.clone(),
-            waits: false,
+            waits: waits.clone(),
         };
         let mut state = client.state.lock();
         let first = state.members.is_empty();
@@ -157,6 +162,7 @@ impl Clients {
             clients: self.clone(),
             client,
             number,
+            waits,
         })
     }
 }
@@ -195,8 +201,12 @@ impl State {
 
     /// Has service threads look at the connections that wait.
     fn wake(&mut self) {
-        for member in self.members.iter_mut() {
-            if core::mem::take(&mut member.waits) {
+        if !core::mem::take(&mut self.waits) {
+            return;
+        }
+        for member in &self.members {
+            if member.waits.load(Relaxed) {
+                member.waits.store(false, Relaxed);
                 member.handle.set_data();
                 // As in `Chan::queue_pulled`.
                 smp_mb();
@@ -221,10 +231,8 @@ impl Member {
         let mut state = self.client.state.lock();
         let allowed = state.allows(place);
         if !allowed {
-            let mut members = state.members.iter_mut();
-            if let Some(member) = members.find(|member| member.number == self.number) {
-                member.waits = true;
-            }
+            state.waits = true;
+            self.waits.store(true, Relaxed);
         }
         allowed
     }
