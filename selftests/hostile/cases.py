@@ -36,18 +36,20 @@ class Table:
         return add
 
     def arguments(self, description, fuzz=None):
-        """The command line of a test; `fuzz` adds random cases, by seed and seconds, to a table."""
+        """The command line of a test; `fuzz` adds random cases, as many as it says, to a table."""
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--kind", choices=("c", "rust"), required=True)
         parser.add_argument("--only", metavar="REGEX", help="cases whose name it is found in")
         if fuzz:
             parser.add_argument("--fuzz", type=int, metavar="SEED", help="add random cases")
             parser.add_argument("--seconds", type=int, default=20, help="for how long")
+            parser.add_argument("--messages", type=int, default=10_000,
+                                help="how many of version 2")
         parser.add_argument("address")
         parser.add_argument("port", type=int)
         args = parser.parse_args()
         if fuzz and args.fuzz is not None:
-            fuzz(self, args.fuzz, args.seconds)
+            fuzz(self, args)
         return args
 
     def run(self, subject, after, only=None):

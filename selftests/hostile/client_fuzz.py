@@ -92,8 +92,8 @@ class Fuzzer:
         mount.notes.append(f"{sum(seen.values())} answers: {seen}")
 
 
-def add(table, seed, seconds):
+def add(table, args):
     """The fuzzer as a case."""
-    @table.case(f"random answers, seed {seed}, {seconds} s")
+    @table.case(f"random answers, seed {args.fuzz}, {args.seconds} s")
     def _fuzz(mount):
-        Fuzzer(mount, seed).run(seconds)
+        Fuzzer(mount, args.fuzz).run(args.seconds)

@@ -12,6 +12,10 @@ seed=${SEED:-8166}
 FAKE_PORT=20052
 RELAY_PORT=20054
 VERSION2_PORT=20056
+# Random messages of version 2: those for the server, and those for the client, which take longer.
+to_server=25000 to_client=5000 slower=1
+[ -z "$LONG" ] || to_server=800000 to_client=200000 slower=10
+[ -z "$DEBUG" ] || to_server=5000 to_client=1000 slower=6
 
 # report STATUS NAME: print the result of a step of this script.
 report() {
@@ -133,7 +137,7 @@ open('$EXPORT/sink', 'wb').close()"
 	# Random messages cause kernel warnings in the C module.
 	[ "$kind" = rust ] && fuzz="--fuzz $seed"
 	# shellcheck disable=SC2086
-	python3 -B "$here/server_test.py" --kind "$kind" $fuzz "$SERVER" "$PORT"
+	python3 -B "$here/server_test.py" --kind "$kind" $fuzz --messages $to_server "$SERVER" "$PORT"
 	report $? "all of the server's cases"
 	good_mount
 	report $? "a good client after all this"
@@ -157,8 +161,8 @@ open('$EXPORT/sink', 'wb').close()"
 	report $? "all of the client's cases"
 	if [ "$kind" = rust ]; then
 		# shellcheck disable=SC2086
-		timeout 600 python3 -B "$here/version2_test.py" --kind "$kind" $fuzz "$SERVER" \
-			$VERSION2_PORT
+		timeout $((600 * slower)) python3 -B "$here/version2_test.py" --kind "$kind" $fuzz \
+			--messages $to_client "$SERVER" $VERSION2_PORT
 		report $? "all of the client's cases of version 2"
 	fi
 	nothing_left

@@ -49,8 +49,8 @@ class Fuzzer:
             lists["reply"] = [self.segment() for _ in range(pick.choice((1, 1, 2, 9)))]
         return lists
 
-    def message(self):
-        """One message."""
+    def good(self):
+        """A message, not spoiled yet."""
         pick = self.random
         xid = next(XIDS)
         self.region.fill(wire.null(xid))
@@ -59,7 +59,11 @@ class Fuzzer:
                   wire.compound(xid, [wire.u32(24), wire.u32(10)], b"tag"), b"")
         proc = pick.choice((wire.MSG,) * 10 + (wire.NOMSG,) * 5 + (pick.randrange(6),))
         data = bytearray(wire.header(xid, proc, **self.lists()))
-        data += b"" if proc == wire.NOMSG and pick.random() < 0.8 else pick.choice(bodies)
+        return data + (b"" if proc == wire.NOMSG and pick.random() < 0.8 else pick.choice(bodies))
+
+    def spoil(self, data):
+        """The same, changed at some places, or not at all."""
+        pick = self.random
         for _ in range(pick.choice((0, 0, 0, 0, 1, 1, 2, 8))):
             at = pick.randrange(4, max(len(data) // 4, 2)) * 4 if pick.random() < 0.9 else 4
             if pick.random() < 0.5:
@@ -69,6 +73,10 @@ class Fuzzer:
         if pick.random() < 0.05:
             del data[pick.randrange(len(data)):]
         return bytes(data[:4096])
+
+    def message(self):
+        """One message."""
+        return self.spoil(self.good())
 
     def judge(self, data):
         """Is this a message that a server may send?"""
@@ -100,10 +108,10 @@ class Fuzzer:
         self.server.notes.append(f"{sent} messages, {connections} connections, {self.seen}")
 
 
-def add(table, seed, seconds):
+def add(table, args):
     """The fuzzer as a case."""
-    @table.case(f"random messages, seed {seed}, {seconds} s")
+    @table.case(f"random messages, seed {args.fuzz}, {args.seconds} s")
     def _fuzz(server):
-        Fuzzer(server, seed).run(seconds)
+        Fuzzer(server, args.fuzz).run(args.seconds)
         with server.connect() as client:
             client.call(null())

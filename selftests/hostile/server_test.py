@@ -10,13 +10,18 @@ import server_connections  # noqa: F401  (likewise)
 import server_stalls  # noqa: F401  (likewise)
 import server_order  # noqa: F401  (likewise)
 import server_version2  # noqa: F401  (likewise)
+import version2_fuzz
 from client import Server
 from server_cases import TABLE
 
 
 def main():
     """The tool."""
-    args = TABLE.arguments(__doc__, server_fuzz.add)
+    def random_cases(table, args):
+        server_fuzz.add(table, args)
+        version2_fuzz.add(table, args.fuzz, args.messages)
+
+    args = TABLE.arguments(__doc__, random_cases)
     server = Server(peer.Device(), args.address, args.port, args.kind)
     return 1 if TABLE.run(server, server.check_alive, args.only) else 0
 

@@ -11,13 +11,14 @@ import peer
 import wire
 from client import XIDS
 from cases import Failed
-from server_cases import TABLE, equal
+from server_cases import FILE, PAGE, TABLE, equal
 
 case = TABLE.case
 
 MALFORMED = "/t/data/version2-malformed.tsv"
 OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
 RBSIZ, BRS = 1, 2
+NO_WINDOWS = "siw has no memory windows" if peer.IWARP else None
 
 
 def rows(path):
@@ -54,6 +55,14 @@ def check_null(client):
     xid = next(XIDS)
     got = answers(client, null(xid), peer.TIMEOUT)
     equal(got[:32], wire.u32(xid, 2, wire.MSG, 1, 0, 0, 0, 0), "header of a Reply")
+
+
+def check_reply(data):
+    """This is a Reply of version 2."""
+    equal(data[4:8] + data[16:24], wire.u32(2, 1, 0), "version, direction and handle of a Reply")
+    head = wire.Header.decode(data[:4] + wire.u32(1) + data[8:16] + data[24:])
+    if head.reads:
+        raise Failed(f"a Read list in {data.hex()}")
 
 
 def check_answer(client, name, message, wanted):
@@ -195,3 +204,70 @@ def limits(server):
         got = answers(client, message, peer.TIMEOUT)
         equal(got[4:12], wire.u32(2, wire.MSG), "Reply with eight chunks")
         check_null(client)
+
+
+@case("version 2: the room that a result needs is told, and is enough")
+def resources(server):
+    if not ours(server):
+        return
+    region = server.device.region(4 * PAGE)
+    handle = server.handle(FILE)
+
+    def read(client, count, writes=(), reply=None):
+        """What is answered to a READ, from the procedure on."""
+        xid = next(XIDS)
+        lists = wire.u32(0, 0, 0) + wire.write_list(writes) + wire.reply_chunk(reply)
+        message = two(xid, wire.MSG, body=lists + wire.v3_read(xid, handle, 0, count))
+        return answers(client, message, peer.TIMEOUT)[8:]
+
+    def room(octets):
+        return [wire.Segment(region.rkey, octets, region.address)]
+
+    with server.connect() as client:
+        equal(read(client, 1001, [room(1000)]), wire.u32(wire.ERROR, 7, 1, 1001), "WRITE_RESOURCE")
+        equal(read(client, 1001, [room(1001)])[:4], wire.u32(wire.MSG), "Reply")
+        without = read(client, 8192)
+        equal(without[:8], wire.u32(wire.ERROR, 8), "REPLY_RESOURCE")
+        needed = int.from_bytes(without[8:12], "big")
+        equal(read(client, 8192, reply=room(needed - 1)), wire.u32(wire.ERROR, 8, needed),
+              "REPLY_RESOURCE")
+        equal(read(client, 8192, reply=room(needed))[:4], wire.u32(wire.NOMSG), "Reply")
+        server.notes.append(f"{needed} octets for a READ of 8192")
+        check_null(client)
+    region.close()
+
+
+@case("version 2: the Reply invalidates the handle that the Call names", skip=NO_WINDOWS)
+def invalidates(server):
+    if not ours(server):
+        return
+    regions = [server.device.region(PAGE) for _ in range(2)]
+    file = server.handle(FILE)
+
+    def read(client, named, *handles):
+        """A READ into one chunk of two segments; its Reply, and what that invalidates."""
+        xid = next(XIDS)
+        chunk = [wire.Segment(handle, 1000, region.address)
+                 for handle, region in zip(handles, regions)]
+        lists = wire.u32(0, named, 0) + wire.write_list([chunk]) + wire.reply_chunk(None)
+        client.end.send(two(xid, wire.MSG, body=lists + wire.v3_read(xid, file, 0, 2000)))
+        return client.end.receive()
+
+    for at in (0, 1):
+        with server.connect() as client:
+            handles = [client.end.bind(region) for region in regions]
+            data, invalidated = read(client, handles[at], *handles)
+            check_reply(data)
+            equal(invalidated, handles[at], "handle that the Reply invalidates")
+    with server.connect() as client:
+        _, invalidated = read(client, 0, *(region.rkey for region in regions))
+        equal(invalidated, None, "handle that the Reply invalidates")
+        # A region of a process is not for the other end to invalidate: rxe ends the connection.
+        try:
+            read(client, regions[0].rkey, *(region.rkey for region in regions))
+        except peer.Closed as error:
+            equal(str(error), "completion status 9", "end of the connection")
+        else:
+            raise Failed("a region of a process was invalidated")
+    for region in regions:
+        region.close()

@@ -17,22 +17,16 @@ from cases import Failed, Table
 from client_cases import Mount
 from client_test import OPTIONS
 from fake import Call, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
-from server_fuzz import WORDS
 from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
-    rows, two
+    two
+from version2_fuzz import GOOD, Spoiler, in_version_2, vectors
 
 TABLE = Table()
 case = TABLE.case
-GOOD = "/t/data/version2.tsv"
 ASK = "/proc/sys/sunrpc/rdma_max_version"
 FOLDER = "/run/hostile-2"
 # How long a client waits for an answer to its question.
 SILENCE = 10
-
-
-def in_version_2(data, direction=1):
-    """A message of version 1 in the words of version 2."""
-    return data[:4] + wire.u32(2) + data[8:16] + wire.u32(direction, 0) + data[16:]
 
 
 class Call2(Call):
@@ -127,12 +121,6 @@ class Subject:
             raise Failed(f"connections and questions: {seen}, wanted {(connections, questions)}")
         if len(set(fake.calls)) != len(fake.calls):
             raise Failed("a Call was sent twice")
-
-
-def vectors(path):
-    """Names and octets of a table."""
-    at = 2 if path == GOOD else 1
-    return [(row[0], bytes.fromhex(row[at])) for row in rows(path) if row[at]]
 
 
 @case("the client asks, and speaks version 2")
@@ -273,33 +261,17 @@ def asked(subject):
     subject.expect(1, 1)
 
 
-def fuzz(table, seed, seconds):
+def fuzz(table, args):
     """Random messages, while the mount is used."""
-    good, bad = vectors(GOOD), vectors(MALFORMED)
-    pick = random.Random(seed)
+    count, pick = args.messages, random.Random(args.fuzz)
+    spoiler = Spoiler(pick)
 
-    def spoiled():
-        data = bytearray(pick.choice(good + bad)[1][:4096])
-        for _ in range(pick.choice((0, 1, 1, 2, 5))):
-            at = pick.randrange(max(len(data) // 4, 1)) * 4
-            if pick.random() < 0.6:
-                data[at:at + 4] = wire.u32(pick.choice(WORDS))
-            elif at < len(data):
-                data[at] ^= 1 << pick.randrange(8)
-        if pick.random() < 0.1:
-            del data[pick.randrange(len(data) + 1):]
-        if pick.random() < 0.9:
-            data[4:8] = wire.u32(2)
-        # A Reply that looks like one is believed.
-        return bytes(data[:4096])
-
-    @table.case(f"random messages of version 2, seed {seed}, {seconds} s")
+    @table.case(f"{count} random messages of version 2, seed {args.fuzz}")
     def _random(subject):
-        fake, sent, rounds = subject.fake, 0, 0
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        fake, sent, rounds, results = subject.fake, 0, 0, {}
+        while sent < count:
             rounds += 1
-            before = [spoiled() for _ in range(pick.choice((0, 0, 1, 5)))]
+            before = [spoiler.message() for _ in range(pick.choice((0, 0, 1, 5)))]
 
             def greeting(xid, before=before):
                 for message in before:
@@ -307,15 +279,18 @@ def fuzz(table, seed, seconds):
                 fake.agree(xid)
             with subject.mount(greeting) as mount:
                 sent += len(before)
-                for _ in range(40):
-                    messages = [spoiled() for _ in range(pick.choice((1, 4, 8)))]
+                for _ in range(100):
+                    messages = [spoiler.message() for _ in range(pick.choice((1, 16, 64)))]
+                    # Without a pause they may find no Receive, which ends the connection.
+                    pause = 0.001 if pick.random() < 0.98 else 0
                     with contextlib.suppress(peer.Closed):
-                        fake.burst(*messages)
+                        fake.burst(*messages, pause=pause)
                     sent += len(messages)
-                    mount.attempt(mount.operation(pick.choice((GETATTR, READ, WRITE))))
-                    if time.monotonic() > end:
+                    result = mount.attempt(mount.operation(pick.choice((GETATTR, READ, WRITE))))
+                    results[result] = results.get(result, 0) + 1
+                    if sent >= count:
                         break
-        subject.notes.append(f"{sent} messages, {rounds} mounts")
+        subject.notes.append(f"{sent} messages, {rounds} mounts, {results}")
 
 
 def main():

@@ -215,9 +215,9 @@ def results(data, xid):
     return reader
 
 
-def compound(xid, ops, tag=b"", count=None):
-    """An NFSv4.0 COMPOUND of already encoded operations."""
-    args = opaque(tag) + u32(0, len(ops) if count is None else count) + b"".join(ops)
+def compound(xid, ops, tag=b"", count=None, minor=0):
+    """An NFSv4 COMPOUND of already encoded operations."""
+    args = opaque(tag) + u32(minor, len(ops) if count is None else count) + b"".join(ops)
     return call(xid, 1, args, vers=4, cred=auth_sys())
 
 
