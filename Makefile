@@ -167,6 +167,7 @@ lint:
 	@selftests/lint/layers.sh
 	@selftests/lint/prose.sh
 	@selftests/lint/stack.sh
+	@selftests/lint/protocol.py
 
 # The release the module was built for is in the module itself.
 INSTALL_RELEASE = $(shell grep -aoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)
