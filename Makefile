@@ -116,7 +116,7 @@ doc: all
 
 # The build folder is not the checkout's, which cargo of the machine may use.
 test:
-	cd selftests/host && CARGO_TARGET_DIR=$(TEST_DIR) cargo test --offline
+	cd selftests/host && CARGO_TARGET_DIR=$(TEST_DIR) cargo test --offline -- --show-output
 TEST_DIR ?= /tmp/rpcrdma_rs-host
 
 else # no KDIR
