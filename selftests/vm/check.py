@@ -97,10 +97,11 @@ MORE_GROUPS = [
 LAST = [Group("symptoms", "python3 -B /t/guest/symptoms.py")]
 
 
-def over_version_2(name, script, seconds=300):
-    """Return a group that runs over version 2 of RPC-over-RDMA; for this module on both sides."""
+def over_version_2(name, script, seconds=300, spoken=2):
+    """Return a group whose client, this module, asks for version 2 of RPC-over-RDMA; `spoken` is the
+    version of the server's answer."""
     ask = "/proc/sys/sunrpc/rdma_max_version"
-    return Group(f"version2-{name}", f"(echo 2 >{ask} && export RPCRDMA_VERSION=2 && "
+    return Group(f"version2-{name}", f"(echo 2 >{ask} && export RPCRDMA_VERSION={spoken} && "
                  f"python3 -B /t/guest/{script}; status=$?; echo 1 >{ask}; exit $status)", seconds)
 
 
@@ -114,6 +115,17 @@ VERSION_2 = [
 VERSION_2_FAULTS = [
     over_version_2("faults", "faults.py", 400),
     over_version_2("disconnects", "disconnects.py", 500),
+]
+# The same with the C server, which answers in version 1; with --long alone.
+FALL_BACK = [
+    over_version_2("matrix-3-ipv4", "matrix.py 3 ipv4", spoken=1),
+    over_version_2("matrix-4.2-ipv6", "matrix.py 4.2 ipv6", spoken=1),
+    over_version_2("load", "load.py", spoken=1),
+    over_version_2("recall", "recall.py", spoken=1),
+]
+FALL_BACK_FAULTS = [
+    over_version_2("faults", "faults.py", 400, spoken=1),
+    over_version_2("disconnects", "disconnects.py", 500, spoken=1),
 ]
 
 FAULTS = [
@@ -464,6 +476,7 @@ def boots(pairings, long, device):
                    if long or group.name != "recall" or p.endswith("/rust")]
                   + (MORE_GROUPS if long or p not in MIXED else [])
                   + (VERSION_2 if p == "rust/rust" else [])
+                  + (FALL_BACK if long and p == "rust/c" else [])
                   + (LAST if long and p == "rust/rust" else []))
              for p in pairings]
     for pairing in pairings:
@@ -473,6 +486,8 @@ def boots(pairings, long, device):
     # In a boot of its own: a group cannot attach the same disk to the server twice.
     if long and "rust/rust" in pairings:
         every.append(Boot("faults rust/rust version2", "rust", "rust", VERSION_2_FAULTS))
+    if long and "rust/c" in pairings:
+        every.append(Boot("faults rust/c version2", "rust", "c", FALL_BACK_FAULTS))
     # siw breaks connections in ways of its own.
     if device == "rxe" and "rust/rust" in pairings:
         every.append(Boot("siw rust/rust", "rust", "rust",
