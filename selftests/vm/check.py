@@ -144,6 +144,7 @@ LONG_FAULTS = [
     Group("addresses", "python3 -B /t/guest/addresses.py", 400),
     Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
     Group("swap", "python3 -B /t/guest/swap.py", 600),
+    Group("pressure", "python3 -B /t/guest/pressure.py", 600),
 ]
 ALONE = [
     Group("setup", "python3 -B /t/guest/setup.py", 200),
@@ -493,9 +494,17 @@ def boots(pairings, long, device):
         every.append(Boot("siw rust/rust", "rust", "rust",
                           [group for group in pair_groups() if group.name == "load"]
                           + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
+    if long and "rust/rust" in pairings:
+        every += more_cpus()
     every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
     every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
+
+
+def more_cpus():
+    """Return boots with two and with four processors, for this module on both sides."""
+    groups = [group for group in pair_groups() if group.name in ("load", "recall")]
+    return [Boot(f"cpus rust/rust {cpus}", "rust", "rust", groups, cpus=cpus) for cpus in (2, 4)]
 
 
 def every_boot(args, pairings, device):
@@ -519,7 +528,7 @@ def arguments():
                         choices=PAIRINGS + ("c/c",),
                         help="modules of client and server, each rust or c (default: all but c/c)")
     parser.add_argument("--boot", action="append",
-                        choices=("pair", "faults", "siw", "allocations", "alone", "hostile"),
+                        choices=("pair", "faults", "siw", "cpus", "allocations", "alone", "hostile"),
                         help="only boots of this kind")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
