@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the live views of both sides have in common.
+//! The part of a connection's debugfs status that client and server share.
 //!
 //! `Documentation/live.rst` explains each line.
 
@@ -26,42 +26,42 @@ use crate::kapi::ext::atomic::{
     Relaxed, //
 };
 
-/// The folder of connections to servers.
+/// The directory of this client's connections to servers.
 pub(crate) static CLIENT: Parent = Parent::new(c"client");
-/// The folder of connections of clients.
+/// The directory of this server's connections from clients.
 pub(crate) static SERVER: Parent = Parent::new(c"server");
 
 static PARENTS: [&Parent; 2] = [&CLIENT, &SERVER];
 
-/// Makes the folders of both sides, until the result is dropped. May sleep.
+/// Creates the directories of client and server, which exist until the result is dropped. May sleep.
 pub(crate) fn register() -> Registration {
     Registration::new(c"rpcrdma_rs", &PARENTS)
 }
 
-/// The peer of a connection, and what was exchanged with it. Any context.
+/// The peer of a connection, and counters of the messages exchanged with it. Any context.
 pub(crate) struct Traffic {
     peer: SockAddr,
     device: DeviceName,
-    /// Version of the protocol; 0 before it is known.
+    /// Version of RPC-over-RDMA that the connection uses; 0 while it is unknown.
     pub(crate) version: Atomic<u32>,
     sent: Count,
     received: Count,
-    /// Octets of these messages.
+    /// Octets of the messages sent and received.
     sent_octets: Count,
     received_octets: Count,
-    /// Octets that the server has read, and written.
+    /// Octets that the server has moved by RDMA Read, and by RDMA Write.
     pub(crate) read: Count,
     pub(crate) written: Count,
-    /// Messages that could not be used.
+    /// Messages received that were malformed.
     pub(crate) malformed: Count,
     /// Work Requests that failed.
     pub(crate) failed_completions: Count,
-    /// When the last message was sent or received.
+    /// Time of the last message, sent or received.
     last: Atomic<Jiffies>,
 }
 
 impl Traffic {
-    /// That of a connection to `peer` through `device`, without a message yet.
+    /// Creates the counters of a new connection to `peer` through `device`.
     pub(crate) fn new(peer: SockAddr, device: DeviceName) -> Self {
         Traffic {
             peer,
@@ -79,14 +79,14 @@ impl Traffic {
         }
     }
 
-    /// A message of `octets` was sent.
+    /// Counts a message of `octets` that was sent.
     pub(crate) fn note_sent(&self, octets: usize) {
         self.sent.add(1);
         self.sent_octets.add(octets);
         self.last.store(jiffies(), Relaxed);
     }
 
-    /// A message of `octets` was received.
+    /// Counts a message of `octets` that was received.
     pub(crate) fn note_received(&self, octets: u32) {
         self.received.add(1);
         // CAST: `usize` has 64 bits.
@@ -94,12 +94,12 @@ impl Traffic {
         self.last.store(jiffies(), Relaxed);
     }
 
-    /// Messages received less those sent.
+    /// Returns the number of messages received minus the number sent, or 0 if that is negative.
     pub(crate) fn received_less_sent(&self) -> u64 {
         self.received.get().saturating_sub(self.sent.get())
     }
 
-    /// Writes the lines that come first.
+    /// Writes the lines about the peer, the device, the `state` and the version.
     pub(crate) fn show_peer(&self, f: &mut fmt::Formatter<'_>, state: &str) -> fmt::Result {
         writeln!(f, "peer: {}", self.peer)?;
         writeln!(f, "device: {}", self.device.to_str().unwrap_or("-"))?;
@@ -107,7 +107,7 @@ impl Traffic {
         writeln!(f, "version: {}", self.version.load(Relaxed))
     }
 
-    /// Writes the lines of what is counted.
+    /// Writes the lines of the counters.
     pub(crate) fn show_counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "messages_sent: {}", self.sent.get())?;
         writeln!(f, "messages_received: {}", self.received.get())?;

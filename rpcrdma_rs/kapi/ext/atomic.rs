@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Atomic words that only this module accesses.
+//! Atomic variables that only Rust code accesses.
 //!
-//! Same names and meaning as the kernel crate's [`kernel::sync::atomic`]. There, each access is a
-//! call of a C helper, loads and stores included. Here it is one instruction. No C code may access
-//! such a word: the two memory models are not mixed in one word.
+//! The types and methods have the names and meaning of [`kernel::sync::atomic`]. Every access there
+//! calls a C helper, even a load or a store. Here an access compiles to one instruction, because it
+//! follows Rust's memory model. C code must not access such a variable: one variable must not mix
+//! Rust's memory model with the kernel's.
 
 use core::{
     cell::UnsafeCell,
@@ -21,34 +22,34 @@ use core::{
     }, //
 };
 
-/// No ordering.
+/// Relaxed ordering: the access is atomic, and orders nothing else.
 pub(crate) struct Relaxed;
-/// What follows stays behind.
+/// Acquire ordering: later accesses are not reordered before the operation.
 pub(crate) struct Acquire;
-/// What precedes stays before.
+/// Release ordering: earlier accesses are not reordered after the operation.
 pub(crate) struct Release;
-/// Both, and a full memory barrier on either side.
+/// Full ordering: the operation has a full memory barrier before and after it.
 pub(crate) struct Full;
 
-/// The order of a load.
+/// An ordering that a load can have.
 pub(crate) trait LoadOrder {
-    /// That of the language.
+    /// The ordering as `core::sync::atomic` names it.
     const LOAD: Ordering;
 }
 
-/// The order of a store.
+/// An ordering that a store can have.
 pub(crate) trait StoreOrder {
-    /// That of the language.
+    /// The ordering as `core::sync::atomic` names it.
     const STORE: Ordering;
 }
 
-/// The order of an operation that loads and stores.
+/// An ordering that a read-modify-write operation can have.
 pub(crate) trait BothOrder {
-    /// That of the language, if it succeeds.
+    /// The ordering as `core::sync::atomic` names it.
     const BOTH: Ordering;
-    /// That of the language, if it fails: it loads.
+    /// The ordering of a compare-exchange that fails, which is a load only.
     const FAILED: Ordering;
-    /// Whether barriers are around it.
+    /// Whether a full memory barrier is needed before and after the operation.
     const FENCED: bool = false;
 }
 
@@ -82,23 +83,24 @@ impl BothOrder for Full {
     const FENCED: bool = true;
 }
 
-/// What can be in an [`Atomic`].
+/// A type that an [`Atomic`] can hold.
 ///
-/// Each operation is that of the language.
+/// Each operation is the one of the same name in `core::sync::atomic`.
 ///
 /// # Safety
 ///
-/// The operations access the word as the language's atomic type of its size, which its alignment
-/// must suffice for.
+/// `Self` must have the size and at least the alignment of [`Word::Inner`], and every value that is
+/// stored in an `Inner` must be a valid `Self`.
 pub(crate) unsafe trait Word: Copy {
-    /// The language's type.
+    /// The type of `core::sync::atomic` that has the size of `Self`.
     type Inner;
 
-    /// Borrows a word as that.
+    /// Borrows the value at `ptr` as an `Inner`.
     ///
     /// # Safety
     ///
-    /// `ptr` must be valid during `'a`, and every access meanwhile be atomic.
+    /// `ptr` must be valid for reads and writes during `'a`, and all accesses through it during
+    /// `'a` must be atomic.
     unsafe fn inner<'a>(ptr: *mut Self) -> &'a Self::Inner;
 
     /// Loads the value.
@@ -107,10 +109,10 @@ pub(crate) unsafe trait Word: Copy {
     /// Stores a value.
     fn store(inner: &Self::Inner, value: Self, order: Ordering);
 
-    /// Stores a value and returns the one before.
+    /// Stores `value` and returns the previous value.
     fn swap(inner: &Self::Inner, value: Self, order: Ordering) -> Self;
 
-    /// Stores `new` if the value is `old`.
+    /// Stores `new` if the current value is `old`; returns the previous value.
     fn compare_exchange(
         inner: &Self::Inner,
         old: Self,
@@ -120,16 +122,16 @@ pub(crate) unsafe trait Word: Copy {
     ) -> Result<Self, Self>;
 }
 
-/// A word that is a number.
+/// An integer that an [`Atomic`] can hold.
 pub(crate) trait Number: Word {
-    /// Adds, and returns the value before.
+    /// Adds `value`, wrapping around, and returns the previous value.
     fn fetch_add(inner: &Self::Inner, value: Self, order: Ordering) -> Self;
 
-    /// Subtracts, and returns the value before.
+    /// Subtracts `value`, wrapping around, and returns the previous value.
     fn fetch_sub(inner: &Self::Inner, value: Self, order: Ordering) -> Self;
 }
 
-/// An atomic word.
+/// A value of type `T` that is only accessed atomically. Any context.
 #[repr(transparent)]
 pub(crate) struct Atomic<T: Word>(UnsafeCell<T>);
 
@@ -138,7 +140,7 @@ unsafe impl<T: Word> Send for Atomic<T> {}
 // SAFETY: Every access is atomic.
 unsafe impl<T: Word> Sync for Atomic<T> {}
 
-/// Runs an operation, between barriers if its order asks for them.
+/// Runs `operation`, with a full memory barrier before and after it if `O` requires them.
 #[inline(always)]
 fn fenced<O: BothOrder, R>(operation: impl FnOnce() -> R) -> R {
     if !O::FENCED {
@@ -151,7 +153,7 @@ fn fenced<O: BothOrder, R>(operation: impl FnOnce() -> R) -> R {
 }
 
 impl<T: Word> Atomic<T> {
-    /// Makes one.
+    /// Creates an atomic with the initial value `value`.
     #[inline(always)]
     pub(crate) const fn new(value: T) -> Self {
         Self(UnsafeCell::new(value))
@@ -159,7 +161,7 @@ impl<T: Word> Atomic<T> {
 
     #[inline(always)]
     fn inner(&self) -> &T::Inner {
-        // SAFETY: The word is borrowed, and every access goes this way.
+        // SAFETY: `self` is borrowed, and this method is the only way to access its value.
         unsafe { T::inner(self.0.get()) }
     }
 
@@ -169,44 +171,44 @@ impl<T: Word> Atomic<T> {
         T::load(self.inner(), O::LOAD)
     }
 
-    /// Stores a value.
+    /// Stores `value`.
     #[inline(always)]
     pub(crate) fn store<O: StoreOrder>(&self, value: T, _: O) {
         T::store(self.inner(), value, O::STORE);
     }
 
-    /// Stores a value and returns the one before.
+    /// Stores `value` and returns the previous value.
     #[inline(always)]
     pub(crate) fn xchg<O: BothOrder>(&self, value: T, _: O) -> T {
         fenced::<O, _>(|| T::swap(self.inner(), value, O::BOTH))
     }
 
-    /// Stores `new` if the value is `old`, and returns that.
+    /// Stores `new` if the current value is `old`, and returns `old` then.
     ///
     /// # Errors
     ///
-    /// The value, if it is another.
+    /// The current value, if it is not `old`.
     #[inline(always)]
     pub(crate) fn cmpxchg<O: BothOrder>(&self, old: T, new: T, _: O) -> Result<T, T> {
         fenced::<O, _>(|| T::compare_exchange(self.inner(), old, new, O::BOTH, O::FAILED))
     }
 }
 
-/// Sums wrap around.
+/// Arithmetic, which wraps around.
 impl<T: Number> Atomic<T> {
-    /// Adds, and returns the value before.
+    /// Adds `value` and returns the previous value.
     #[inline(always)]
     pub(crate) fn fetch_add<O: BothOrder>(&self, value: T, _: O) -> T {
         fenced::<O, _>(|| T::fetch_add(self.inner(), value, O::BOTH))
     }
 
-    /// Subtracts, and returns the value before.
+    /// Subtracts `value` and returns the previous value.
     #[inline(always)]
     pub(crate) fn fetch_sub<O: BothOrder>(&self, value: T, _: O) -> T {
         fenced::<O, _>(|| T::fetch_sub(self.inner(), value, O::BOTH))
     }
 
-    /// Adds.
+    /// Adds `value`.
     #[inline(always)]
     pub(crate) fn add<O: BothOrder>(&self, value: T, order: O) {
         self.fetch_add(value, order);
@@ -215,13 +217,13 @@ impl<T: Number> Atomic<T> {
 
 macro_rules! impl_word {
     ($word:ty, $inner:ty $(, $param:ident)?) => {
-        // SAFETY: A word of that size, aligned as such.
+        // SAFETY: Both types have the same size and alignment, and any value is valid in both.
         unsafe impl$(<$param>)? Word for $word {
             type Inner = $inner;
 
             #[inline(always)]
             unsafe fn inner<'a>(ptr: *mut Self) -> &'a $inner {
-                // SAFETY: By this function's contract.
+                // SAFETY: `ptr` is valid and only accessed atomically, by this function's contract.
                 unsafe { <$inner>::from_ptr(ptr) }
             }
 

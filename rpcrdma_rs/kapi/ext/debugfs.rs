@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Folders of debugfs that show objects which come and go.
+//! debugfs directories of objects that are created and destroyed at run time.
 //!
 //! ```text
 //!   <root>/<parent>/<number>/status
 //! ```
 //!
-//! The kernel crate's own abstraction leaves the module out of its file operations: a file that
-//! is open while the module is unloaded would call freed code. Here an open file keeps the module.
+//! `kernel::debugfs` does not set the owner of its file operations, so a file that stays open while
+//! the module is unloaded would call freed code. Here an open file holds a reference to the module.
 //!
-//! A folder is removed by a work of its own. Removing waits for readers, and a reader may wait for
-//! memory, which may be behind the very connection that is shown.
+//! A work item removes each directory. Removal waits for readers, and a reader may wait for memory
+//! reclaim, which may need the very connection whose directory is being removed.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
@@ -45,25 +45,28 @@ use crate::kapi::ext::atomic::{
     Release, //
 };
 
-/// What a file shows. It is called by readers, at any time, several at a time.
+/// An object whose status a debugfs file shows.
 pub(crate) trait Status: Send + Sync + 'static {
-    /// Writes the text, in lines. May not take a lock that others hold while they wait.
+    /// Writes the status, one value per line.
+    ///
+    /// Called in process context for each read of the file, possibly by several readers at once. It
+    /// must not take a lock whose holders sleep.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A folder for objects of one kind.
+/// The directory that contains the directories of all objects of one kind.
 ///
 /// # Invariants
 ///
-/// `dir` is null, or a folder that its registration keeps.
+/// `dir` is null or a directory that a [`Registration`] owns.
 pub(crate) struct Parent {
     name: &'static CStr,
-    /// Null without debugfs, and before and after the registration.
+    /// Null if debugfs is not available, or while no registration exists.
     dir: Atomic<*mut bindings::dentry>,
 }
 
 impl Parent {
-    /// One of that name, which does not exist before it is registered.
+    /// Creates a parent named `name`. Its directory exists while it is registered.
     pub(crate) const fn new(name: &'static CStr) -> Self {
         Parent {
             name,
@@ -72,7 +75,8 @@ impl Parent {
     }
 }
 
-/// Folders for objects of several kinds. Dropping it removes everything in them.
+/// A directory in the root of debugfs and the [`Parent`]s in it. Dropping it removes them with
+/// everything in them, and waits for readers.
 ///
 /// # Examples
 ///
@@ -87,20 +91,22 @@ impl Parent {
 ///
 /// # Invariants
 ///
-/// `root` is null, or a folder of ours that nobody else removes, with those of `parents` in it.
+/// `root` is null or a directory that only this registration removes; it contains the directories
+/// of `parents`.
 pub(crate) struct Registration {
     root: *mut bindings::dentry,
     parents: &'static [&'static Parent],
 }
 
-// SAFETY: debugfs is used from any thread; only `drop` uses the pointer.
+// SAFETY: debugfs may be called from any thread, and only `drop` uses the pointer.
 unsafe impl Send for Registration {}
-// SAFETY: Shared access does nothing; debugfs has locks of its own.
+// SAFETY: No method takes a shared reference.
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Makes the folder `root` with those of `parents` in it. Without debugfs there are none, which
-    /// is no error. May sleep.
+    /// Creates the directory `root` and the directories of `parents` in it. May sleep.
+    ///
+    /// Failure is not reported: the objects work without a debugfs directory.
     pub(crate) fn new(root: &CStr, parents: &'static [&'static Parent]) -> Self {
         let root = create_dir(root, null_mut());
         if !root.is_null() {
@@ -121,11 +127,11 @@ impl Drop for Registration {
     }
 }
 
-/// Makes a folder; null if there is none, as without debugfs.
+/// Creates a directory. Returns null if that fails, for example because debugfs is not available.
 #[cfg(CONFIG_DEBUG_FS)]
 fn create_dir(name: &CStr, parent: *mut bindings::dentry) -> *mut bindings::dentry {
-    // SAFETY: The name is a string, and debugfs copies it; the parent is a folder that is there,
-    // or null for its root.
+    // SAFETY: `name` is NUL-terminated, and debugfs copies it. `parent` is an existing directory, or
+    // null, which stands for the root of debugfs.
     let dir = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), parent) };
     kernel::error::from_err_ptr(dir).unwrap_or(null_mut())
 }
@@ -135,27 +141,29 @@ fn create_dir(_: &CStr, _: *mut bindings::dentry) -> *mut bindings::dentry {
     null_mut()
 }
 
-/// Removes a folder and what is in it. Waits for readers. Nothing if it is null.
+/// Removes a directory and its contents, and waits for readers. Does nothing if `dir` is null.
 #[cfg(CONFIG_DEBUG_FS)]
 fn remove(dir: *mut bindings::dentry) {
-    // SAFETY: Null, or made by `create_dir` and not removed yet, by the types that hold it.
+    // SAFETY: `dir` is null or was returned by `create_dir`. The types that hold it remove it once.
     unsafe { bindings::debugfs_remove(dir) };
 }
 
 #[cfg(not(CONFIG_DEBUG_FS))]
 fn remove(_: *mut bindings::dentry) {}
 
-/// Makes the file of a status in a folder; if that fails the folder is empty.
+/// Creates the file `status` in `dir`. If that fails, the directory stays empty.
 ///
 /// # Safety
 ///
-/// `dir` is a folder that is there. `status` stays until `remove` of it has returned.
+/// `dir` must be an existing directory, and `status` must be valid until [`remove`] of that
+/// directory has returned.
 #[cfg(CONFIG_DEBUG_FS)]
 unsafe fn create_file<T: Status>(dir: *mut bindings::dentry, status: *const T) {
     let data = status.cast_mut().cast();
     let operations = &raw const Operations::<T>::TABLE.0;
-    // SAFETY: The name is a string, the folder is there, and the operations are constant. The data
-    // is of the type that `open` expects, and stays until no reader is left, by the requirements.
+    // SAFETY: The name is NUL-terminated, `dir` exists, and `operations` is a constant. `data` has
+    // the type that `open` expects, and is valid until no reader is left, by this function's
+    // contract.
     unsafe {
         bindings::debugfs_create_file_full(
             c"status".as_char_ptr(),
@@ -171,11 +179,11 @@ unsafe fn create_file<T: Status>(dir: *mut bindings::dentry, status: *const T) {
 #[cfg(not(CONFIG_DEBUG_FS))]
 unsafe fn create_file<T: Status>(_: *mut bindings::dentry, _: *const T) {}
 
-/// What a folder has.
+/// The directory of one object, and the object that its file shows.
 ///
 /// # Invariants
 ///
-/// `dir` is null, or a folder of ours that nobody else removes, with a file whose data points to
+/// `dir` is null or a directory that only this type removes. The data of the file in it points to
 /// `status`.
 #[pin_data]
 struct Files<T: Status> {
@@ -185,9 +193,9 @@ struct Files<T: Status> {
     removal: Work<Self>,
 }
 
-// SAFETY: debugfs is used from any thread; `status` is `Send` and `Sync`.
+// SAFETY: debugfs may be called from any thread, and `status` is `Send` and `Sync`.
 unsafe impl<T: Status> Send for Files<T> {}
-// SAFETY: Only its owner uses the folder.
+// SAFETY: A shared reference only gives access to `status`, which is `Sync`.
 unsafe impl<T: Status> Sync for Files<T> {}
 
 impl_has_work! {
@@ -198,18 +206,19 @@ impl<T: Status> WorkItem for Files<T> {
     type Pointer = Pin<KBox<Self>>;
 
     fn run(this: Pin<KBox<Self>>) {
-        // No reader is left then, and `status` may be dropped.
+        // `remove` waits for readers, so `status` may be dropped afterwards.
         remove(this.dir);
     }
 }
 
-/// The folder of one object. Dropping it has the folder removed soon; until then it shows what the
-/// object's status has last been.
+/// The directory of one object. Dropping it schedules the removal of the directory. Until that has
+/// run, the file shows the object's last status.
 pub(crate) struct Folder<T: Status>(Option<Pin<KBox<Files<T>>>>);
 
 impl<T: Status> Folder<T> {
-    /// Makes a folder named `number` in `parent`. If that fails there is none: an object does
-    /// not fail because it cannot be looked at. May sleep.
+    /// Creates a directory named `number` in `parent`. May sleep.
+    ///
+    /// Failure is not reported: an object must not fail because its status cannot be shown.
     pub(crate) fn new(parent: &Parent, number: u64, status: Arc<T>) -> Self {
         let parent = parent.dir.load(Acquire);
         if parent.is_null() {
@@ -234,11 +243,11 @@ impl<T: Status> Folder<T> {
         )?;
         let dir = create_dir(&name, parent);
         if !dir.is_null() {
-            // SAFETY: The folder was just made. `Files` keeps the status until it has removed the
-            // folder.
+            // SAFETY: `dir` was created above. `Files` holds a reference to the status until it has
+            // removed the directory.
             unsafe { create_file(dir, Arc::as_ptr(&files.status)) };
         }
-        // INVARIANT: A folder that was just made, with its file, or null.
+        // INVARIANT: `dir` is null, or was created above with a file that points to `status`.
         *files.as_mut().project().dir = dir;
         Ok(files)
     }
@@ -252,10 +261,10 @@ impl<T: Status> Drop for Folder<T> {
     }
 }
 
-/// `file_operations` in a constant.
+/// `struct file_operations`, in a type that a constant can have.
 struct Table(bindings::file_operations);
 
-/// The file operations of a status.
+/// The file operations of the status file of a `T`.
 struct Operations<T>(core::marker::PhantomData<T>);
 
 impl<T: Status> Operations<T> {
@@ -271,24 +280,25 @@ impl<T: Status> Operations<T> {
 
 /// # Safety
 ///
-/// For debugfs: `inode` is that of a file whose data points to a `T`, which stays during the call
-/// and as long as the file may be read.
+/// Called by debugfs only. The data of `inode` must point to a `T` that is valid until `file` is
+/// closed or its directory is removed.
 unsafe extern "C" fn open<T: Status>(
     inode: *mut bindings::inode,
     file: *mut bindings::file,
 ) -> c_int {
-    // SAFETY: `inode` and `file` are valid, by this function's contract; `show` gets the same data.
+    // SAFETY: `inode` and `file` are valid, by this function's contract, and `show` expects the data
+    // of the inode.
     unsafe { bindings::single_open(file, Some(show::<T>), (*inode).i_private) }
 }
 
 /// # Safety
 ///
-/// For `seq_file`: as for [`open`].
+/// Called by `seq_file` only, for a file that [`open`] has opened.
 unsafe extern "C" fn show<T: Status>(seq: *mut bindings::seq_file, _: *mut c_void) -> c_int {
-    // SAFETY: The file's data is a `T`, by this function's contract, and debugfs calls this for no
-    // file that is removed.
+    // SAFETY: `open` has set the private data to a `T`. It is valid, as debugfs does not call this
+    // function for a file that was removed.
     let status = unsafe { &*(*seq).private.cast::<T>() };
-    // SAFETY: It is valid during the call, by this function's contract.
+    // SAFETY: `seq` is valid during the call, by this function's contract.
     let seq = unsafe { SeqFile::from_raw(seq) };
     kernel::seq_print!(seq, "{}", Shown(status));
     0

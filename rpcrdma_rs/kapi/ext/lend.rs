@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory that is lent to a device.
+//! Memory that its owner lends to a device.
 //!
 //! ```text
-//!   Lender ──lend──► LentSegs ──mapped──► Loan, in what maps it ──unmapped──► dropped
+//!   Lender ──lend──► LentSegs ──map──► Loan, held by the mapping ──unmap──► dropped
 //! ```
 //!
-//! The owner of the memory takes it back only when there are no loans: what is mapped has one until
-//! it is unmapped.
+//! Each mapping of the memory holds a [`Loan`] until it is unmapped. The owner reuses or frees the
+//! memory only when no loan exists.
 
 use core::{
     ptr::NonNull,
@@ -33,21 +33,21 @@ use crate::kapi::ext::atomic::{
     Release, //
 };
 
-/// What a [`Lender`] and its loans share.
+/// The part that a [`Lender`] and its loans share.
 struct Shared {
-    /// The lender, and its loans.
+    /// One reference of the lender, and one of each loan.
     references: Atomic<usize>,
-    /// The memory, if it is to stay as long as there are loans, whatever its owner does.
+    /// The memory itself, if it must stay allocated until the last loan is dropped.
     page: Option<Page>,
 }
 
-/// Somebody's memory, and how many loans there are of it.
+/// The owner's side of lent memory: it knows whether a loan exists.
 ///
 /// # Examples
 ///
 /// ```ignore
 /// let lender = Lender::new(None)?;
-/// // SAFETY: The memory is freed only when `has_all` says that there is no loan.
+/// // SAFETY: The memory is freed only after `has_all` has returned true.
 /// let mut lent = unsafe { LentSegs::new(runs, &lender) };
 /// region.map(&mut lent, Access::RemoteRead, 0)?;
 /// assert!(!lender.has_all());
@@ -55,16 +55,17 @@ struct Shared {
 ///
 /// # Invariants
 ///
-/// `0` is a box given up, to which we have one of its references.
+/// `0` comes from `KBox::into_raw`, and this object owns one of its references.
 pub(crate) struct Lender(NonNull<Shared>);
 
-// SAFETY: The references are counted atomically, and a page has no affinity to a thread.
+// SAFETY: The reference count is atomic, and a page may be freed on any thread.
 unsafe impl Send for Lender {}
-// SAFETY: Shared access counts, and reads.
+// SAFETY: Shared references only access the atomic reference count and read `page`.
 unsafe impl Sync for Lender {}
 
 impl Lender {
-    /// Makes one for memory that its owner keeps, or for that of `page`. May sleep.
+    /// Creates a lender of `page`, which stays allocated until the last loan is dropped. With `None`
+    /// the memory is the caller's, who keeps it allocated. May sleep.
     ///
     /// # Errors
     ///
@@ -72,24 +73,24 @@ impl Lender {
     pub(crate) fn new(page: Option<Page>) -> Result<Self> {
         let references = Atomic::new(1);
         let shared = KBox::into_raw(KBox::new(Shared { references, page }, GFP_KERNEL)?);
-        // INVARIANT: Given up just now; that one reference is ours.
-        // SAFETY: A box is not null.
+        // INVARIANT: `shared` comes from `into_raw`, and its only reference is this object's.
+        // SAFETY: `into_raw` does not return null.
         Ok(Self(unsafe { NonNull::new_unchecked(shared) }))
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: It stays as long as our reference to it.
+        // SAFETY: The reference that `self` owns keeps it allocated.
         unsafe { self.0.as_ref() }
     }
 
-    /// Returns the page that stays.
+    /// Returns the page that was passed to [`Lender::new`].
     pub(crate) fn page(&self) -> Option<&Page> {
         self.shared().page.as_ref()
     }
 
-    /// Returns whether there is no loan, and so nothing uses the memory through one.
+    /// Returns whether no loan exists, so that no mapping uses the memory.
     pub(crate) fn has_all(&self) -> bool {
-        // Pairs with the end of a loan.
+        // Pairs with the release in `put` when a loan is dropped.
         self.shared().references.load(Acquire) == 1
     }
 }
@@ -101,22 +102,22 @@ impl Drop for Lender {
     }
 }
 
-/// What maps memory of a [`Lender`] has one until it is unmapped.
+/// A loan of a [`Lender`]'s memory. A mapping of the memory holds one until it is unmapped.
 ///
 /// # Invariants
 ///
-/// As those of [`Lender`].
+/// `0` comes from `KBox::into_raw`, and this object owns one of its references.
 pub(crate) struct Loan(NonNull<Shared>);
 
-// SAFETY: As for `Lender`.
+// SAFETY: The reference count is atomic, and a page may be freed on any thread.
 unsafe impl Send for Loan {}
-// SAFETY: As for `Lender`.
+// SAFETY: No method takes a shared reference.
 unsafe impl Sync for Loan {}
 
 impl Loan {
     fn new(lender: &Lender) -> Self {
         lender.shared().references.fetch_add(1, Relaxed);
-        // INVARIANT: Counted just now.
+        // INVARIANT: The reference was added above.
         Loan(lender.0)
     }
 }
@@ -128,25 +129,25 @@ impl Drop for Loan {
     }
 }
 
-/// Gives a reference up.
+/// Drops a reference, and frees `shared` with the last one.
 ///
 /// # Safety
 ///
-/// The reference must be the caller's.
+/// The caller must own a reference, which it gives up.
 unsafe fn put(shared: NonNull<Shared>) {
-    // SAFETY: It stays as long as there is a reference, which there is.
+    // SAFETY: The caller's reference keeps it allocated.
     if unsafe { shared.as_ref() }.references.fetch_sub(1, Release) == 1 {
         fence(Ordering::Acquire);
-        // SAFETY: A box given up, and that was the last reference.
+        // SAFETY: `shared` comes from `into_raw`, and the last reference was dropped above.
         drop(unsafe { KBox::from_raw(shared.as_ptr()) });
     }
 }
 
-/// Runs of lent memory, to be mapped.
+/// Runs of physically contiguous lent memory that a device may map.
 ///
 /// # Invariants
 ///
-/// The memory stays as long as there is a loan of the lender.
+/// The memory is valid while a loan of `lender` exists.
 pub(crate) struct LentSegs<'a, I> {
     segs: MemSegs<'a, I>,
     lender: &'a Lender,
@@ -157,26 +158,26 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
     ///
     /// # Safety
     ///
-    /// Their memory must stay as long as there is a loan of `lender`, also after `'a`.
+    /// The memory of `runs` must be valid while a loan of `lender` exists, even after `'a`.
     pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Lender) -> Self {
-        // INVARIANT: By this function's contract.
+        // INVARIANT: The memory is valid while a loan exists, by this function's contract.
         LentSegs {
             segs: MemSegs::new(runs),
             lender,
         }
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether all runs have been consumed.
     pub(crate) fn is_empty(&mut self) -> bool {
         self.segs.front().is_none()
     }
 
-    /// Returns the runs that are left.
+    /// Returns the runs that have not been consumed.
     pub(in crate::kapi) fn segs(&mut self) -> &mut MemSegs<'a, I> {
         &mut self.segs
     }
 
-    /// Returns a loan, for what maps some of the runs.
+    /// Returns a loan for an object that maps some of the runs.
     pub(in crate::kapi) fn loan(&self) -> Loan {
         Loan::new(self.lender)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Waiting for memory, where to fail would cost more than to be late.
+//! Retries of allocations in places where failing costs more than being late.
 
 use kernel::{
     prelude::*,
@@ -10,21 +10,22 @@ use kernel::{
     }, //
 };
 
-/// Turns after which a shortage of what a device keeps for us is not one that passes: 30 s.
+/// Attempts after which a shortage of a device's resources is taken to be permanent: 30 s.
 const DEVICE_TURNS: u32 = 3000;
 
-/// How often one has waited for the same thing.
+/// The number of pauses taken so far for one allocation.
 pub(crate) struct Patience(u32);
 
 impl Patience {
-    /// Has not waited yet.
+    /// Creates a counter for an allocation that has not been retried yet.
     pub(crate) const fn new() -> Self {
         Patience(0)
     }
 
-    /// Returns whether to try again after `error`: it was a shortage of memory, or, not for too
-    /// long, of what a device keeps for us, and the caller does not `give_up`. If so, sleeps a
-    /// little before.
+    /// Returns whether the caller should retry after `error`, and sleeps for 10 ms if so.
+    ///
+    /// `ENOMEM` is retried until `give_up` returns true, and `EAGAIN`, which is a shortage of a
+    /// device's resources, for at most 30 s. No other error is retried.
     pub(crate) fn pause(&mut self, error: Error, give_up: impl FnOnce() -> bool) -> bool {
         let passes = error == ENOMEM || error == EAGAIN && self.0 < DEVICE_TURNS;
         if !passes || give_up() {
@@ -36,7 +37,8 @@ impl Patience {
     }
 }
 
-/// Tries `f` again as long as memory is short. Sleeps.
+/// Calls `f` until it succeeds, fails for another reason than a shortage, or `give_up` returns
+/// true. Sleeps between the calls.
 ///
 /// # Examples
 ///
@@ -48,7 +50,7 @@ impl Patience {
 ///
 /// # Errors
 ///
-/// What `f` fails with otherwise; `ENOMEM` or `EAGAIN` once `give_up` says so.
+/// Errors of `f`. `ENOMEM` and `EAGAIN` are returned only when [`Patience::pause`] gives up.
 pub(crate) fn patiently<T>(
     give_up: impl Fn() -> bool,
     mut f: impl FnMut() -> Result<T>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Room for what nobody reads.
+//! A page that absorbs data which nobody reads.
 //!
 //! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
@@ -23,10 +23,10 @@ use super::{
 };
 use crate::kapi::bindings;
 
-/// A page that peers may write anything into, and that is never read.
+/// A page that a peer may overwrite at any time, and that the kernel never reads.
 ///
-/// It stands for as much room as is asked for: a region may name it many times, and so may many
-/// regions at the same time.
+/// It stands for a buffer of any length: one region may map it several times, and several regions
+/// may map it at the same time.
 ///
 /// # Examples
 ///
@@ -38,7 +38,7 @@ use crate::kapi::bindings;
 pub(crate) struct SparePage(Lender);
 
 impl SparePage {
-    /// Allocates one. May sleep.
+    /// Allocates the page. May sleep.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl SparePage {
         Lender::new(Some(page)).map(Self)
     }
 
-    /// Room of `pages` pages.
+    /// Returns a buffer of `pages` pages, all of which are this page.
     pub(crate) fn segs(&self, pages: usize) -> LentSegs<'_, impl Iterator<Item = MemSeg<'_>>> {
         let page = self
             .0
@@ -56,10 +56,10 @@ impl SparePage {
             .map(|page| page.as_ptr().cast::<bindings::page>());
         let page = page.and_then(NonNull::new);
         let runs = (0..pages).filter_map(move |_| {
-            // SAFETY: The page is ours, and valid as long as `self` is borrowed.
+            // SAFETY: `self` owns the page, which is valid while `self` is borrowed.
             unsafe { MemSeg::from_page(page?, 0, PAGE_SIZE) }
         });
-        // SAFETY: A loan keeps the lender, and with it the page.
+        // SAFETY: The lender was created with the page, which a loan keeps allocated.
         unsafe { LentSegs::new(runs, &self.0) }
     }
 }
