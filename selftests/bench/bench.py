@@ -32,15 +32,15 @@ within some percent: it is samples that are counted.
   selftests/bench/run --job none --memory                memory alone
 """
 PARTS = ("whole", "host", "transport", "self", "nic", "idle")
-# Allocations and their ends, of which measure.py leaves the call chains.
+# Events of allocating and freeing, for which measure.py writes the call chains.
 EVENTS = ("kmalloc", "kmem_cache_alloc", "mm_page_alloc", "kfree", "kmem_cache_free",
           "mm_page_free")
-# For one job in a guest, on a machine that is busy.
+# Time limit for one job in a guest, on a busy machine.
 SECONDS = 600
 
 
 def readable(names):
-    """Names without what the compiler added to them, by mangled name."""
+    """Return names without the compiler's additions, by mangled name."""
     names = list(names)
     done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
                           check=True)
@@ -49,7 +49,7 @@ def readable(names):
 
 
 def callers(folder, job, event, figures, symbols):
-    """Who allocates or frees within the transport, per operation."""
+    """Return the functions of the transport that allocate or free, per operation."""
     with open(f"{folder}/{job.name}.{event}", "rb") as file:
         found = split(file.read(), figures["profiler"], symbols).through
     names = readable({own for own, _ in found})
@@ -60,7 +60,7 @@ def callers(folder, job, event, figures, symbols):
 
 
 def figures_of(folder, job, symbols):
-    """The figures of one job, in thousands of instructions per operation: parts and functions."""
+    """Return parts and functions of one job, in thousands of instructions per operation."""
     with open(f"{folder}/{job.name}.json", encoding="ascii") as file:
         figures = json.load(file)
     with open(f"{folder}/{job.name}.samples", "rb") as file:
@@ -84,7 +84,7 @@ def figures_of(folder, job, symbols):
 
 
 def run_side(side, jobs, module, factor):
-    """Measure the jobs with one module and version of RPC-over-RDMA; figures by job."""
+    """Measure the jobs with one module and version of RPC-over-RDMA; return the figures by job."""
     kind = side.partition("-")[0]
     folder = run_folder(f"bench-{side}", module if kind == "rust" else None)
     say(f"{side}: boot, run folder {host_name(folder)}")
@@ -120,7 +120,7 @@ def run_side(side, jobs, module, factor):
 
 
 def positive(text):
-    """A number above zero, of the command line."""
+    """Parse a positive number of the command line."""
     number = float(text)
     if not number > 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not above 0")
@@ -160,10 +160,10 @@ def arguments():
 
 
 def measure(args):
-    """All figures that were asked for, by kind and side."""
+    """Measure and return all requested figures, by kind and side."""
     figures = {}
     if args.jobs:
-        # QEMU is told to die with the thread that starts it, and these live until all is done.
+        # QEMU is set to die with the thread that starts it; these threads live until the end.
         with ThreadPoolExecutor() as pool:
             runs = {side: pool.submit(run_side, side, args.jobs, args.module, args.factor)
                     for side in args.sides}

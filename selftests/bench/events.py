@@ -2,7 +2,7 @@
 """The kernel's performance events, by its system call: samples of call chains, counts of events,
 and the call chains of all events of a kind.
 
-In a guest that counts instructions, perf(1) itself takes longer than what it is to measure.
+In a guest that counts instructions, perf(1) itself takes longer than the code to be measured.
 """
 
 import ctypes
@@ -24,23 +24,23 @@ PAGE = 4096
 DATA_HEAD = 1024
 TRACING = "/sys/kernel/tracing"
 BUFFER = 32 << 20
-# Nanoseconds between samples. An operation may take as long as one period or two; what is
-# sampled would then be the same part of it each time, so the period changes all the time.
+# Nanoseconds between samples. If an operation took as long as one or two periods, each sample would
+# hit the same part of it, so the period varies.
 PERIODS = (60_000, 140_000)
 STEP = 0.01
 
 
 class NotHere(Exception):
-    """This kernel has no such event; the text says why."""
+    """This kernel lacks an event; the text says why."""
 
 
 def attributes(kind, config, period=0, sample=0, flags=0):
-    """A struct perf_event_attr, of the size that has sample_max_stack."""
+    """Return a struct perf_event_attr, of the size that includes sample_max_stack."""
     return struct.pack("IIQQQQQ", kind, 112, config, period, sample, 0, flags) + bytes(64)
 
 
 def open_event(attr):
-    """A file descriptor for an event of all tasks on the first processor."""
+    """Return a file descriptor for an event of all tasks on the first processor."""
     fd = LIBC.syscall(PERF_EVENT_OPEN, ctypes.create_string_buffer(attr, len(attr)),
                       -1, 0, -1, 8)
     if fd < 0:
@@ -49,7 +49,7 @@ def open_event(attr):
 
 
 class Records:
-    """The buffer that an event's samples go to."""
+    """The buffer of an event's samples."""
 
     def __init__(self, kind, config, period):
         self.fd = open_event(attributes(
@@ -59,7 +59,7 @@ class Records:
         fcntl.ioctl(self.fd, ENABLE, 0)
 
     def take(self):
-        """End it; returns the records as the kernel wrote them."""
+        """End the recording; return the records as the kernel wrote them."""
         fcntl.ioctl(self.fd, DISABLE, 0)
         head, = struct.unpack_from("Q", self.buffer, DATA_HEAD)
         if head >= BUFFER:
@@ -71,7 +71,7 @@ class Records:
 
 
 def sample(seconds):
-    """Sample the first processor for that long; returns the records."""
+    """Sample the first processor for that long; return the records."""
     records = Records(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, PERIODS[1])
     dice = random.Random(20049)
     end = time.monotonic() + seconds
@@ -94,7 +94,7 @@ def tracepoint(name):
 
 
 def probe(function):
-    """Make a trace event of a function's calls; returns its name."""
+    """Create a trace event of a function's calls; return its name."""
     event = function.rpartition(":")[2]
     if not os.path.exists(f"{TRACING}/events/bench/{event}"):
         try:
@@ -112,8 +112,8 @@ def probe(function):
 
 
 class Counts:
-    """How often trace events happen in a with block, by name: `of`; those that this kernel
-    lacks are left out, and `missing` says why."""
+    """Counts trace events in a with block. `of` has the counts by name; it omits events that this
+    kernel lacks, and `missing` says why."""
 
     def __init__(self, names):
         self.fds, self.of, self.missing = {}, {}, []
@@ -137,7 +137,7 @@ class Counts:
 
 
 class Chains:
-    """The call chains of all events of some kinds in a with block: `records`, by name."""
+    """Records the call chains of all events of some kinds in a with block, in `records` by name."""
 
     def __init__(self, names):
         self.names = {name: tracepoint(name) for name in names}

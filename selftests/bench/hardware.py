@@ -20,14 +20,14 @@ MODULES = ("rpcrdma_rs", "rpcrdma")
 
 
 def processor():
-    """Processor seconds of this machine that were not idle, since it booted."""
+    """Return the processor seconds of this machine since boot that were not idle."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def module():
-    """The transport module that is loaded."""
+    """Return the name of the loaded transport module."""
     for name in MODULES:
         if os.path.exists(f"/sys/module/{name}"):
             return name
@@ -35,7 +35,7 @@ def module():
 
 
 def needs():
-    """What is missing to run at all."""
+    """Return which requirement is missing, or an empty string."""
     if os.geteuid():
         return "run it as root: it mounts the export"
     if not shutil.which("fio"):
@@ -48,7 +48,7 @@ def needs():
 
 
 def run(job, folder, seconds):
-    """One job: operations and MiB a second, and microseconds of a processor per operation."""
+    """Run one job; return operations and MiB per second, and processor microseconds per operation."""
     command = [word for word in job.command(folder)
                if not word.startswith(("--output", "--runtime"))]
     before = processor()

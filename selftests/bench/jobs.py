@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What is measured: the jobs, and how each is started on a mount."""
+"""The jobs to measure, and how to start each on a mount."""
 
 import sys
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Job:
 
     @property
     def bytes(self):
-        """What an operation carries."""
+        """Return the payload of an operation in bytes."""
         unit = {"k": 1 << 10, "m": 1 << 20}
         return int(self.block[:-1]) * unit[self.block[-1]] if self.block else 0
 
     def command(self, folder):
-        """The command that keeps the mount at `folder` busy until it is killed."""
+        """Return the command that keeps the mount at `folder` busy until it is killed."""
         if not self.rw:
             return [sys.executable, "-B", "-c",
                     "import os, sys\nfile = os.open(sys.argv[1], os.O_RDONLY)\n"

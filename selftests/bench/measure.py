@@ -43,7 +43,7 @@ ALLOCATIONS = ("kmem:kmalloc", "kmem:kmem_cache_alloc", "kmem:mm_page_alloc", "k
 
 
 def procedures():
-    """How often each procedure of the mount was called."""
+    """Return how often each procedure of the mount was called."""
     found, ours = {}, False
     with open("/proc/self/mountstats", encoding="ascii") as file:
         for line in file:
@@ -56,7 +56,7 @@ def procedures():
 
 
 class Window:
-    """What happens in a with block: its time, and the RPCs that it sees completed."""
+    """Measures a with block: its time, and the RPCs that complete in it."""
 
     def __enter__(self):
         self.before, self.started = procedures(), time.monotonic()
@@ -68,7 +68,7 @@ class Window:
                      for name, count in procedures().items()}
 
     def operations(self, job):
-        """Operations of the job in this time."""
+        """Return the operations of the job in this time."""
         count = self.rpcs.get(job.procedure, 0)
         if not count:
             raise SystemExit(f"no {job.procedure} in {self.seconds:.1f} s: {self.rpcs}")
@@ -76,7 +76,7 @@ class Window:
 
 
 def pages():
-    """Pages that the kernel has allocated and freed since it booted."""
+    """Return the pages that the kernel has allocated and freed since boot."""
     counts = {"allocated": 0, "freed": 0}
     with open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
@@ -89,13 +89,13 @@ def pages():
 
 
 def say(text):
-    """A line of progress."""
+    """Print a line of progress."""
     print(text, flush=True)
 
 
 def settings():
-    """The profiler may use as much time as it takes. Once it may, its rate cannot be set, so the
-    limit comes back first, for the jobs after the first one."""
+    """Remove the limit on the profiler's time. Without the limit its rate cannot be set, so this
+    first restores the limit, for the jobs after the first one."""
     for name, value in (("perf_cpu_time_max_percent", 25), ("perf_event_max_sample_rate", 100000),
                         ("perf_cpu_time_max_percent", 0), ("perf_event_paranoid", -1),
                         ("kptr_restrict", 0)):
@@ -104,8 +104,8 @@ def settings():
 
 
 def wait_for_load(job, load):
-    """Until the job does what it is to do. Nothing is awaited by time, which a guest that
-    waits for the host does not feel."""
+    """Wait until the job runs. This does not wait for a time: no time passes in a guest that waits
+    for the host."""
     first = procedures().get(job.procedure, 0)
     wanted = max(LEAST, WARM_UP * 4096 // max(4096, job.bytes))
     while procedures().get(job.procedure, 0) < first + wanted:
@@ -115,8 +115,8 @@ def wait_for_load(job, load):
 
 
 def count(job, seconds):
-    """What happens per operation: events, pages, and the call chains of allocations."""
-    # The window is inside: the events take their time to be made.
+    """Return counts per operation: events, pages, and the call chains of allocations."""
+    # The window is inside, since creating the events takes time.
     with Counts(EVENTS.values()) as counts, Window() as window:
         before = pages()
         time.sleep(seconds)
@@ -134,7 +134,7 @@ def count(job, seconds):
 
 
 def measure(job, out, factor):
-    """The figures of a job."""
+    """Return the figures of a job."""
     load = subprocess.Popen(job.command(FOLDER), stdout=open(f"{out}.log", "wb"),
                             stderr=subprocess.STDOUT)
     try:

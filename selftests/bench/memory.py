@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Memory of a connection, on both sides: two guests, one mount with 16 connections.
 
-The memory that is free after the caches are dropped is compared before the mount, with all
-connections established, after I/O of 1 MiB over each, and when they have been quiet for a
-while. Files are removed before it is read. It includes the free pages that each processor keeps
-for itself, which MemFree leaves out, and which are tens of MiB after I/O.
+Compares the free memory, after dropping caches, before the mount, with all connections
+established, after I/O of 1 MiB over each, and when they have been quiet for some time. Files are
+removed before it is read. It includes the free pages that each processor keeps for itself, which
+MemFree omits, and which are tens of MiB after I/O.
 """
 
 from guest import GuestError, Machine
@@ -32,17 +32,17 @@ rm /mnt/bench/busy"""
 
 
 def free(guest):
-    """KiB that are free when all caches are empty."""
+    """Return the KiB that are free when all caches are empty."""
     return int(guest.output(FREE, 120).split()[-1])
 
 
 def do(guest, script, seconds=300):
-    """Run a script of a guest, which must succeed; returns what it printed."""
+    """Run a script in a guest, which must succeed; return its output."""
     return guest.output(". /t/guest/lib.sh\n" + script, seconds)
 
 
 def connections(guest):
-    """Queue pairs that are connected."""
+    """Return the number of connected queue pairs."""
     return int(do(guest, "rdma resource show qp | grep -c 'type RC state RTS' || :").split()[-1])
 
 
@@ -60,11 +60,11 @@ def start(name, side, module):
 
 
 def measure(side, module):
-    """KiB for each connection, by side of it and state."""
+    """Return KiB per connection, by side and state."""
     pair = start("memory", side, module)
     try:
         guests = {"server": pair.server, "client": pair.client}
-        # What the first mount and the first I/O leave behind forever is not a connection's.
+        # Memory that the first mount and I/O allocate permanently is not part of a connection.
         do(pair.client, MOUNT)
         do(pair.client, BUSY)
         do(pair.client, f"umount /mnt/bench; settle connections; sleep {QUIET}")

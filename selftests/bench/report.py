@@ -4,7 +4,7 @@
 from xml.sax.saxutils import escape
 
 SIDES = {"rust": "ours", "rust-2": "ours, version 2", "c": "C"}
-# What is compared with what.
+# The sides that are compared.
 RATIOS = (("rust", "c"), ("rust-2", "rust"))
 PARTS = ("whole", "host", "transport", "self")
 # Of a column.
@@ -14,7 +14,7 @@ LEAST_CALLS = 0.005
 
 
 def both(values, form="{:.2f}"):
-    """The sides and their ratios, as far as they were measured; `values` by side."""
+    """Return the sides and their ratios, as far as they were measured; `values` by side."""
     text = " / ".join(form.format(values[side]) for side in SIDES if side in values)
     ratios = [f"{values[one] / values[other]:.2f}" if values[other] else "-"
               for one, other in RATIOS if one in values and other in values]
@@ -30,7 +30,7 @@ def heading(results):
 
 
 def costs(jobs, results):
-    """The table of jobs and parts; `results` by side and job."""
+    """Return the table of jobs and parts; `results` by side and job."""
     lines = [f"Thousands of instructions per operation: {heading(results)}", "",
              f"{'job':28}" + "".join(f"{part:>{WIDTH}}" for part in PARTS)]
     for job in jobs:
@@ -43,7 +43,7 @@ def costs(jobs, results):
 
 
 def counts(jobs, results):
-    """How often things happen, by job."""
+    """Return the counts per operation, by job."""
     lines = []
     for job in jobs:
         lines += ["", f"{job.title}: per operation, both sides together: {heading(results)}"]
@@ -56,7 +56,7 @@ def counts(jobs, results):
 
 
 def functions(jobs, results, top):
-    """The functions that cost most, and who allocates."""
+    """Return the functions that cost most, and the callers that allocate."""
     lines = []
     for job in jobs:
         for side, of in results.items():
@@ -72,7 +72,7 @@ def functions(jobs, results, top):
 
 
 def memory(results):
-    """KiB of each connection; `results` by side of the comparison."""
+    """Return KiB per connection; `results` by side of the comparison."""
     lines = ["", f"Memory of a connection, KiB: {heading(results)}"]
     first = next(iter(results.values()))
     for place, states in first.items():
@@ -83,7 +83,7 @@ def memory(results):
 
 
 def plot(jobs, results, title):
-    """An SVG: for each job and part the ratio of ours to C; nothing unless both were measured."""
+    """Return an SVG: the ratio of ours to C for each job and part; empty unless both were measured."""
     if not {"rust", "c"} <= set(results):
         return ""
     left, top, bar, width = 230, 60, 14, 460

@@ -4,13 +4,13 @@
 Each sample belongs to one of
 
     idle       the processor halts
-    nic        some frame is the software NIC's: hardware would do that
-    transport  some frame is the transport module's, none the NIC's
-    other      the rest: nfsd, the NFS client, sunrpc, the job
+    nic        some frame is the software NIC's: hardware would do that work
+    transport  some frame is the transport module's, and none is the NIC's
+    other      none of these: nfsd, the NFS client, sunrpc, the job
 
-and `self` is that part of transport whose innermost frame is the module's own. What the
-profiler itself does is not counted. `host`, what a machine with hardware pays, is transport
-and other.
+and `self` is the part of transport whose innermost frame is the module's own. Samples of the
+profiler itself are not counted. `host`, the cost to a machine with hardware, is the sum of
+transport and other.
 """
 
 import bisect
@@ -33,7 +33,7 @@ class Symbols:
     """The functions of a kernel, by address."""
 
     def __init__(self, kallsyms):
-        """`kallsyms`: lines as /proc/kallsyms has them."""
+        """Parse `kallsyms`, lines in the format of /proc/kallsyms."""
         found = {}
         for line in kallsyms:
             address, kind, name, *module = line.split()
@@ -43,7 +43,7 @@ class Symbols:
         self.names = [found[address] for address in self.addresses]
 
     def at(self, address):
-        """Function and module ("" for the kernel itself) that an address belongs to."""
+        """Return function and module ("" for the kernel itself) of an address."""
         if address < 1 << 63:
             return USER
         place = bisect.bisect_right(self.addresses, address) - 1
@@ -56,13 +56,13 @@ class Split:
 
     parts: Counter = field(default_factory=Counter)
     own: Counter = field(default_factory=Counter)
-    # Pairs of the module's function that is innermost, and the leaf below it.
+    # Pairs of the innermost function of the module, and the leaf below it.
     through: Counter = field(default_factory=Counter)
     other: Counter = field(default_factory=Counter)
     nic: Counter = field(default_factory=Counter)
 
     def add(self, frames):
-        """One sample: its functions and their modules, innermost first."""
+        """Add one sample: its functions and their modules, innermost first."""
         modules = {module for _, module in frames}
         leaf, of_leaf = frames[0]
         if any(name in IDLE for name, _ in frames[:3]):
@@ -88,8 +88,8 @@ class Split:
 
 
 def samples(records):
-    """The samples among the kernel's records, as events.py asks for them: the process, and the
-    addresses of the call chain, the innermost first."""
+    """Yield the samples among the kernel's records, in the format that events.py requests: the
+    process, and the addresses of the call chain, innermost first."""
     place = 0
     while place < len(records):
         kind, _, size = HEADER.unpack_from(records, place)
@@ -103,7 +103,7 @@ def samples(records):
 
 
 def split(records, profiler, symbols):
-    """The Split of the kernel's records; `profiler` is the process that is left out."""
+    """Return the Split of the kernel's records; `profiler` is the process to omit."""
     result = Split()
     cache = {}
     for process, addresses in samples(records):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Kerberos: krb5, krb5i and krb5p over NFS versions 3, 4.0 and 4.2.
 
-With krb5 payloads travel in chunks as with AUTH_SYS. krb5i and krb5p protect the arguments and
-results as a whole, so that nothing of them may be moved by a chunk of its own (RFC 8166, section
-8.2.2): a message that is too long for a Send travels whole, a Call in a Position Zero Read chunk,
-a Reply in a Reply chunk.
+With krb5, payloads are transferred in chunks as with AUTH_SYS. krb5i and krb5p protect the
+arguments and results as a whole, so no part of them may be in a chunk of its own (RFC 8166, section
+8.2.2): a Call that is too long for a Send is in a Position Zero Read chunk as a whole, a Reply in a
+Reply chunk.
 """
 
 import collections
@@ -24,24 +24,25 @@ SERVICE = {"krb5": 1, "krb5i": 2, "krb5p": 3}
 SIZES = (0, 1, 100, 3001, 4096, 5000, 65537, (1 << 20) - 1, (1 << 20) + 1)
 RUST = {"client": os.environ["CLIENT_MODULE"] == "rust",
         "server": os.environ["SERVER_MODULE"] == "rust"}
-# A Linux client sends a Call as it is while its number is less than 128 behind the newest one sent. One
-# that is sent so far behind, half of the window, is late by the client more than by the server.
+# A Linux client renumbers a Call whose number is 128 or more behind the newest one sent. If it sends a
+# Call this far behind, half of the window, the client rather than the server delayed the Call.
 LATE = 64
 TRACING = "cd /sys/kernel/tracing"
-# Seconds of load, and how long a stat may take meanwhile.
+# Seconds of load, and the time limit of a stat in it.
 SECONDS, SLOWEST = 60 if LONG else 30, 2
-# Or so many times what a WRITE of 1 MiB takes in the load, if that is more: other guests on the same
-# processors slow down all. A stat may wait for two WRITEs of each writer, pulled and verified.
+# Or this multiple of the duration of a WRITE of 1 MiB in the load, if that is longer: other guests on
+# the same processors slow everything down. A stat may wait until two WRITEs of each writer have been
+# read and verified.
 WRITERS = 4
 WRITES = 2 * WRITERS
-# The longest pause in jiffies before a connection is made again that has carried Replies: 50 ms at
-# 1000 Hz, the least time between two attempts (clnt/backoff.rs). A Call that is dropped twice may
-# be all that the second connection carries.
+# The longest pause in jiffies before the client reconnects, if the lost connection has carried
+# Replies: 50 ms at 1000 Hz, the least time between two attempts (clnt/backoff.rs). A Call that is
+# dropped twice may be the only one on the second connection.
 PAUSE = 50
 
 
 def copies(folder):
-    """Files of several sizes, written and read back past the cache; what they hold."""
+    """Write files of several sizes and read them back past the cache; return their contents."""
     files = {f"size-{size}": data(size, size + 3) for size in SIZES}
     for name, content in files.items():
         write_file(f"{folder}/{name}", content)
@@ -52,7 +53,7 @@ def copies(folder):
 
 
 def directory(folder, version):
-    """Names that do not fit in a Send, a long symlink, attributes; what a stat has to say."""
+    """Create names longer than a Send, a long symlink, and attributes; return the expected stat."""
     names = {f"{number:03}-{'n' * 150}" for number in range(50)}
     os.mkdir(f"{folder}/names")
     for name in names:
@@ -61,7 +62,7 @@ def directory(folder, version):
     os.symlink("t/" * 700 + "end", f"{folder}/link")
     os.mkdir(f"{folder}/attributes", 0o750)
     os.utime(f"{folder}/attributes", (1000000000, 1234567890))
-    # In version 4 with Kerberos an owner is a name, for which each side needs an ID mapper.
+    # In version 4 with Kerberos an owner is a name, and each side needs an ID mapper for it.
     owner = (3, 7) if version == "3" else (0, 0)
     if version == "3":
         os.chown(f"{folder}/attributes", *owner)
@@ -70,7 +71,7 @@ def directory(folder, version):
 
 
 def on_server(name, files, attributes):
-    """What the server itself has."""
+    """Compare with the files on the server itself."""
     with open(f"/t/{name}.sums", "w", encoding="ascii") as file:
         for path, content in files.items():
             file.write(f"{hashlib.sha256(content).hexdigest()}  {path}\n")
@@ -81,11 +82,11 @@ def on_server(name, files, attributes):
 
 
 def chunk_rules(capture, flavor):
-    """What the Calls of the mount look like: their flavor, and which chunks they have."""
+    """Check the Calls of the mount: their flavor and their chunks."""
     calls = [message for message in capture.messages()
              if message.kind == roce.CALL and message.program == roce.NFS]
     services = collections.Counter(call.gss_service for call in calls if call.gss_procedure == 0)
-    # What manages a client's state asks for integrity, whatever the mount asks for.
+    # The client's state manager uses integrity, whatever flavor the mount uses.
     expect_that(f"services of RPCSEC_GSS: {services}",
                 services[SERVICE[flavor]] > 50 and set(services) <= {2, SERVICE[flavor]})
     data_calls = [call for call in calls if call.gss_service == SERVICE[flavor]]
@@ -104,7 +105,7 @@ def chunk_rules(capture, flavor):
 
 
 def one(version, flavor):
-    """One flavor over one version."""
+    """Test one flavor over one version."""
     name = f"{flavor}-{version}"
     mount(version, "ipv4", FOLDER, f"sec={flavor}")
     try:
@@ -141,8 +142,8 @@ print(slowest, count)
 
 
 class Windows:
-    """In a with block: the Calls that nfsd drops as their number is outside of the window, how late
-    the client sent each, and the pauses before it connected again."""
+    """In a with block, records the Calls that nfsd drops because their number is outside the window,
+    how late the client sent each, and the pauses before the client reconnected."""
 
     def __enter__(self):
         shell(f"{TRACING} && echo >trace && echo 16384 >buffer_size_kb && "
@@ -172,16 +173,16 @@ class Windows:
         shell(f"{TRACING} && echo >trace")
 
     def most_drops(self):
-        """How often the Call was dropped that was dropped most often."""
+        """Return the largest number of times that one Call was dropped."""
         return max(collections.Counter(xid for xid, _ in self.dropped).values(), default=0)
 
 
 def overtaking():
-    """Small Calls next to WRITEs, which are delivered once they have been pulled. A server that lets
-    too many overtake a WRITE finds its sequence number outside of the window of the context (RFC
-    2203, section 5.3.3.1), drops it, and closes the connection. The client has sent it late already,
-    as it makes a checksum of the payload after it has taken the number, and uses the context on two
-    connections. Those that it sent so late that they hardly were in the window are its own fault.
+    """Run small Calls next to WRITEs, which the server delivers once it has read their chunks. If too
+    many Calls overtake a WRITE, its sequence number is outside the window of the context (RFC 2203,
+    section 5.3.3.1), and nfsd drops it and closes the connection. The client already sends a WRITE
+    late: it computes the checksum of the payload after it has taken the number, and uses the context
+    on two connections. Calls that it sent so late that they barely were in the window do not count.
     A Call waits for another connection each time that it is dropped: a C server has dropped one ten
     times in a row."""
     mount("3", "ipv4", FOLDER, "sec=krb5i,noac,nconnect=2")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""kunit.py MODULE SUITE...: insert the module of the KUnit suites and tell what they say.
+"""kunit.py MODULE SUITE...: insert the module of the KUnit suites and print their results.
 
-KUnit runs the suites of a module when it is inserted, and shows the results of each in
-/sys/kernel/debug/kunit as long as it is there. Those named must be in the module, and no
-others; each test of each of them has to have a result.
+KUnit runs the suites of a module when the module is inserted, and shows the results of each
+suite in /sys/kernel/debug/kunit as long as the module is loaded. The module must have exactly
+the named suites, and each test of each suite must have a result.
 """
 
 import os
@@ -16,8 +16,8 @@ RESULTS = "/sys/kernel/debug/kunit"
 
 
 def results(suite):
-    """Print the results of a suite; returns how many tests it planned, and how many it told
-    about."""
+    """Print the results of a suite; return how many tests it planned, and how many results it
+    has."""
     planned = told = 0
     remarks = []
     with open(f"{RESULTS}/{suite}/results", encoding="utf-8", errors="replace") as file:
@@ -36,7 +36,7 @@ def results(suite):
                 else:
                     print(f"{test[1]} {suite}: {test[2]}")
                 if test[1] == "not ok":
-                    # What is before the line of a test is why it failed.
+                    # The lines before the line of a test say why it failed.
                     print("\n".join(remarks))
             remarks = []
     return planned, told

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""The live view: folders in debugfs, and rpcrdma-top. For a client of ours; of the server's
-part what there is with ours. Run in the client guest."""
+"""The live view: directories in debugfs, and rpcrdma-top. Needs this module on the client; tests the
+server's part if the server has this module as well. Runs in the client guest."""
 
 import contextlib
 import fcntl
@@ -26,13 +26,13 @@ CLEAR = b"\x1b[H\x1b[2J"
 
 
 def look(where="", interval=0.2):
-    """What rpcrdma-top says of the connections, here or at the peer."""
+    """Return the connections that rpcrdma-top shows, here or in the peer."""
     command = f"python3 {TOP} --once --json --interval {interval}"
     return json.loads(shell(f"peer '{command}'" if where else command))["connections"]
 
 
 def of_side(side, found):
-    """The connections of one side, of which there is one."""
+    """Return the only connection of one side."""
     found = [record for record in found if record["side"] == side]
     expect(f"connections as {side}", len(found), 1)
     return found[0]
@@ -45,7 +45,7 @@ def near(what, got, wanted):
 
 
 def facts():
-    """What a connection is, as both sides show it."""
+    """Check the properties of a connection that both sides show."""
     mount("4.2", "ipv4", FOLDER)
     client = of_side("client", look())
     expect("state", client["state"], "connected")
@@ -65,11 +65,11 @@ def facts():
 
 
 def counts():
-    """After some I/O, counts are those of mountstats, and both sides agree."""
+    """After some I/O, counts equal those of mountstats, and both sides agree."""
     start = of_side("client", look())
     write_file(f"{FOLDER}/file", data(8 << 20, 1))
     shell(f"echo 3 >/proc/sys/vm/drop_caches; cat {FOLDER}/file >/dev/null")
-    # Both have counted since the mount. What is sent between two looks is in one of them alone.
+    # Both have counted since the mount. Messages between the two reads are in only one of them.
     before = counters(FOLDER)
     end = of_side("client", look())
     after = counters(FOLDER)
@@ -92,7 +92,7 @@ def counts():
 
 
 def rate():
-    """Rates are what the counts have grown by, over the time between two looks."""
+    """Rates equal the growth of the counts, divided by the time between two reads."""
     stop = f"{FOLDER}/stop"
     done = in_background(shell, f"while [ ! -e {stop} ]; do head -c 1M {FOLDER}/file | "
                          f"dd of={FOLDER}/copy bs=64k oflag=direct status=none; done")
@@ -115,8 +115,8 @@ def rate():
 
 
 def written():
-    """Octets that the server was sent in WRITEs, which the transport's line of mountstats does not
-    have: what it has of requests are octets of Write chunks that were offered."""
+    """Return the octets of WRITEs sent to the server. The transport's line of mountstats lacks them:
+    for requests it has the octets of the Write chunks that were offered."""
     ours = False
     with open("/proc/self/mountstats", encoding="ascii") as file:
         for line in file:
@@ -129,7 +129,7 @@ def written():
 
 
 class Stats:
-    """The mount's counters in mountstats, as they grow."""
+    """Samples of the mount's counters in mountstats over time."""
 
     def __init__(self):
         self.samples, self.stop = [], threading.Event()
@@ -142,14 +142,14 @@ class Stats:
             self.samples.append(((before + time.time()) / 2, values))
 
     def at(self, name, when):
-        """What a counter was at that time, which lies between two samples."""
+        """Return a counter at that time, interpolated between two samples."""
         late = next(i for i, (moment, _) in enumerate(self.samples) if moment >= when)
         (first, before), (second, after) = self.samples[late - 1], self.samples[late]
         return before[name] + (after[name] - before[name]) * (when - first) / (second - first)
 
 
 def clock_ahead():
-    """By how many seconds the peer's clock is ahead of ours."""
+    """Return by how many seconds the peer's clock is ahead of this guest's."""
     tries = []
     for _ in range(5):
         before = time.time()
@@ -160,7 +160,7 @@ def clock_ahead():
 
 
 def of_mountstats():
-    """While fio runs, the rates that are shown in both guests are those of mountstats."""
+    """While fio runs, the rates shown in both guests equal those of mountstats."""
     names = {"messages_sent": "sends", "messages_received": "recvs",
              "read_chunks": "written", "write_chunks": "total_rdma_reply"}
     mirrored = {"messages_sent": "messages_received", "messages_received": "messages_sent"}
@@ -194,7 +194,7 @@ def of_mountstats():
 
 
 def terminal():
-    """In a terminal the table is drawn anew, in the space there is, until it is interrupted."""
+    """In a terminal the table is redrawn, fitted to the terminal, until it is interrupted."""
     child, master = pty.fork()
     if child == 0:
         os.execvp("python3", ["python3", TOP, "--interval", "0.5"])
@@ -221,7 +221,7 @@ def terminal():
 
 
 def tools():
-    """rdma(8) names the module as the owner of what a connection has."""
+    """rdma(8) shows the module as the owner of a connection's resources."""
     for kind in ("cq", "pd"):
         text = shell(f"rdma resource show {kind}")
         expect_that(f"no {kind} of the module in {text}", "comm [rpcrdma_rs]" in text)
@@ -230,7 +230,7 @@ def tools():
 
 
 def table():
-    """The table has a line for the connection; without what it needs, rpcrdma-top says so."""
+    """The table has a line for the connection; rpcrdma-top reports what is missing."""
     text = shell(f"python3 {TOP} --once --interval 0.1")
     expect_that(f"no line of the connection in {text}", "192.168.88.2:20049" in text)
     done = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "python3", TOP, "--once"],
@@ -251,7 +251,7 @@ def read_for(seconds, where=""):
 
 
 def ends():
-    """Connections end and begin while they are read, and leave no folder."""
+    """Connections end and begin while their files are read, and leave no directory."""
     readers = [in_background(read_for, 12)]
     for _ in range(5):
         umount(FOLDER)
@@ -269,7 +269,7 @@ def ends():
 
 
 def held():
-    """A status that is open keeps the module, and cannot be read when the connection has ended."""
+    """An open status file holds the module, and cannot be read after the connection has ended."""
     if ONE_GUEST:
         raise Skip("the module is the server's as well")
     mount("4.2", "ipv4", FOLDER)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Much at once: mixed block sizes, several connections, several clients."""
+"""Load: mixed block sizes, several connections, several clients."""
 
 import json
 import mmap
@@ -10,13 +10,13 @@ from harness import DEBUG, Delta, EXPORT, Skip, case, counters_of_each, expect, 
     mount, shell, umount
 
 MIXED = "--bssplit=512/10:1024/10:3584/10:4096/20:4608/10:65536/20:262144/10:1048576/10"
-# The debug kernel is for what goes wrong on the way, not for much of it.
+# The debug kernel finds faults with little data as well.
 SCALE = 4 if DEBUG else 1
 RUST_CLIENT = os.environ["CLIENT_MODULE"] == "rust"
 
 
 def fio(name, folder, size, *options):
-    """Start fio; its data, `size` MiB, has checksums, which it verifies when it has written."""
+    """Start fio with `size` MiB of data; it verifies the checksums of the data after writing."""
     return subprocess.Popen(
         ["fio", f"--name={name}", f"--directory={folder}", f"--size={size // SCALE}m",
          "--rw=randwrite", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1",
@@ -26,7 +26,7 @@ def fio(name, folder, size, *options):
 
 
 def done(job, name):
-    """Wait for fio; what it wrote and verified must be more than nothing."""
+    """Wait for fio; it must have written and verified some data."""
     output = job.communicate(timeout=200)[0]
     expect(f"exit status of fio ({output.strip()[-300:]})", job.returncode, 0)
     with open(f"/tmp/{name}.json", encoding="utf-8") as file:
@@ -38,7 +38,7 @@ def done(job, name):
 
 
 def one_mount(version, family, options, name, size, *fio_options):
-    """fio over one mount."""
+    """Run fio over one mount."""
     folder = f"/mnt/{name}"
     mount(version, family, folder, options)
     os.makedirs(f"{folder}/{name}", exist_ok=True)
@@ -50,7 +50,7 @@ def one_mount(version, family, options, name, size, *fio_options):
 
 
 def nconnect():
-    """Four connections, all of them used."""
+    """Use four connections."""
     folder = "/mnt/nconnect"
     mount("4.1", "ipv4", folder, "nconnect=4")
     os.makedirs(f"{folder}/nconnect", exist_ok=True)
@@ -65,7 +65,7 @@ def nconnect():
 
 
 def several_clients():
-    """Two clients in this guest and one in the server's, at once.
+    """Run two clients in this guest and one in the server's, at the same time.
 
     Version 3 and version 4 share no client structure, so each has a connection.
     """
@@ -88,7 +88,7 @@ def several_clients():
 
 
 def large_io():
-    """Aligned 1 MiB WRITEs and READs leave nothing to be invalidated locally."""
+    """Aligned WRITEs and READs of 1 MiB need no local invalidation."""
     folder, size = "/mnt/large", 1 << 20
     mount("4.1", "ipv4", folder)
     fd = os.open(f"{folder}/large", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
@@ -112,7 +112,7 @@ def large_io():
 
 
 def tools():
-    """nfs-utils' own tools understand the mount's line."""
+    """The tools of nfs-utils can parse the mount's line."""
     folder = "/mnt/tools"
     mount("4.1", "ipv4", folder)
     for tool in ["mountstats", folder], ["nfsiostat", "1", "1", folder]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """matrix.py VERSION FAMILY: one NFS version over one address family.
 
-Everything is written first and read back after a remount, so that what is
-compared came from the server. What the server holds is compared there as well.
+All files are written first and read back after a remount, so that the compared
+contents come from the server. They are also compared on the server itself.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ MOUNT = "/mnt/matrix"
 
 
 class Matrix:
-    """One run: where it works, and what must be found after the remount."""
+    """One run: its directory, and the contents that must be found after the remount."""
 
     def __init__(self, version, family):
         self.version, self.family = version, family
@@ -28,11 +28,11 @@ class Matrix:
         self.files = {}     # name: content, to be compared on both sides
 
     def path(self, name):
-        """A file of this run."""
+        """Return the path of a file of this run."""
         return f"{self.folder}/{name}"
 
     def mounted(self):
-        """Mount, and see that it is what was asked for."""
+        """Mount, and check the mount's options."""
         mount(self.version, self.family, MOUNT)
         with open("/proc/self/mounts", encoding="ascii") as file:
             line = [line for line in file if line.split()[1] == MOUNT][0]
@@ -48,7 +48,7 @@ class Matrix:
         self.mounted()
 
     def on_server(self):
-        """The server's own sums of the files equal ours."""
+        """Compare the checksums of the files on the server with those here."""
         sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n"
                        for name, content in self.files.items())
         with open(f"/t/{self.name}.sums", "w", encoding="ascii") as file:

@@ -14,13 +14,13 @@ BIG = 10 if DEBUG else 100
 
 
 def big(run):
-    """Whether this run has the big file: once per version, fewer where C is one side."""
+    """Return whether this run has the big file: once per version, less often with the C module."""
     mixed = os.environ["CLIENT_MODULE"] != os.environ["SERVER_MODULE"]
     return run.family == "ipv4" and (run.version in ("3", "4.1") or not mixed)
 
 
 def create(run):
-    """Write everything; what cannot wait for the remount is verified here."""
+    """Write all files; verify here what cannot be verified after the remount."""
     for size in SIZES:
         name, content = f"size-{size}", data(size, size + 1)
         with case(f"write {size} bytes"):
@@ -42,7 +42,7 @@ def create(run):
 
 
 def random_writes(run, path):
-    """A file changed at random places; returns what it must hold."""
+    """Change a file at random offsets; return its expected content."""
     rng = random.Random(f"{run.version} {run.family}")
     model = bytearray(data(300000, 11))
     write_file(path, model)
@@ -68,7 +68,7 @@ def random_writes(run, path):
 
 
 def edited(path):
-    """A file made by several edits; returns what it must hold."""
+    """Create a file by several edits; return its expected content."""
     write_file(path, data(10000, 1))
     with open(path, "ab", buffering=0) as file:
         file.write(data(5001, 2))
@@ -84,7 +84,7 @@ def edited(path):
 
 
 def mapped(path):
-    """A file written by stores to memory; returns what it must hold."""
+    """Write a file by stores to mapped memory; return its expected content."""
     size = 200001
     model = bytearray(size)
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -101,7 +101,7 @@ def mapped(path):
 
 
 def verify(run):
-    """Read everything, after a remount."""
+    """Read all files, after a remount."""
     for name, content in run.files.items():
         with case(f"read {name}, buffered"):
             expect("content", read_file(run.path(name)), content)

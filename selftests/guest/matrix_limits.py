@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Which transfer mode is used for which size, as the mount's counters tell.
+"""Which transfer mode is used for which size, according to the mount's counters.
 
 The largest inline READ and WRITE are found by bisection, and every size around
 them is then written, read and compared in the mode it must have.
@@ -10,14 +10,14 @@ import os
 from harness import Delta, case, data, expect, expect_that, read_file, write_file
 
 # Both inline thresholds are 4096 bytes. A Call or Reply of that size holds the
-# RPC and NFS headers and, with the AUTH_SYS credential and the room a client
-# keeps for the largest possible Reply header, at least this much data.
+# RPC and NFS headers and, with the AUTH_SYS credential and the room that a client
+# reserves for the largest possible Reply header, at least this much data.
 LEAST, MOST = 3500, 4096
 AROUND = 8
 
 
 def write_mode(run, fd, size):
-    """Write `size` bytes directly; True if a chunk carried them."""
+    """Write `size` bytes directly; return True if a chunk carried them."""
     with Delta(run.mount) as delta:
         os.pwrite(fd, data(size, size), 0)
     delta.expect_used(*(["read_chunks"] if delta.read_chunks else []))
@@ -25,7 +25,7 @@ def write_mode(run, fd, size):
 
 
 def read_mode(run, fd, size):
-    """Read `size` bytes directly; True if a chunk carried them."""
+    """Read `size` bytes directly; return True if a chunk carried them."""
     into = bytearray(size)
     with Delta(run.mount) as delta:
         expect("bytes read", os.preadv(fd, [into], 0), size)
@@ -35,7 +35,7 @@ def read_mode(run, fd, size):
 
 
 def largest_inline(uses_chunk):
-    """The largest size for which `uses_chunk(size)` is False."""
+    """Return the largest size for which `uses_chunk(size)` is False."""
     inline, chunk = 1, 8192
     expect("1 byte goes by chunk", uses_chunk(inline), False)
     expect("8192 bytes go by chunk", uses_chunk(chunk), True)
@@ -49,7 +49,7 @@ def largest_inline(uses_chunk):
 
 
 def both_ways(run, fd, size):
-    """Whether WRITE, and then READ, of `size` bytes use a chunk."""
+    """Return whether WRITE, and then READ, of `size` bytes use a chunk."""
     os.ftruncate(fd, 0)
     return write_mode(run, fd, size), read_mode(run, fd, size)
 
@@ -76,10 +76,10 @@ def test(run):
         for size in sizes:
             with Delta(run.mount) as delta:
                 write_file(run.path("limits"), data(size, size))
-            # Buffered, a Call may have a GETATTR more, and so less room for data.
+            # A buffered Call may have an additional GETATTR, and so less room for data.
             expect_that(f"{size} bytes written inline",
                         delta.read_chunks > 0 or size <= limits["write"])
-            # A buffered READ asks for whole pages, whatever the file's size.
+            # A buffered READ requests whole pages, whatever the file's size.
             expect(f"content of {size} bytes", read_file(run.path("limits")), data(size, size))
     fd = os.open(run.path("limits"), os.O_RDWR | os.O_DIRECT)
     for size, chunk in (3, False), (65536, True), (1 << 20, True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Names, folders, links, attributes, locks: what is not file content."""
+"""Names, directories, links, attributes, locks: everything except file content."""
 
 import ctypes
 import errno
@@ -19,7 +19,7 @@ XATTRS = (1, 100, 3000, 4096, 5000, 20000, 65536)
 
 
 def create(run):
-    """Make everything; what cannot wait for the remount is verified here."""
+    """Create all objects; verify here what cannot be verified after the remount."""
     with case("names: create, rename, link, unlink, mkdir, rmdir, statfs"):
         names(run)
     with case("an unlinked file stays readable while it is open"):
@@ -29,11 +29,11 @@ def create(run):
     with case("a big ACL is set by Position-Zero Read chunk"):
         os.mkdir(run.path("acl"))
         if run.version == "3":
-            # Over version 3 each call carries both ACLs, which takes two to fill a page.
+            # Over version 3 each call carries both ACLs, and both are needed to fill a page.
             os.setxattr(run.path("acl"), "system.posix_acl_default", posix_acl())
         with Delta(run.mount) as delta:
             set_acl(run)
-        # The C client counts a Call again that had to wait for memory regions.
+        # The C client counts a Call twice if it had to wait for memory regions.
         counted = delta.nomsg_call_count
         expect_that(f"{counted} Calls as RDMA_NOMSG",
                     counted == 1 or counted > 1 and os.environ["CLIENT_MODULE"] == "c")
@@ -51,7 +51,7 @@ for i in range(5000): open(str(i).zfill(4) + chr(45) + chr(110) * (i % 200), chr
 
 
 def names(run):
-    """What a folder can do."""
+    """Test operations on a directory."""
     base = run.path("names")
     os.mkdir(base)
     for i in range(50):
@@ -93,7 +93,7 @@ def expect_error(number, function, *args):
 
 
 def unlinked(run):
-    """Unlink what is open."""
+    """Unlink an open file."""
     write_file(run.path("open"), data(70000, 9))
     fd = os.open(run.path("open"), os.O_RDONLY | os.O_DIRECT)
     os.unlink(run.path("open"))
@@ -103,12 +103,12 @@ def unlinked(run):
 
 
 def target(length):
-    """Of a symlink."""
+    """Return the target of a symlink."""
     return ("abcdefg/" * 512)[:length - 1] + "x"
 
 
 def symlinks(run):
-    """Make symlinks."""
+    """Create symlinks."""
     for length in LINKS:
         with Delta(run.mount) as delta:
             os.symlink(target(length), run.path(f"link-{length}"))
@@ -117,7 +117,7 @@ def symlinks(run):
 
 
 def posix_acl():
-    """system.posix_acl_access with many named users."""
+    """Return a system.posix_acl_access with many named users."""
     entry = struct.Struct("<HHI").pack
     named = b"".join(entry(2, 4, FIRST_UID + i) for i in range(ACL_ENTRIES))
     return (struct.pack("<I", 2) + entry(1, 6, 0xffffffff) + named +
@@ -125,7 +125,7 @@ def posix_acl():
 
 
 def nfs4_acl():
-    """system.nfs4_acl with many named users."""
+    """Return a system.nfs4_acl with many named users."""
     def ace(who, mask):
         return struct.pack(">IIII", 0, 0, mask, len(who)) + who + bytes(-len(who) % 4)
     aces = [ace(b"OWNER@", 0x1601bf)]
@@ -135,7 +135,7 @@ def nfs4_acl():
 
 
 def set_acl(run):
-    """Give a folder an ACL that, for version 3 with its other one, fills several pages."""
+    """Set an ACL on a directory that fills several pages; in version 3 with the default ACL."""
     if run.version == "3":
         os.setxattr(run.path("acl"), "system.posix_acl_access", posix_acl())
     else:
@@ -143,7 +143,7 @@ def set_acl(run):
 
 
 def getxattr_room(path, name, room):
-    """The value of an extended attribute, read into a buffer of `room` bytes."""
+    """Return the value of an extended attribute, read into a buffer of `room` bytes."""
     value = ctypes.create_string_buffer(room)
     libc = ctypes.CDLL(None, use_errno=True)
     size = libc.getxattr(path.encode(), name.encode(), value, ctypes.c_size_t(room))
@@ -153,10 +153,10 @@ def getxattr_room(path, name, room):
 
 
 def getxattr(path, name):
-    """The value of an extended attribute.
+    """Return the value of an extended attribute.
 
-    os.getxattr first tries 128 bytes. With our client, as over TCP, a value that is longer gives
-    ERANGE. The C client has offered too little room for it, and gives EIO.
+    os.getxattr first tries 128 bytes. With this module's client, as over TCP, a longer value gives
+    ERANGE. The C client offers too little room for it, and gives EIO.
     """
     if os.environ["CLIENT_MODULE"] == "c":
         return getxattr_room(path, name, 65536)
@@ -182,7 +182,7 @@ def check_acl(run):
 
 
 def set_xattrs(run):
-    """Only 4.2 carries user attributes."""
+    """Set user attributes, which only 4.2 supports."""
     write_file(run.path("xattr"), b"")
     if run.version != "4.2":
         expect_error(errno.EOPNOTSUPP, os.setxattr, run.path("xattr"), "user.a", b"1")
@@ -211,7 +211,7 @@ def check_xattrs(run):
 
 
 def check_short_buffers(run):
-    """What is longer than its caller's buffer is ERANGE, whatever the length of either."""
+    """A value that is longer than its caller's buffer gives ERANGE, whatever the length of either."""
     for size in XATTRS:
         for room in 1, 100, 4096, 5000:
             if room < size:
@@ -231,7 +231,7 @@ while not os.path.exists("release") and time.monotonic() < end:
 
 
 def locks(run):
-    """A process on the server holds a lock until it sees a file of ours."""
+    """Have a process on the server hold a lock until it sees a file of this guest."""
     write_file(run.path("lock"), b"")
     with open(f"/t/{run.name}.holder", "w", encoding="ascii") as file:
         file.write(HOLDER)
@@ -254,7 +254,7 @@ def locks(run):
 
 
 def local_locks(run):
-    """flock and fcntl ranges between two processes."""
+    """Test flock and fcntl ranges between two processes."""
     fd = os.open(run.path("lock"), os.O_RDWR)
     for take, ranges in ((fcntl.flock, ()), (fcntl.lockf, (10, 5))):
         take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, *ranges)
@@ -275,7 +275,7 @@ def local_locks(run):
 
 
 def verify(run):
-    """Read everything, after a remount."""
+    """Read all objects, after a remount."""
     with case("symlinks are read by Reply chunk"):
         for length in LINKS:
             with Delta(run.mount) as delta:

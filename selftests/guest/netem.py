@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """A bad network below the RDMA device.
 
-Packets are dropped, sent twice and sent out of order by both guests, under
-verified I/O. The device recovers from that by itself, or gives the connection
-up, and the mount connects again; what is read is what was written.
+Both guests drop, duplicate and reorder packets under verified I/O. The device
+recovers by itself, or ends the connection and the mount reconnects. The data read
+must be the data written.
 
-And answers that come late: when a process has been killed, or has been told that
-its READ timed out, its memory is somebody else's, and the server's RDMA Writes,
-which are still in flight, must not get there.
+Late answers: when a process was killed, or its READ has timed out, its memory gets
+another user, and the server's RDMA Writes in flight must not reach it.
 """
 
 import json
@@ -31,14 +30,14 @@ NETWORKS = {
 
 
 def bad_network(network, folders, seconds):
-    """Verified I/O while both guests' packets suffer."""
+    """Run verified I/O with a queueing discipline in both guests."""
     both = "tc qdisc {} dev eth0 root netem limit 10000 {}"
     before = {folder: counters(folder)["connect_count"] for folder in folders}
     with Churn(f"{folders[0]}/net0", os.O_DIRECT) as one, Churn(f"{folders[1]}/net1") as two:
         for run in shell, lambda text: shell(f"peer '{text}'"):
             run(both.format("add", network))
         try:
-            # While a queue is replaced, too, a device may become deaf.
+            # While a queueing discipline is replaced, a device may also stop answering the CM.
             for _ in range(10):
                 revive()
                 time.sleep(seconds)
@@ -60,9 +59,9 @@ def bad_network(network, folders, seconds):
         expect_that("no packet was dropped", mine["drops"] > 0)
 
 
-# READs of 1 MiB by O_DIRECT until standard input closes; says when the first has succeeded,
-# and when one has failed. Memory of a READ that failed is filled with something else, and
-# has to stay as it is then.
+# READs of 1 MiB by O_DIRECT until standard input closes; prints when the first has succeeded,
+# and when one has failed. It fills the memory of a failed READ with another pattern, which must
+# then stay unchanged.
 IMPATIENT = """
 import mmap, os, select, sys
 sys.path.insert(0, "/t/guest")
@@ -89,7 +88,7 @@ while not select.select([0], [], [], 0)[0]:
         print("at work", flush=True)
     good += 1
 """
-# Takes the memory that others have just lost, and watches it for some seconds.
+# Allocates the memory that other processes have just freed, and watches it for some seconds.
 HEIR = """
 import mmap, time
 size = 64 << 20
@@ -109,13 +108,13 @@ def start(script, *args):
 
 
 def said(job, what, seconds):
-    """Whether a process says that within so many seconds; it must not have said it already."""
+    """Return whether a process prints that within so many seconds, and has not printed it before."""
     return bool(select.select([job.stdout], [], [], seconds)[0]) and \
         job.stdout.readline() == f"{what}\n"
 
 
 def late_answers(hard):
-    """Processes are killed, and READs time out, while what the server sends is late."""
+    """Kill processes, and let READs time out, while the server's packets are delayed."""
     if os.environ["CLIENT_MODULE"] == "c":
         raise Skip("the C client crashes at times, see Documentation/known-issues.rst")
     soft = "/mnt/net-soft"
@@ -159,12 +158,12 @@ def main():
     """The group."""
     seconds = 60 if LONG else 5
     folders = ["/mnt/net-4", "/mnt/net-3"]
-    # rxe may stop when packets come twice, see Documentation/known-issues.rst; then the RPC
-    # timer, by default of 60 s, has the connection closed.
+    # rxe may stop when packets are duplicated, see Documentation/known-issues.rst; then the RPC
+    # timer, by default of 60 s, closes the connection.
     mount("4.1", "ipv4", folders[0], "timeo=50")
     mount("3", "ipv6", folders[1], "timeo=50")
     shell("modprobe sch_netem && peer 'modprobe sch_netem'")
-    # rxe takes minutes to recover from the others.
+    # rxe takes minutes to recover from the other faults.
     for name, network in list(NETWORKS.items())[:None if LONG else 1]:
         with case(f"packets suffer from {name}"):
             bad_network(network, folders, seconds)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What an administrator sees and sets: sysctls, counters, trace events, addresses.
+"""The interfaces of an administrator: sysctls, counters, trace events, addresses.
 
-Run in the client guest; the server's part is looked at through it. The C module
-has the same files and events, so that most tests hold for either.
+Runs in the client guest, and reads the server's files from there. The C module has
+the same files and events, so most tests hold for either module.
 """
 
 import os
@@ -24,7 +24,7 @@ CLIENT_NUMBERS = (
     ("rdma_inline_write_padding", 0, 4096, 0),
     ("rdma_memreg_strategy", 0, 6, 5),
 )
-# Files that the C module lacks.
+# Files that only this module has.
 OURS = ("rdma_max_version", "max_version", "rdma_stat_version_2")
 SERVER_NUMBERS = (
     ("max_requests", 4, 16384, 128),
@@ -34,19 +34,19 @@ SERVER_NUMBERS = (
 
 
 class Side:
-    """One of the two guests, or the only one."""
+    """One of the two guests, or the only guest."""
 
     def __init__(self, role, module):
         self.role, self.module = role, module
 
     def shell(self, script, check=True):
-        """Run shell text there; returns what it prints."""
+        """Run shell text in the guest; return what it prints."""
         if self.role == "server":
             script = "peer " + shlex.quote(script)
         return shell(script, check)
 
     def numbers(self, folder, files):
-        """Each file has its default, keeps to its bounds, and takes both of them."""
+        """Each file has its default, refuses values beyond its bounds, and accepts both bounds."""
         for name, least, most, default in files:
             values = (least - 1, most + 1, "x", least, most, default)
             answers = self.shell(f"""cd {folder} && cat {name}
@@ -67,20 +67,20 @@ class Side:
         self.shell(" && ".join(f"echo {value} >{folder}/{name}" for name, value in values.items()))
 
     def events(self, work):
-        """The trace events, one line each, of what `work` does."""
+        """Return the trace events, one line each, during `work`."""
         tracing = "cd /sys/kernel/tracing"
         self.shell(f"{tracing} && echo >trace && echo 1 >events/rpcrdma/enable")
         try:
             work()
         finally:
             self.shell(f"{tracing} && echo 0 >events/rpcrdma/enable")
-        # Only what follows the time stamp: event and fields.
+        # Only the text after the time stamp: event and fields.
         text = self.shell(f"{tracing} && sed -n 's/^.*[0-9]: \\(\\(xprt\\|svc\\)rdma_\\)/\\1/p' trace")
         return text.splitlines()
 
     def sends(self):
-        """The trace events of Sends, of a mount in which something is done: the last ends after
-        the client has what it carried."""
+        """Return the trace events of Sends on a mount that is used. The last Send completes after
+        the client has received its message."""
         def work():
             mounted(io)
             self.shell("""cd /sys/kernel/tracing && for try in {1..50}; do
@@ -91,18 +91,18 @@ class Side:
 
 
 def names(events):
-    """The names of events."""
+    """Return the names of events."""
     return {line.split(":")[0] for line in events}
 
 
 def fields(events, event, pattern):
-    """What `pattern` matches in the events of one name."""
+    """Return the matches of `pattern` in the events of one name."""
     found = [re.search(pattern, line) for line in events if line.startswith(event + ":")]
     return [match[1] for match in found if match]
 
 
 def mounted(work=lambda: None):
-    """Mount, do something, unmount."""
+    """Mount, do I/O, unmount."""
     mount("4.1", "ipv4", FOLDER)
     try:
         work()
@@ -118,7 +118,7 @@ def io(size=1 << 20):
 
 
 def test_numbers(client, server):
-    """Sysctls: bounds, defaults, and that connections heed them."""
+    """Test sysctls: bounds, defaults, and that connections use them."""
     with case("client: numbers have their defaults and bounds"):
         client.numbers(CLIENT, CLIENT_NUMBERS)
     with case("server: numbers have their defaults and bounds"):
@@ -150,14 +150,14 @@ def test_numbers(client, server):
 
 
 def test_bounds(client, server):
-    """Connections at the bounds of the numbers, many requests at a time."""
+    """Test connections with the sysctls at their bounds, with many requests at a time."""
     copies = f"""cd {FOLDER} && head -c 300001 /dev/urandom >/tmp/bounds
         for i in 1 2 3 4 5 6; do cp /tmp/bounds bounds$i & done
         wait
         sync && echo 3 >/proc/sys/vm/drop_caches
         for i in 1 2 3 4 5 6; do cmp /tmp/bounds bounds$i || exit 1; done
         rm bounds*"""
-    # Not the largest grant: Receives of that size for all of it need 2 GiB.
+    # Not with the largest grant: Receives of that size for all credits would need 2 GiB.
     for slots, inline, grant, size in ((4, 1024, 4, 4096), (4, 65536, 2048, 65536),
                                        (16384, 1024, 4, 65536), (16384, 65536, 2048, 4096)):
         names = {client: f"{slots} slots, inline {inline}",
@@ -189,8 +189,8 @@ def test_counters(server):
 
 
 def sends_completed(events, side):
-    """Each Send has completed. The last may complete as flushed: the receiver may end the
-    connection before the acknowledgement has been looked at."""
+    """Check that each Send has completed. The last may complete as flushed: the receiver may end
+    the connection before the device has processed the acknowledgement."""
     ids = r"cq\.id=\d+ cid=(\d+)"
     completed = (fields(events, f"{side}_wc_send", ids)
                  + fields(events, f"{side}_wc_send_flush", ids))
@@ -199,7 +199,7 @@ def sends_completed(events, side):
 
 
 def test_client_events(client):
-    """Trace events of our client."""
+    """Test trace events of this module's client."""
     with case("client: events tell how a WRITE and a READ travel"):
         events = client.sends()
         wanted = {f"xprtrdma_{name}" for name in (
@@ -213,7 +213,7 @@ def test_client_events(client):
 
 
 def test_server_events(server):
-    """Trace events of our server."""
+    """Test trace events of this module's server."""
     with case("server: events tell how a WRITE and a READ travel"):
         events = server.sends()
         wanted = {f"svcrdma_{name}" for name in (
@@ -237,7 +237,7 @@ def test_no_events(client, server):
 
 
 def views():
-    """The addresses that debugfs and sysfs show of the RDMA transport."""
+    """Test the addresses of the RDMA transport in debugfs and sysfs."""
     found = {}
     for netid, address, port in transports():
         if netid.startswith("rdma"):
@@ -249,7 +249,7 @@ def views():
 
 
 def test_views(client):
-    """What sunrpc shows of the transport."""
+    """Test sunrpc's files about the transport."""
     with case("client: debugfs and sysfs show the transport's addresses"):
         found = {}
         mounted(lambda: found.update(views()))
@@ -261,7 +261,7 @@ def test_views(client):
 
 
 def test_callback_views():
-    """What sunrpc shows of the server's transport for callbacks."""
+    """Test sunrpc's files about the server's transport for callbacks."""
     with case("server: debugfs shows where callbacks go"):
         found = []
         mounted(lambda: found.extend(transports("peer")))
@@ -278,7 +278,7 @@ def main():
     test_bounds(client, server)
     test_counters(server)
     test_no_events(client, server)
-    # What follows is told otherwise by the C module.
+    # The C module reports the following in another way.
     if client.module == "rust":
         test_client_events(client)
         test_views(client)

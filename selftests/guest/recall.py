@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Delegations: handed out over RDMA, and recalled over the same connections (RFC 8167).
+"""Delegations that are granted over RDMA and recalled over the same connections (RFC 8167).
 
-The first client has mounts in the client guest; the second one is in the server guest and comes
-over TCP, so that every callback over RDMA is one to the first client. A recall that fails shows in
-the content: the first client keeps using its cache, or what it has not sent yet is missing.
+The first client has mounts in the client guest. The second client is in the server guest and uses
+TCP, so that every callback over RDMA goes to the first client. A failed recall shows in the content:
+the first client keeps using its cache, or data that it has not sent yet is missing.
 
-nfsd delegates no file whose handle resembles that of one recalled shortly before, so all files are
+nfsd delegates no file whose handle resembles that of a recently recalled one, so all files are
 opened before the first recall. They stay open because the client returns unused delegations.
 """
 
@@ -28,8 +28,8 @@ from harness import EXPORT, SERVER, Delta, Skip, case, contents, expect, expect_
 
 CLIENT = "192.168.88.1"
 MANY, BURST = 170, 64
-# Sets of files: how many, mounted where. Of a set "w..." the first client has delegations to
-# write, of others to read.
+# Sets of files: number of files and mount. The first client has write delegations for the files of
+# a set "w...", and read delegations for the others.
 PLAIN, SEVERAL = "/mnt/recall", "/mnt/recall-4"
 SETS = {"read": (MANY, PLAIN), "write": (MANY, PLAIN), "rburst": (BURST, SEVERAL)}
 RUST_SERVER = os.environ.get("SERVER_MODULE") == "rust"
@@ -66,10 +66,10 @@ class Opened:
         self.files, self.held, self.windows = {}, {}, []
 
     def open_all(self):
-        """Open all files, and see that the server has delegated them.
+        """Open all files, and check that the server has delegated them.
 
-        A few may be missing: nfsd remembers those recalled before by three bits of 256. It forgets
-        them after 30 to 60 s; if groups before have left too many, the files are opened again."""
+        A few may not be delegated: nfsd remembers recently recalled files by three bits of 256, for
+        30 to 60 s. If earlier groups have left too many, this opens the files again."""
         jobs = [(name, number) for name in self.sets for number in range(self.sets[name][0])]
         for left in (2, 1, 0):
             with ThreadPoolExecutor(8) as pool:
@@ -88,7 +88,7 @@ class Opened:
         print(f"{sum(self.held.values())} of {len(jobs)} files are delegated")
 
     def path(self, name, number):
-        """Of one file."""
+        """Return the path of one file."""
         return f"{self.sets[name][1]}/{name}-{number}"
 
     def open(self, name, number):
@@ -103,10 +103,10 @@ class Opened:
         return fd
 
     def see(self, name):
-        """The first client sees what there is now; close the files.
+        """Check that the first client sees the current content, and close the files.
 
-        This is what close-to-open promises only if the second client has no delegation to
-        write: see Documentation/known-issues.rst."""
+        close-to-open consistency only guarantees this if the second client has no write
+        delegation: see Documentation/known-issues.rst."""
         self.evidence.states(f"{name}.before")
         expect(f"delegations to write of {name}", delegated().get((name, "w"), 0), 0)
         content = second.mine if name.startswith("w") else second.theirs
@@ -129,20 +129,20 @@ class Opened:
 
 
 def delegated():
-    """How many files of each set the server has delegated, to read or to write."""
+    """Return how many files of each set the server has delegated, for reading or writing."""
     states = contents("/proc/fs/nfsd/clients/*/states", "peer")
-    # With the attributes delegated as well, "a" follows.
+    # If the attributes are delegated as well, "a" follows.
     found = re.findall(r'type: deleg, access: ([rw])a?,.*filename: "(?:[^"]*/)?(\w+)-\d+"', states)
     return dict(collections.Counter((name, access) for access, name in found))
 
 
 def create_files(sets):
-    """Make the files, and let the second client mount. While lockd leaves time to reclaim locks,
-    after the server's start, nfsd hands out no delegation.
+    """Create the files, and let the second client mount. nfsd grants no delegation during lockd's
+    grace period after the server's start.
 
-    The second client uses version 4.0, in which nfsd gives nobody a delegation to write. With
-    one, a file that the first client has open without a delegation may keep its change
-    attribute when it is written: see Documentation/known-issues.rst."""
+    The second client uses version 4.0, for which nfsd grants no write delegation. With a write
+    delegation, the change attribute of a file that the first client has open without a delegation
+    may stay the same when the file is written: see Documentation/known-issues.rst."""
     shell("peer 'echo Y >/proc/fs/lockd/nlm_end_grace'")
     wanted = " ".join(f"{name}:{count}" for name, (count, _) in sets.items())
     shell(f"""peer 'client_start && mkdir -p /mnt/second &&
@@ -159,7 +159,7 @@ def start_second(opened, name, threads):
 
 
 def finish_second(name, seconds=60):
-    """Wait for it; returns its result."""
+    """Wait for the second client; return its result."""
     end = time.monotonic() + seconds
     while not (text := shell(f"peer 'cat /tmp/second.{name}'", check=False)).startswith("{"):
         expect_that(f"the second client is not ready with {name} after {seconds} s; "
@@ -174,22 +174,22 @@ def finish_second(name, seconds=60):
 
 
 def recalled(opened, name, threads):
-    """The second client works on the files of a set, all of which are delegated."""
+    """Let the second client use the files of a set, all of which are delegated."""
     start_second(opened, name, threads)
     finish_second(name)
 
 
 def revoked():
-    """How many delegations the server has revoked because a recall was lost; the client then
-    frees the state. The time that an open takes says less, since a client that is told to wait
-    tries again after pauses that grow."""
+    """Return how many delegations the server has revoked because a recall was lost; the client then
+    frees the state. The duration of an open says less, since a client that has to wait tries again
+    after growing pauses."""
     with open("/proc/self/mountstats", encoding="ascii") as file:
         return sum(map(int, re.findall(r"FREE_STATEID: (\d+)", file.read())))
 
 
 @contextlib.contextmanager
 def load(folder):
-    """Writes and reads in a mount, until the end of the block."""
+    """Write and read in a mount until the end of the block."""
     with open("/tmp/recall-load", "w", encoding="ascii"):
         pass
     job = subprocess.Popen([sys.executable, "-B", "-c", LOAD, f"{folder}/load"],
@@ -207,7 +207,7 @@ def load(folder):
 
 
 def windows(where=""):
-    """Congestion and window of all RDMA transports of a guest, once they are at rest."""
+    """Return congestion and window of all RDMA transports of a guest, once they are idle."""
     for _ in range(40):
         text = contents("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/xprt_info", where)
         pairs = re.findall(r"cur_cong=(\d+)\ncong_win=(\d+)", text)
@@ -220,7 +220,7 @@ def windows(where=""):
 
 
 def callbacks(capture, recalls):
-    """Calls and Replies of the reverse direction, as RFC 8167 wants them."""
+    """Check that Calls and Replies of the reverse direction conform to RFC 8167."""
     calls = [m for m in capture if m.source == SERVER["ipv4"] and m.kind == roce.CALL]
     xids = {call.xid for call in calls}
     replies = [m for m in capture if m.source == CLIENT and m.kind == roce.REPLY]
@@ -248,7 +248,7 @@ def callbacks(capture, recalls):
 
 
 def within_credits(calls, replies):
-    """On no connection more callbacks were under way than had been granted, and each was
+    """Check that no connection had more callbacks in flight than were granted, and that each was
     answered in time."""
     owner = {call.xid: call.queue_pair for call in calls}
     started, granted, slowest, most = {}, {}, 0, 0
@@ -269,7 +269,7 @@ def within_credits(calls, replies):
 
 
 def both_directions(capture):
-    """Credits of the forward direction are others, and were not touched."""
+    """Check that callbacks did not change the credits of the forward direction."""
     forward = [m for m in capture if m.source == SERVER["ipv4"] and m.kind == roce.REPLY]
     wanted = [m for m in capture if m.source == CLIENT and m.kind == roce.CALL]
     expect("programs called by the client", {m.program for m in wanted}, {roce.NFS})
@@ -294,16 +294,16 @@ def traced(counts):
 
 
 def views():
-    """What sunrpc shows of the server's callback transports."""
+    """Check sunrpc's files about the server's callback transports."""
     sysfs = contents("/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr", "peer").split()
     debugfs = [address for netid, address, _ in transports("peer") if netid == "rdma"]
     for found in sysfs, debugfs:
-        # The C server may keep some of connections that are gone, to other addresses.
+        # The C server may keep those of ended connections to other addresses.
         expect("addresses", set(found) if RUST_SERVER else set(found) & {CLIENT}, {CLIENT})
 
 
 def one_each():
-    """sunrpc is asked in sysfs to set up the callbacks of connections that have theirs."""
+    """Request in sysfs that sunrpc sets up callbacks for connections that already have them."""
     if not RUST_SERVER:
         raise Skip("the C server forgets the first transport and never frees it")
     there = "/sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma"
@@ -314,11 +314,11 @@ def one_each():
 
 
 def test_recalls(opened):
-    """Many, and many at once."""
+    """Recall many delegations, and many at once."""
     with case("delegations are handed out over versions 4.1 and 4.2"):
         opened.open_all()
         clients = contents("/proc/fs/nfsd/clients/*/info", "peer").split("clientid: ")
-        # There may be some still that have left.
+        # Some of connections that have ended may still be there.
         mine = [client for client in clients if f'address: "{CLIENT}:' in client]
         expect("states of the callback channels",
                {state for client in mine for state in re.findall(r"callback state: (\w+)", client)},
@@ -356,7 +356,7 @@ def test_recalls(opened):
 
 
 def test_capture(opened, job):
-    """What was on the wire."""
+    """Check the captured messages."""
     with case("capture: callbacks, their Replies, and their credits"):
         job.stop()
         capture = job.messages()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Connections that end while callbacks are under way: see recall.py."""
+"""Connections that end while callbacks are in flight: see recall.py."""
 
 import time
 
@@ -14,10 +14,10 @@ SETS = {"wcut": (FEW, PLAIN), "rlost": (FEW, PLAIN), "rforced": (FEW, SEVERAL),
 
 
 def under_way(opened, name, work=lambda: None):
-    """Have a set recalled while the link is down, so that all callbacks are under way; then
-    `work`, and the link is up again.
+    """Have a set recalled while the link is down, so that all callbacks are in flight; then do
+    `work`, and set the link up again.
 
-    nfsd forgets a recall that it has to make while a client has no connection."""
+    nfsd drops a recall for a client that has no connection."""
     with no_link():
         start_second(opened, name, FEW)
         time.sleep(3)
@@ -27,7 +27,7 @@ def under_way(opened, name, work=lambda: None):
 
 
 def mounted(folder):
-    """Whether there is a mount, perhaps detached."""
+    """Return whether there is a mount, perhaps detached."""
     with open("/proc/fs/nfsfs/volumes", encoding="ascii") as file:
         volumes = len(file.readlines()) - 1
     return volumes > (folder == SEVERAL)
@@ -36,7 +36,7 @@ def mounted(folder):
 def main():
     """The group."""
     opened = Opened(SETS, Evidence("recall-ends"))
-    # Tasks may rightly wait while nfsd is away.
+    # Tasks may legitimately wait while nfsd is stopped.
     shell("echo 300 >/proc/sys/kernel/hung_task_timeout_secs")
     with case("mount; delegations are handed out"):
         create_files(SETS)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""The RDMA device is removed in the middle of writing, and comes back.
+"""The RDMA device is removed while a process writes, and added again.
 
-First the client's, then the server's. Removal must not hang: whoever uses the
-device is told and releases it. The mount is a hard one and continues when there
-is a device again; what was written is there.
+First the client's device, then the server's. The removal must not hang: each user
+of the device is notified and releases it. The mount is a hard one and continues when
+a device is available again. The written data must be there.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ def in_server(script):
 
 
 def replug(run, seconds):
-    """Remove the device, within some seconds, and bring it back after a while."""
+    """Remove the device within a time limit, and add it again after some seconds."""
     run(f"timeout {seconds} rdma link del rdma0 && sleep 2 && device_add")
 
 
 def removed_while_writing(run, name, seconds=30):
-    """Write, remove, go on, compare."""
+    """Write, remove the device, continue to write, compare."""
     run(f"{TRACING} && echo >trace && echo 1 >events/rpcrdma/enable")
     path = f"{FOLDER}/{name}"
     content = data(SIZE, len(name))
@@ -84,7 +84,7 @@ while True:
 
 @contextlib.contextmanager
 def freezer():
-    """A folder for processes that are to be frozen: those are woken by nothing."""
+    """Create a cgroup whose processes can be frozen: no event wakes a frozen process."""
     group = "/tmp/freezer/group"
     os.makedirs("/tmp/freezer", exist_ok=True)
     if subprocess.run(["mount", "-t", "cgroup", "-o", "freezer", "none", "/tmp/freezer"],
@@ -100,7 +100,7 @@ def freezer():
 
 @contextlib.contextmanager
 def late_answers():
-    """What the server sends takes a while."""
+    """Delay the server's packets."""
     shell("peer 'modprobe sch_netem; tc qdisc add dev eth0 root netem delay 200ms'")
     try:
         yield
@@ -109,7 +109,7 @@ def late_answers():
 
 
 def removed_while_frozen(group):
-    """The Reply comes to a process that is frozen while it waits: that keeps no device."""
+    """The Reply arrives for a process that is frozen while it waits; that must not hold the device."""
     state = f"{group}/freezer.state"
     mount("3", "ipv4", "/mnt/frozen", "noac")
     process = subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
@@ -131,7 +131,7 @@ def removed_while_frozen(group):
         end = time.monotonic() + 90
         while not select.select([process.stdout], [], [], 3)[0]:
             expect_that("the process does not go on", time.monotonic() < end)
-            # While a queue is replaced, a device may become deaf.
+            # While a queueing discipline is replaced, a device may stop answering the CM.
             revive()
     finally:
         write_file(state, b"THAWED")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """RPC-over-RDMA messages in a capture of RoCEv2 (tcpdump's pcap, Ethernet, IPv4).
 
-Only Sends are looked at, and of those that are longer than a packet, the first one:
-Ethernet, IPv4, UDP to port 4791, Base Transport Header, perhaps the handle that is invalidated,
-then the message. RFC 8166 section 4 and RFC 8167 section 5 say what is in it, and for version 2
+Only Sends are decoded, and of a Send that is longer than a packet only the first packet:
+Ethernet, IPv4, UDP to port 4791, Base Transport Header, perhaps the handle to invalidate, then the
+message. RFC 8166 section 4 and RFC 8167 section 5 define the message, and for version 2
 section 6.2 of draft-cel-nfsv4-rpcrdma-version-two-04.
 """
 
@@ -11,13 +11,13 @@ import struct
 from dataclasses import dataclass, field
 
 ROCE = 4791
-# Sends only or first: plain, with an immediate, with invalidation.
+# Opcodes of a Send's only or first packet: plain, with an immediate, with invalidation.
 SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV = 0x00, 0x04, 0x05, 0x17
-# For tcpdump: all Sends, and nothing that only carries data.
+# Filter for tcpdump: all Sends, and no packets that only carry data.
 FILTER = f"udp dst port {ROCE} and (udp[8] <= 5 or udp[8] = 0x16 or udp[8] = 0x17)"
 CALL, REPLY = 0, 1
 MSG, NOMSG, ERROR = 0, 1, 4
-# Of version 2 alone.
+# Only in version 2.
 OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
 NFS, NFS_CB = 100003, 0x40000000
 RPCSEC_GSS = 6
@@ -26,9 +26,9 @@ CB_GETATTR, CB_RECALL, CB_SEQUENCE = 3, 4, 11
 
 @dataclass
 class Message:
-    """One message; what comes after `size` only as far as the capture has it.
+    """One message. The fields after `size` are only set as far as the capture has the message.
 
-    `status` is accept_stat, `compound_status` the word behind it, `body` the RPC message."""
+    `status` is accept_stat, `compound_status` the word after it, `body` the RPC message."""
 
     time: float
     source: str
@@ -44,7 +44,7 @@ class Message:
     size: int = 0
     # The handle that the Send invalidates at its receiver.
     invalidates: int | None = None
-    # What a header of version 2 says.
+    # Fields of a header of version 2.
     direction: int | None = None
     named: int | None = None
     handles: set = field(default_factory=set)
@@ -61,12 +61,12 @@ class Message:
 
     @property
     def chunks(self):
-        """Whether it has any."""
+        """Return whether the message has chunks."""
         return bool(self.read_positions or self.write_chunks or self.reply_chunk)
 
 
 def packets(path):
-    """Time and bytes of each packet, up to one that is not whole yet."""
+    """Yield time and bytes of each packet, up to the first incomplete one."""
     with open(path, "rb") as file:
         magic, _, _, _, _, _, link = struct.unpack("<IHHiIII", file.read(24))
         scale = {0xa1b2c3d4: 1e-6, 0xa1b23c4d: 1e-9}[magic]
@@ -81,8 +81,8 @@ def packets(path):
 
 
 def sends(path):
-    """Time, addresses, Queue Pair, content and size of each Send, and the handle that it
-    invalidates; one that is repeated counts once."""
+    """Yield time, addresses, Queue Pair, content and size of each Send, and the handle that it
+    invalidates. A retransmitted Send counts once."""
     seen = set()
     for time, packet in packets(path):
         if packet[12:14] != b"\x08\x00" or packet[23] != 17:
@@ -94,38 +94,38 @@ def sends(path):
         opcode, pad = transport[0], transport[1] >> 4 & 3
         if opcode not in (SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV):
             continue
-        # Addresses, Queue Pair, and all of the message; packet sequence numbers are among it.
+        # Addresses, Queue Pair, and the whole message, including the packet sequence number.
         if (same := packet[26:34] + transport) in seen:
             continue
         seen.add(same)
         start = 16 if opcode in (SEND_ONLY_IMM, SEND_ONLY_INV) else 12
         handle = int.from_bytes(transport[12:16], "big") if opcode == SEND_ONLY_INV else None
-        # What the datagram holds ends with the pad and the invariant CRC.
+        # The datagram ends with the pad and the invariant CRC.
         end = int.from_bytes(packet[udp + 4:udp + 6], "big") - 8 - 4 - pad
         yield (time, ".".join(map(str, packet[26:30])), ".".join(map(str, packet[30:34])),
                int.from_bytes(transport[5:8], "big"), transport[start:end], end - start, handle)
 
 
 class Words:
-    """The words of a message, one after the other."""
+    """Reads the words of a message one after the other."""
 
     def __init__(self, content):
         self.content, self.at = content, 0
 
     def next(self, count=1):
-        """The next word, or the last of the next `count`."""
+        """Return the next word, or the last of the next `count` words."""
         self.at += 4 * count
         return struct.unpack_from(">I", self.content, self.at - 4)[0]
 
     def opaque(self):
-        """Variable-length bytes."""
+        """Return variable-length bytes."""
         length = self.next()
         self.at += length + -length % 4
         return self.content[self.at - length - -length % 4:][:length]
 
 
 def messages(path):
-    """The messages of a capture, in order."""
+    """Return the messages of a capture, in order."""
     for time, source, target, queue_pair, content, size, handle in sends(path):
         if len(content) < 16:
             raise ValueError(f"a message of {len(content)} bytes")
@@ -136,13 +136,13 @@ def messages(path):
             try:
                 look_inside(message, Words(content))
             except struct.error:
-                # Longer than what was captured of it; what is known is noted.
+                # The capture has only a part of the message; the known fields are set.
                 pass
         yield message
 
 
 def look_inside(message, words):
-    """Chunk lists and RPC message of one message."""
+    """Decode the chunk lists and the RPC message of one message."""
     words.next(4)
     if message.version == 2:
         message.direction, message.named = words.next(), words.next()

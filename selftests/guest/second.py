@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """The second client of the recall tests; runs in the server guest, over TCP.
 
-second.py FOLDER SET COUNT THREADS: works on the files SET-0 to SET-(COUNT - 1), each of which
-the first client has a delegation of. Sets whose name begins with "w" hold what the first client
-wrote and perhaps has not sent yet: they are read. Others are written. Prints one JSON object.
+second.py FOLDER SET COUNT THREADS: uses the files SET-0 to SET-(COUNT - 1), for each of which
+the first client has a delegation. Files of sets whose name begins with "w" are read: they hold data
+that the first client wrote and perhaps has not sent yet. Others are written. Prints one JSON object.
 
-second.py --create FOLDER SET:COUNT...: makes such files.
+second.py --create FOLDER SET:COUNT...: creates such files.
 """
 
 import json
@@ -20,22 +20,22 @@ SIZE = 5000
 
 
 def first(number):
-    """What a file holds before the first client opens it."""
+    """Return the content of a file before the first client opens it."""
     return data(SIZE, number)
 
 
 def mine(number):
-    """What the first client writes."""
+    """Return the content that the first client writes."""
     return data(SIZE, 10_000 + number)
 
 
 def theirs(number):
-    """What the second client writes."""
+    """Return the content that the second client writes."""
     return data(SIZE, 20_000 + number)
 
 
 def work(folder, name, number):
-    """Open one file, which recalls its delegation; returns the seconds, and what was wrong."""
+    """Open one file, which recalls its delegation; return the duration in seconds and the fault."""
     path = f"{folder}/{name}-{number}"
     started = time.monotonic()
     wrong = ""
@@ -55,7 +55,7 @@ def work(folder, name, number):
 
 
 def create(folder, sets):
-    """Make the files."""
+    """Create the files."""
     for name, count in (item.split(":") for item in sets):
         for number in range(int(count)):
             with open(f"{folder}/{name}-{number}", "wb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Wrong set-up: the C module in the way, no device; and how modprobe finds ours."""
+"""Set-up: the C module is loaded, there is no device; and how modprobe finds this module."""
 
 import glob
 import os
@@ -21,31 +21,31 @@ NAMES = "rpcrdma", "svcrdma", "xprtrdma", "rpcrdma6"
 
 
 def run(script):
-    """Exit status and output."""
+    """Run a command; return exit status and output."""
     done = subprocess.run(["bash", "-c", ". /t/guest/lib.sh\n" + script], text=True, check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return done.returncode, done.stdout.strip()
 
 
 class Log:
-    """The kernel log's lines since the object was made."""
+    """The kernel log's lines since the creation of the object."""
 
     def __init__(self):
         self.before = len(shell("dmesg").splitlines())
 
     def lines(self):
-        """What is new."""
+        """Return the new lines."""
         return shell("dmesg").splitlines()[self.before:]
 
 
 def registered():
-    """What a transport module leaves in the system: tunables, trace events, RDMA clients."""
+    """Return what a transport module registers: tunables, trace events, RDMA clients."""
     return sorted(glob.glob("/proc/sys/sunrpc/*rdma*") + glob.glob("/proc/sys/sunrpc/*rdma*/*") +
                   glob.glob("/sys/kernel/tracing/events/rpcrdma/*"))
 
 
 def c_module_present():
-    """Ours is refused with EEXIST and a message, and nothing of it stays."""
+    """This module fails to load with EEXIST and a message, and leaves nothing registered."""
     shell("modprobe -a sunrpc rdma_cm ib_core; modprobe rpcrdma")
     before, log = registered(), Log()
     expect_that("the C module has registered nothing to look at", before)
@@ -55,7 +55,7 @@ def c_module_present():
         expect_that(f"insmod says '{output}'", any(text in output for text in REFUSED))
     expect("our module is there", os.path.exists(OURS), False)
     expect("what is registered", registered(), before)
-    # With what module_unload does, once the module is not in use.
+    # module_unload waits until the module is not in use.
     expect(f"messages how to unload the C module in {log.lines()}",
            sum("rmmod rpcrdma" in line for line in log.lines()), 2)
     shell(f"{SERVE_AND_MOUNT} && module_unload c")
@@ -63,7 +63,7 @@ def c_module_present():
 
 
 def ours_after_it():
-    """Once the C module is gone ours loads, keeps the C module out, and continues working."""
+    """After the C module is removed this module loads, keeps the C module out, and keeps working."""
     shell(INSMOD)
     status, output = run("modprobe rpcrdma")
     expect("exit status of modprobe rpcrdma", status, 1)
@@ -74,7 +74,7 @@ def ours_after_it():
 
 
 def no_device(kind):
-    """Status and message of a mount without an RDMA device, and the log."""
+    """Mount without an RDMA device; return status, message and the log."""
     shell(f"module_load {kind}; rdma link del rdma0")
     try:
         log = Log()
@@ -86,7 +86,7 @@ def no_device(kind):
 
 
 def same_error_without_device():
-    """The C module tells what a mount without a device has to end with."""
+    """A mount without a device must fail as it does with the C module."""
     theirs, _ = no_device("c")
     ours, log = no_device("rust")
     print(f"the C module: status {theirs[0]}, '{theirs[1]}'")
@@ -98,16 +98,16 @@ def same_error_without_device():
 
 
 def top_without_module():
-    """rpcrdma-top says that the module is not loaded, and how it gets there."""
+    """rpcrdma-top says that the module is not loaded, and how to load it."""
     status, output = run("python3 -B /t/rpcrdma-top --once")
     expect("exit status", status, 1)
     expect_that(f"it says '{output}'", "is not loaded" in output and "modprobe" in output)
 
 
 def install():
-    """What make install does, and a module folder small enough for a quick depmod.
+    """Do what make install does, in a module directory that is small enough for a quick depmod.
 
-    The C module stays in it: ours has to come first.
+    The C module stays in it: this module must take precedence.
     """
     version = os.uname().release
     names = ("rpcrdma", "nfsd", "nfsv3", "nfsv4", "lockd", "rdma_cm", "nfs_acl",
@@ -128,7 +128,7 @@ def install():
 
 
 def modprobe_names():
-    """Each name a user or the kernel may ask for loads ours."""
+    """Each name that a user or the kernel may request loads this module."""
     for name in NAMES:
         shell(f"modprobe {name}")
         expect(f"modules after modprobe {name} (ours, C)",
@@ -138,7 +138,7 @@ def modprobe_names():
 
 
 def other_kernel():
-    """A kernel that ours is not installed for has the C module, by each name."""
+    """On a kernel for which this module is not installed, each name loads the C module."""
     away = "mv /lib/modules/$(uname -r)/updates/rpcrdma_rs.ko /tmp && depmod"
     back = "mv /tmp/rpcrdma_rs.ko /lib/modules/$(uname -r)/updates/ && depmod"
     shell(away)
@@ -153,7 +153,7 @@ def other_kernel():
 
 
 def settings():
-    """What sysctl.d has of the tunables of both sides applies once ours is loaded."""
+    """The values in sysctl.d for both sides apply when this module is loaded."""
     shell("""mkdir -p /etc/sysctl.d; cat >/etc/sysctl.d/nfs.conf <<-end
 	sunrpc.svc_rdma.max_requests=77
 	sunrpc.rdma_slot_table_entries=55
@@ -169,14 +169,14 @@ def settings():
 
 
 def autoload():
-    """nfsd's listener and a mount load ours by themselves."""
+    """nfsd's listener and a mount load this module by themselves."""
     shell("server_start")
     expect("modules after rpc.nfsd --rdma (ours, C)",
            (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
     mount("4.2", "ipv6", "/mnt/setup")
     umount("/mnt/setup")
     shell("server_stop; settle; module_unload rust")
-    # Nothing listens, so this mount fails; but it has to load the module first.
+    # Nothing listens, so this mount fails, but it must load the module first.
     run(f"timeout 20 bash -c '. /t/guest/lib.sh; {MOUNT} soft,retry=0,timeo=10,retrans=0'")
     expect("modules after a mount (ours, C)",
            (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))

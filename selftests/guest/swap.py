@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Memory is swapped out to a file on the mount.
 
-A process in a memory cgroup uses three times what it may have, so that most of its
-pages have to go to the server and come back; it knows what they held. In the middle
-of it the link goes down, and the connection has to be made again by a kernel whose
-memory waits for it.
+A process in a memory cgroup uses three times its limit, so that most of its pages
+have to be swapped out to the server and back; the process verifies them. Meanwhile the
+link is taken down, so the kernel has to reconnect while its reclaim waits for the
+connection.
 """
 
 import os
@@ -21,7 +21,7 @@ CGROUP = "/sys/fs/cgroup/swap"
 SWAP_MIB = 256
 LIMIT_MIB = 16
 
-# Fills memory, says so, waits for a line, and looks at every page again, at some twice.
+# Fills memory, reports it, waits for a line, and verifies every page, some of them twice.
 USER = """
 import hashlib, mmap, random, sys
 with open(sys.argv[1] + "/cgroup.procs", "w") as file:
@@ -41,23 +41,23 @@ print("verified", flush=True)
 
 
 def cgroup():
-    """A cgroup with little memory."""
+    """Create a cgroup with little memory."""
     shell("mountpoint -q /sys/fs/cgroup || mount -t cgroup2 none /sys/fs/cgroup\n"
           "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     os.makedirs(CGROUP, exist_ok=True)
-    # With a hard limit, what the process runs from is a part of it that may not leave it enough.
+    # A hard limit would also count the program's own pages, and might leave too little memory.
     with open(f"{CGROUP}/memory.high", "w", encoding="ascii") as file:
         file.write(str(LIMIT_MIB << 20))
 
 
 def swapped():
-    """MiB of the cgroup that are swapped out."""
+    """Return how many MiB of the cgroup are swapped out."""
     with open(f"{CGROUP}/memory.swap.current", encoding="ascii") as file:
         return int(file.read()) >> 20
 
 
 def swap(version, family, link=False):
-    """Swap on a file of one mount."""
+    """Enable swap on a file of one mount."""
     mount(version, family, FOLDER)
     shell(f"peer 'dd if=/dev/zero of={EXPORT}/swapfile bs=1M count={SWAP_MIB} status=none "
           f"&& chmod 600 {EXPORT}/swapfile'")
@@ -76,7 +76,7 @@ def swap(version, family, link=False):
 
 
 def use(link):
-    """Run the process that needs more memory than it may have."""
+    """Run the process that needs more memory than its limit."""
     user = subprocess.Popen([sys.executable, "-c", USER, CGROUP, str(3 * LIMIT_MIB)], text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Each symptom of Documentation/troubleshooting.rst is produced, what is seen is compared with the
-lines that the document has, and what it says to do is done. Run in the client guest."""
+"""Produces each symptom of Documentation/troubleshooting.rst, compares the messages with the lines of
+the document, and applies its remedy. Runs in the client guest."""
 
 import json
 import os
@@ -16,19 +16,19 @@ with open("/t/troubleshooting.rst", encoding="utf-8") as _file:
 
 
 def literal(line):
-    """A line that the document has as it is; what is said matches it, with any text for "..."."""
+    """Return a pattern for a literal line of the document, in which "..." stands for any text."""
     lines = [text.strip() for text in DOCUMENT.splitlines()]
     expect_that(f"the document has no line '{line}'", line in lines)
     return re.compile(".*".join(map(re.escape, line.split("..."))))
 
 
 def seen(line, text):
-    """Fail unless a line of the document is in what was said."""
+    """Fail unless a line of the document is in the output."""
     expect_that(f"'{line}' is not in {text!r}", literal(line).search(text))
 
 
 def section(title):
-    """The text of one section of the document."""
+    """Return the text of one section of the document."""
     start = DOCUMENT.index(f"{title}\n{'=' * len(title)}\n")
     rest = DOCUMENT[start + 2 * len(title) + 2:]
     end = re.search(r"\n[^\n]+\n={4,}\n", rest)
@@ -36,7 +36,7 @@ def section(title):
 
 
 def try_mount(options="", address="192.168.88.2", path="/", vers="4.2"):
-    """What a mount says that gives up soon, and what the kernel log has of it."""
+    """Try a mount with a short timeout; return its status, its output and the kernel log."""
     shell("dmesg -C")
     done = subprocess.run(
         ["timeout", "100", "mount", "-t", "nfs", "-o", "proto=rdma,port=20049,soft,retry=0,"
@@ -48,7 +48,7 @@ def try_mount(options="", address="192.168.88.2", path="/", vers="4.2"):
 
 
 def fails_with(title, lines, **how):
-    """A mount fails, and says the lines, which are in the section of that title."""
+    """Check that a mount fails with these lines, which are in the section with that title."""
     status, said = try_mount(**how)
     print(said.strip().splitlines()[0] if said else "nothing is said")
     expect_that(f"the mount succeeded: {said}", status != 0)
@@ -58,7 +58,7 @@ def fails_with(title, lines, **how):
 
 
 def works():
-    """A mount succeeds."""
+    """Check that a mount succeeds."""
     status, said = try_mount()
     expect(f"status of the mount, which says {said!r}", status, 0)
 
@@ -73,7 +73,7 @@ FAMILY = "``mount: Address family for hostname not supported``"
 
 
 def no_device():
-    """No RDMA device at all; the document says how to make one."""
+    """There is no RDMA device; the document says how to create one."""
     shell("rdma link del rdma0")
     try:
         fails_with(PROTOCOL, ["mount.nfs: Protocol error", EPROTO])
@@ -83,7 +83,7 @@ def no_device():
 
 
 def interface_down():
-    """The interface below the device is down."""
+    """The interface of the device is down."""
     shell("ip link set eth0 down")
     try:
         fails_with(UNREACHABLE, ["mount.nfs: Network is unreachable for ... on ...",
@@ -109,7 +109,7 @@ def no_route():
 
 
 def silent():
-    """Nobody has the address: in the same network, by version 4 and 3, and behind a router."""
+    """No host has the address: in the same network, over version 4 and 3, and behind a router."""
     fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ..."], address="192.168.88.77")
     literal(EPROTO)
     fails_with(SILENT, ["mount.nfs: No route to host for ... on ..."], address="192.168.88.77",
@@ -120,7 +120,7 @@ def silent():
 
 
 def refused():
-    """Nobody listens on that port."""
+    """No server listens on that port."""
     fails_with(REFUSED, ["mount.nfs: Connection refused for ... on ...",
                          "connecting to ... failed: ECONNREFUSED"], options=",port=20050")
     expect_that("no line of the listener in portlist",
@@ -129,19 +129,19 @@ def refused():
 
 
 def family():
-    """proto= does not fit the address."""
+    """proto= does not match the address family."""
     said = ["mount.nfs: Failed to resolve server ...: Address family for hostname not supported"]
     fails_with(FAMILY, said, options=",proto=rdma6")
     fails_with(FAMILY, said, address="[fd88::2]")
 
 
 def top():
-    """The connections that rpcrdma-top shows."""
+    """Return the connections that rpcrdma-top shows."""
     return json.loads(shell("python3 -B /t/rpcrdma-top --once --json --interval 0.5"))["connections"]
 
 
 def server_does_not_answer():
-    """rpc.mountd is stopped: the live view shows what the document says, and starting it helps."""
+    """rpc.mountd is stopped: the live view shows what the document says, and continuing it helps."""
     shell(f"client_mount 4.2 $SERVER {FOLDER}")
     shell("peer 'kill -STOP $(pidof rpc.mountd); exportfs -f'")
     try:
@@ -161,8 +161,8 @@ def server_does_not_answer():
 
 
 def link_lost():
-    """The cable is pulled: no connection is left, the log says why, and the mount continues when it
-    is back."""
+    """The link is down: no connection is left, the log says why, and the mount continues when the
+    link is up again."""
     shell(f"client_mount 4.2 $SERVER {FOLDER}; dmesg -C")
     shell("link_set off")
     try:
@@ -181,7 +181,7 @@ def link_lost():
 
 
 def in_use():
-    """A mount keeps the module, and the commands of the document name it."""
+    """A mount holds the module, and the commands of the document show the mount."""
     shell(f"client_mount 4.2 $SERVER {FOLDER}")
     status = subprocess.run(["rmmod", "rpcrdma_rs"], text=True, capture_output=True, check=False)
     seen("rmmod: ERROR: Module rpcrdma_rs is in use", status.stderr)
@@ -192,7 +192,7 @@ def in_use():
 
 
 def device_goes():
-    """Of the mount of before: its device is removed and comes back."""
+    """Remove the device of the mount of `in_use`, and add it again."""
     shell("timeout 60 rdma link del rdma0")
     lists = in_background(shell, f"ls {FOLDER}")
     time.sleep(2)
@@ -202,7 +202,7 @@ def device_goes():
 
 
 def unsigned():
-    """A kernel that enforces signatures refuses the module. It cannot be told to stop that."""
+    """A kernel that enforces signatures refuses the module. Enforcement cannot be disabled again."""
     shell("echo Y >/sys/module/module/parameters/sig_enforce; dmesg -C")
     done = subprocess.run(["insmod", "/t/rpcrdma_rs.ko"], text=True, capture_output=True, check=False)
     expect("exit status of insmod", done.returncode, 1)
@@ -211,7 +211,7 @@ def unsigned():
 
 
 def main():
-    """All of them; the last cannot be undone."""
+    """Run all tests; the last one cannot be undone."""
     os.makedirs(FOLDER, exist_ok=True)
     with case("Invalid argument"):
         raise Skip("the kernel has no software device without fast registration")

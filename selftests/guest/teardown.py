@@ -13,12 +13,12 @@ from harness import EXPORT, case, data, expect, expect_that, mount, shell, umoun
 MODULE = {"c": "rpcrdma", "rust": "rpcrdma_rs"}
 CLIENT, SERVER = (MODULE[os.environ[side]] for side in ("CLIENT_MODULE", "SERVER_MODULE"))
 
-# What I/O sees that is ended by force: the NFS client lets the kernel's own ERESTARTSYS
-# through to it.
+# Errors of I/O that is aborted by force: the NFS client passes on the kernel's own
+# ERESTARTSYS.
 ENDED = {errno.EIO, 512}
 
-# Reads or writes 1 MiB by O_DIRECT over and over; says so after the first; prints the
-# errno in the end.
+# Reads or writes 1 MiB by O_DIRECT repeatedly; reports the first success; prints the
+# errno at the end.
 BUSY = """
 import mmap, os, sys
 memory = mmap.mmap(-1, 1 << 20)
@@ -35,7 +35,7 @@ except OSError as error:
 
 
 def busy(path, what):
-    """Start a process that reads or writes all the time."""
+    """Start a process that reads or writes continuously."""
     job = subprocess.Popen([sys.executable, "-c", BUSY, path, what],
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     expect("first line of the process", job.stdout.readline(), "ready\n")
@@ -43,7 +43,7 @@ def busy(path, what):
 
 
 def no_connection_left():
-    """The client has no RDMA resource any more."""
+    """Check that the client has no RDMA resource left."""
     left = shell("settle >/dev/null; rdma_leftovers || :").strip()
     expect("RDMA resources of the client", left, "")
 
@@ -55,7 +55,7 @@ def refused(run, name):
 
 
 def forced(folder):
-    """umount -f while the link is down: I/O ends with EIO, and the mount goes."""
+    """umount -f while the link is down: I/O ends with EIO, and the mount is removed."""
     mount("3", "ipv4", folder, "nolock")
     jobs = [busy(f"{folder}/forced-{what}", what) for what in ("read", "write")]
     time.sleep(0.5)
@@ -63,7 +63,7 @@ def forced(folder):
         with no_link():
             started = time.monotonic()
             time.sleep(1)
-            # Without the helper, which would ask the server's mountd.
+            # Without the helper, which would query the server's mountd.
             while shell(f"umount -i -f {folder} 2>&1 && echo gone || :").strip() != "gone":
                 expect_that("umount -f does not succeed", time.monotonic() < started + 60)
                 time.sleep(0.5)
@@ -79,7 +79,7 @@ def forced(folder):
 
 
 def lazy(folder):
-    """umount -l while the link is down: at once; the I/O continues when the link is up."""
+    """umount -l while the link is down returns at once; the I/O continues when the link is up."""
     mount("4.1", "ipv6", folder)
     path = f"{folder}/lazy"
     job = subprocess.Popen(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Version 2 of RPC-over-RDMA: the request for it, the answer to that, and the messages that follow
+"""Version 2 of RPC-over-RDMA: its negotiation, and the messages that follow
 (draft-cel-nfsv4-rpcrdma-version-two-04).
 
-The C module speaks version 1 alone: a client that asks falls back, on the same connection.
+The C module supports only version 1: a client that requests version 2 falls back on the same
+connection.
 """
 
 import collections
@@ -24,7 +25,7 @@ OURS = os.environ.get("CLIENT_MODULE") == "rust"
 THEIRS = os.environ.get("SERVER_MODULE") == "rust"
 ASK = "/proc/sys/sunrpc/rdma_max_version"
 OFFER = "/proc/sys/sunrpc/svc_rdma/max_version"
-# What messages may be: the server's and the client's Receives, and the client's Sends.
+# Sizes of messages: the server's and the client's Receives, and the client's Sends.
 SERVER_RECEIVES = "/proc/sys/sunrpc/svc_rdma/max_req_size"
 RECEIVES = "/proc/sys/sunrpc/rdma_max_inline_read"
 SENDS = "/proc/sys/sunrpc/rdma_max_inline_write"
@@ -33,7 +34,7 @@ STATUS = "/sys/kernel/debug/rpcrdma_rs/{}/*/status"
 
 
 def io(folder):
-    """Calls and Replies of every shape: inline, and with each kind of chunk."""
+    """Make Calls and Replies of every form: inline, and with each kind of chunk."""
     for number, size in enumerate((1, 3000, 5000, 100_001, 1 << 20)):
         write_file(f"{folder}/file-{number}", data(size, number), os.O_SYNC)
     for number, size in enumerate((1, 3000, 5000, 100_001, 1 << 20)):
@@ -45,8 +46,7 @@ def io(folder):
 
 
 def session(version):
-    """A mount with I/O; returns what was captured of it, and how many regions the client had to
-    invalidate by itself for how many chunks."""
+    """Mount and do I/O; return the captured messages and the mount's counters."""
     with Capture("versions") as capture:
         mount(version, "ipv4", FOLDER)
         folder = f"{FOLDER}/versions-{version}"
@@ -58,12 +58,12 @@ def session(version):
 
 
 def set_to(path, value, where=""):
-    """Set a number, here or at the peer."""
+    """Set a sysctl, here or in the peer."""
     shell(f"peer 'echo {value} >{path}'" if where else f"echo {value} >{path}")
 
 
 def greeting(messages, answer):
-    """What comes first on each connection: our question, and then `answer`."""
+    """Check the first messages of each connection: the client's request, and then `answer`."""
     first = {}
     for message in messages:
         ends = frozenset((message.source, message.target))
@@ -79,7 +79,7 @@ def greeting(messages, answer):
 
 
 def all_of_version_2(messages):
-    """Every message of the session says what it is."""
+    """Check the direction and the handle in every message of the session."""
     calls, kinds = {}, collections.Counter()
     for message in messages:
         expect("version", message.version, 2)
@@ -103,7 +103,7 @@ def all_of_version_2(messages):
             call = calls[(not from_client, message.xid)]
             expect("handle in a Reply", message.named, 0)
             if message.size < 1000:
-                # A longer one ends in another packet, which has the handle.
+                # A longer message ends in another packet, which has the handle.
                 wanted = call.named or None
                 expect("handle that the Send invalidates", message.invalidates, wanted)
     print(", ".join(f"{count} {'NOMSG' if proc else 'MSG'} {'CALL' if call else 'REPLY'} of the "
@@ -115,13 +115,13 @@ def all_of_version_2(messages):
 
 
 def only_version_1(messages):
-    """Nothing but version 1 is spoken."""
+    """Check that only version 1 is used."""
     expect("versions", {message.version for message in messages}, {1})
     expect_that("an error report", roce.ERROR not in {message.proc for message in messages})
 
 
 def speaks_2():
-    """Both sides speak version 2."""
+    """Check that both sides use version 2."""
     for version in ("3", "4.1", "4.2"):
         with case(f"NFS {version} over version 2"):
             messages, count = session(version)
@@ -134,7 +134,7 @@ def speaks_2():
 
 
 def falls_back(version):
-    """The client asks, is refused, and continues in version 1 on the same connection."""
+    """The client requests version 2, is refused, and uses version 1 on the same connection."""
     messages, count = session(version)
     greeting(messages, roce.ERROR)
     only_version_1(messages[2:])
@@ -142,7 +142,7 @@ def falls_back(version):
 
 
 def live(side, name):
-    """What the live view says of the one connection of version 2 on that side."""
+    """Return the live view of the only connection of version 2 on that side."""
     path = STATUS.format(side)
     text = shell(f"peer 'cat {path}'") if side == "server" else "".join(
         read_file(file).decode() for file in glob.glob(path))
@@ -154,7 +154,7 @@ def live(side, name):
 
 
 def becomes(side, name, wanted, churn):
-    """Wait until a value of the live view is that, while files are read and written."""
+    """Wait until the live view has a value, while files are read and written."""
     begun = time.monotonic()
     while (value := live(side, name)) != wanted:
         churn.runs()
@@ -166,7 +166,7 @@ def becomes(side, name, wanted, churn):
 
 @contextlib.contextmanager
 def sizes(server, receives, sends):
-    """Mount with these sizes, and with I/O; nothing breaks the connection."""
+    """Mount with these sizes and do I/O; the connection must stay."""
     try:
         set_to(SERVER_RECEIVES, server, "peer")
         set_to(RECEIVES, receives)
@@ -188,14 +188,14 @@ def sizes(server, receives, sends):
 
 
 def told(messages):
-    """The messages about a Receive size, as who sends what."""
+    """Return the messages about Receive sizes: sender and content of each."""
     names = {roce.REQPROP: "REQPROP", roce.RESPROP: "RESPROP", roce.UPDPROP: "UPDPROP"}
     return [("client" if message.source == CLIENT else "server", names[message.proc])
             for message in messages if message.proc in names]
 
 
 def server_sizes():
-    """The server's Receives become larger, smaller, and larger again."""
+    """Make the server's Receives larger, smaller, and larger again."""
     with Capture("sizes", 128) as capture, sizes(SMALL, SMALL, LARGE) as churn:
         expect("what is sent at first", live("client", "send_threshold"), SMALL)
         time.sleep(2)
@@ -220,7 +220,7 @@ def server_sizes():
 
 
 def client_sizes():
-    """The client's Receives become larger."""
+    """Make the client's Receives larger."""
     with Capture("sizes", 128) as capture, sizes(LARGE, SMALL, SMALL) as churn:
         expect("what is received at first", live("client", "receive_threshold"), SMALL)
         set_to(RECEIVES, LARGE)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""dissector.py: what tshark shows of the messages in data/version2.tsv by rpcrdma2.lua is what the
-table says of them. KTAP.
+"""dissector.py: compare what tshark decodes with rpcrdma2.lua from the messages in
+data/version2.tsv with the values in that table. Prints KTAP.
 
-Each message becomes a RoCEv2 packet. Fields of the table have the names of the dissector's."""
+Each message becomes a RoCEv2 packet. The table uses the field names of the dissector."""
 
 import json
 import struct
@@ -30,7 +30,7 @@ NUMBERS = {
 
 
 def vectors():
-    """Name, value and octets of each message of version 2."""
+    """Return name, value and octets of each message of version 2."""
     with open(HERE / "data/version2.tsv", encoding="ascii") as file:
         for line in file:
             if not line.startswith("#"):
@@ -52,7 +52,7 @@ def packet(message, number):
 
 
 def write_capture(file, messages):
-    """A pcap of these messages."""
+    """Return a pcap of these messages."""
     file.write(struct.pack("<IHHiIII", 0xa1b2c3d4, 2, 4, 0, 0, 65535, 1))
     for number, message in enumerate(messages):
         data = packet(message, number)
@@ -61,7 +61,7 @@ def write_capture(file, messages):
 
 
 def wanted(value, found):
-    """Adds the fields in a value of the table to `found`, in their order."""
+    """Add the fields in a value of the table to `found`, in their order."""
     if isinstance(value, dict):
         number = NUMBERS.get(value.get("rdma_which"), value.get("rdma_which"))
         for name, part in value.items():
@@ -84,7 +84,7 @@ def wanted(value, found):
 
 
 def shown(line):
-    """The fields in a line of tshark's."""
+    """Return the fields in a line of tshark's output."""
     values = {}
     for name, text in zip(FIELDS, line.split("\t")):
         parts = [part for part in text.split(",") if part]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""The requester's side of a hand-driven connection to a server under test."""
+"""The requester's side of a connection to a server under test, on which cases build each message."""
 
 import contextlib
 import itertools
@@ -14,7 +14,7 @@ XIDS = itertools.count(0x1_0000)
 
 
 class Outcome:
-    """What a message brought about: replies, and whether the connection lives."""
+    """The outcome of a message: replies, and whether the connection is still up."""
 
     def __init__(self, replies, raw, closed):
         self.replies, self.raw, self.closed = replies, raw, closed
@@ -33,7 +33,7 @@ class Outcome:
         return " ".join(words) or "dropped"
 
     def one(self):
-        """The only reply, on a connection that lives."""
+        """Return the only reply, on a connection that is still up."""
         if self.closed or len(self.replies) != 1:
             raise Failed(f"one reply wanted, seen: {self}")
         return self.replies[0]
@@ -55,7 +55,7 @@ class Client:
 
     @property
     def private(self):
-        """The server's private data."""
+        """Return the server's private data."""
         return self.end.private
 
     def send(self, data):
@@ -63,12 +63,12 @@ class Client:
         self.end.send(data)
 
     def message(self, timeout=peer.TIMEOUT):
-        """The next message, decoded; with its bytes and the handle it invalidated."""
+        """Return the next message, decoded, with its bytes and the handle that it invalidated."""
         data, inv = self.end.receive(timeout)
         return wire.Header.decode(data), data, inv
 
     def null(self):
-        """A NULL call of its own; returns the messages that came before its reply."""
+        """Send a NULL call; return the messages that arrived before its reply."""
         xid = next(PROBES)
         self.end.send(wire.header(xid) + wire.null(xid))
         others = []
@@ -80,17 +80,17 @@ class Client:
             others.append(data)
 
     def exchange(self, *messages, quiet=0.3):
-        """Send `messages`, then see what comes of them.
+        """Send `messages`, and return their outcome.
 
-        A NULL call follows. Where a message is not answered by then, another
-        server thread may still be at it: wait until `quiet` seconds bring no news."""
+        Sends a NULL call after them. If a message is not answered when the NULL is, another
+        server thread may still process it: wait until nothing arrives for `quiet` seconds."""
         raw, closed = [], False
         try:
             for data in messages:
                 self.end.send(data)
             started = time.monotonic()
             raw += self.null()
-            # A slow guest needs longer than that for what is more work than NULL.
+            # A slow guest needs longer than that for a Call that is more work than NULL.
             quiet = max(quiet, 10 * (time.monotonic() - started))
             with contextlib.suppress(peer.Timeout):
                 while len(raw) < len(messages):
@@ -104,7 +104,7 @@ class Client:
         return Outcome([wire.Header.decode(data) for data in raw], raw, closed)
 
     def call(self, data):
-        """Send one message and return the header of its reply."""
+        """Send one message, and return the header of its reply."""
         self.end.send(data)
         head, _, _ = self.message()
         if head.proc == wire.ERROR:
@@ -114,12 +114,12 @@ class Client:
 
 
 def is_probe(data):
-    """Is this the reply to a NULL call of exchange()?"""
+    """Return whether this is the reply to a NULL call of exchange()."""
     return len(data) >= 4 and 0x4805_0000 <= int.from_bytes(data[:4], "big") < 0x4806_0000
 
 
 def check_null(data, xid):
-    """The reply to NULL: 28 bytes of header, 24 of RPC, nothing else."""
+    """Return whether this is a reply to NULL: 28 bytes of header, 24 of RPC, and no others."""
     head = wire.Header.decode(data)
     if (head.proc, head.reads, head.writes, head.reply) != (wire.MSG, [], [], None):
         raise Failed(f"reply to NULL: {head}")
@@ -127,7 +127,7 @@ def check_null(data, xid):
 
 
 def check_header(head, call):
-    """Is this header, but for the RPC message behind it, an answer to `call`?"""
+    """Return whether this header, without the RPC message after it, is an answer to `call`."""
     asked = wire.Reader(call)
     xid, vers = asked.u32(), asked.u32()
     if (head.xid, head.vers) != (xid, vers):
@@ -142,7 +142,7 @@ def check_header(head, call):
 
 
 def mirrored(offered, returned):
-    """Returned chunks have the offered handles and offsets, and no greater lengths."""
+    """Check that returned chunks have the offered handles and offsets, and no greater lengths."""
     if [len(chunk) for chunk in offered] != [len(chunk) for chunk in returned]:
         raise Failed(f"offered {offered}, returned {returned}")
     for theirs, ours in zip(sum(returned, []), sum(offered, [])):
@@ -152,7 +152,7 @@ def mirrored(offered, returned):
 
 
 class Server:
-    """The server under test; what is shared by all cases."""
+    """The server under test, and state that all cases share."""
 
     def __init__(self, device, address, port, kind):
         self.device, self.address, self.port, self.kind = device, address, port, kind
@@ -160,17 +160,17 @@ class Server:
         self.files = {}
 
     def connect(self, **options):
-        """A new connection."""
+        """Return a new connection."""
         return Client(self, **options)
 
     def check_alive(self):
-        """A fresh connection and a valid call."""
+        """Make a valid call on a fresh connection."""
         with self.connect(receives=8, sends=8) as client:
             if client.null():
                 raise Failed("a fresh connection brings messages nobody asked for")
 
     def handle(self, name):
-        """The file handle of a file in the export's root."""
+        """Return the file handle of a file in the export's root."""
         if name not in self.files:
             xid = next(XIDS)
             lookup = wire.u32(15) + wire.opaque(name.encode())
@@ -186,8 +186,8 @@ class Server:
         return self.files[name]
 
     def expect(self, outcome, c, rust=None):
-        """Compare with what the kind of server under test has to do; alternatives
-        are separated by "|"."""
+        """Compare with the expectation for the kind of server under test; "|" separates
+        alternatives."""
         wanted = (rust if rust is not None and self.kind == "rust" else c).split("|")
         if str(outcome) not in wanted:
             raise Failed(f"seen: {outcome}; wanted: {' or '.join(wanted)}; "

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a client has to make of replies of every kind.
+"""How a client must handle replies of every kind.
 
-Each case spoils the answer to one call and says what becomes of the system call
-that brought it about: "ok" (the answer was good after all), "again" (it succeeds,
-after the call was sent again) or an error. The C client may do more than one of
-these. In every case the system call returns in time, and the mount works afterwards.
+Each case corrupts the answer to one call, and names the expected result of the system
+call that caused it: "ok" (the answer is valid nevertheless), "again" (the system call
+succeeds after the call was sent again) or an error. The C client may have more than
+one of these. In every case the system call returns in time, and the mount works
+afterwards.
 """
 
 import concurrent.futures
@@ -19,7 +20,7 @@ from wire import Segment
 TABLE = Table()
 PATIENCE = 30
 MIXED = "mixed"
-# What the C client makes of what is wrong.
+# Possible results with the C client for an invalid answer.
 RETRIED = "ok|again|EIO|ETIMEDOUT"
 FAILS = "EIO|EREMOTEIO|EOPNOTSUPP|EPROTONOSUPPORT|EINVAL"
 BAD = RETRIED + "|EREMOTEIO"
@@ -27,7 +28,7 @@ POOL = concurrent.futures.ThreadPoolExecutor(4)
 
 
 class Short(Failed):
-    """What was read is the beginning of what there is."""
+    """Check that the data read is the beginning of the file."""
 
 
 class Mount:
@@ -39,19 +40,19 @@ class Mount:
         self.open = os.open(self.path("data"), os.O_RDONLY)
 
     def close(self):
-        """Before the unmount."""
+        """Close files before the unmount."""
         os.close(self.open)
 
     def path(self, name):
-        """In the mount."""
+        """Return a path in the mount."""
         return os.path.join(self.folder, name)
 
     def getattr(self):
-        """GETATTR: no chunks. Of an open file, so that it is the only call."""
+        """Cause a GETATTR, without chunks. The file is open, so that this is the only call."""
         os.fstat(self.open)
 
     def read(self):
-        """READ with a Write chunk."""
+        """Cause a READ with a Write chunk."""
         fd = os.open(self.path("data"), os.O_RDONLY | os.O_DIRECT)
         try:
             got = os.pread(fd, 8192, 4096)
@@ -63,7 +64,7 @@ class Mount:
             os.close(fd)
 
     def write(self):
-        """WRITE with a Read chunk."""
+        """Cause a WRITE with a Read chunk."""
         fd = os.open(self.path("data"), os.O_WRONLY | os.O_DIRECT)
         try:
             os.pwrite(fd, DATA[:8192], 0)
@@ -71,20 +72,20 @@ class Mount:
             os.close(fd)
 
     def readdir(self):
-        """READDIR with a Reply chunk."""
+        """Cause a READDIR with a Reply chunk."""
         names = sorted(os.listdir(self.folder))
         if names != [f"{i:04d}-" + "n" * 100 for i in range(1, 31)]:
             raise Failed(f"READDIR brought {len(names)} names")
 
     def symlink(self):
-        """SYMLINK with a Position-Zero Read chunk; the good answer is EEXIST."""
+        """Cause a SYMLINK with a Position-Zero Read chunk; the valid answer is EEXIST."""
         try:
             os.symlink("s" * 4000, self.path("new"))
         except FileExistsError:
             pass
 
     def readlink(self):
-        """READLINK with a Reply chunk."""
+        """Cause a READLINK with a Reply chunk."""
         if os.readlink(self.path("link")) != "t" * 3000:
             raise Failed("READLINK brought another target")
 
@@ -100,12 +101,12 @@ class Mount:
             return errno.errorcode[error.errno]
 
     def operation(self, proc):
-        """The system call that brings about `proc`."""
+        """Make the system call that causes `proc`."""
         return {GETATTR: self.getattr, READ: self.read, WRITE: self.write, READDIR: self.readdir,
                 READLINK: self.readlink, SYMLINK: self.symlink}[proc]
 
     def check(self):
-        """The mount works."""
+        """Check that the mount works."""
         self.fake.plan = None
         for proc in (GETATTR, READ):
             result = self.attempt(self.operation(proc))
@@ -117,8 +118,9 @@ class Mount:
 
 
 def spoiled(name, proc, wanted, c=None, skip=None):
-    """Decorator: the function spoils the answer to `proc`; `wanted` becomes of the system call,
-    with the C module one of `c` (default: the same; MIXED: not run). `skip` is a reason."""
+    """Decorator: the function corrupts the answer to `proc`. `wanted` is the expected result of the
+    system call; with the C module it is one of `c` (default: the same; MIXED: the case does not
+    run). `skip` is a reason to skip."""
     def add(spoil):
         def function(mount):
             if c == MIXED and mount.kind == "c":
@@ -144,11 +146,11 @@ def hang_up(call):
 
 
 def simple(name, proc, wanted, spoil, c=None):
-    """A case given by an expression."""
+    """Add a case that is given by an expression."""
     spoiled(name, proc, wanted, c)(spoil)
 
 
-# --- good answers, in ways a server may choose --------------------------------
+# --- valid answers, in forms that a server may choose --------------------------
 
 for _proc, _name in ((GETATTR, "GETATTR inline"), (READ, "READ with a Write chunk"),
                      (WRITE, "WRITE with a Read chunk"), (READDIR, "READDIR with a Reply chunk"),
@@ -174,7 +176,7 @@ def _twice(call):
 
 
 def _another(call):
-    # As if the client had offered nothing, and NFS had failed.
+    # As if the client had offered no chunk, and NFS had failed.
     call.after.append(wire.header(call.xid) + wire.accepted(call.xid, 0, wire.u32(5, 0, 0)))
     call.good()
 
@@ -216,7 +218,7 @@ def _reverse_chunks(call):
     call.good()
 
 
-# --- no answer, or none that can be one ----------------------------------------
+# --- no answer, or a message that cannot be one ---------------------------------
 
 simple("no answer", GETATTR, "again", lambda call: None, RETRIED)
 simple("hang-up instead of an answer", GETATTR, "again", hang_up, RETRIED)
@@ -254,7 +256,7 @@ for _words, _wanted in (((), "again"), ((0,), "EIO"), ((3,), "EIO"), ((0xfffffff
            lambda call, words=_words: call.send(wire.u32(call.xid, 1, 32, wire.ERROR, *words)),
            FAILS + "|" + RETRIED)
 
-# --- chunk lists nobody asked for -----------------------------------------------
+# --- chunk lists that the Call did not offer --------------------------------------
 
 STRAY = Segment(0x1234, 64, 0x10000)
 for _lists, _name in (({"reads": [STRAY]}, "a Read list"),
@@ -264,7 +266,7 @@ for _lists, _name in (({"reads": [STRAY]}, "a Read list"),
                       ({"writes": [[STRAY]], "reply": [STRAY]}, "Write list and Reply chunk")):
     for _proc in (wire.MSG, wire.NOMSG):
         simple(f"{('RDMA_MSG', 'RDMA_NOMSG')[_proc]} with {_name} that was not offered", GETATTR,
-               # With a Read list alone it looks like a Call of the reverse direction.
+               # With only a Read list it looks like a Call of the reverse direction.
                "again" if _proc and list(_lists) == ["reads"] else "EIO",
                lambda call, lists=_lists, proc=_proc: call.reply(
                    b"" if proc else call.body, proc=proc, **lists), BAD)
@@ -323,7 +325,7 @@ returned("a sum of lengths that wraps", lambda chunk: [
     Segment(s.handle, 0x80000000, s.offset) for s in chunk + [chunk[-1]]])
 returned("no segments", lambda chunk: [])
 returned("length 0", lambda chunk: [Segment(s.handle, 0, s.offset) for s in chunk])
-# All the same it was written.
+# It was written nevertheless.
 returned("one byte less", longer(-1), read="ok")
 simple("Write list left out", READ, "EIO", lambda call: call.reply(call.reduced), BAD)
 simple("Write list left out, data inline", READ, "EIO", lambda call: call.reply(
@@ -338,11 +340,11 @@ simple("Reply chunk with an RPC message cut short", READDIR, "again", lambda cal
 simple("Reply chunk with noise", READDIR, "again", lambda call: call.reply(
     proc=wire.NOMSG, reply=call.push(call.head.reply, bytes(range(256)) * 4)), BAD)
 
-# --- what is before a payload has another length than the client expects --------------
+# --- the part before a payload has another length than the client expects -------------
 
 def with_payload(call, results, verifier=b"", behind=b"", payload=None):
-    """A reply to READ in its Write chunk: another verifier, other results up to the payload, and
-    something behind them."""
+    """Reply to READ in its Write chunk, with another verifier, other results up to the payload, and
+    octets after them."""
     chunk = call.push(call.head.writes[0], call.payload if payload is None else payload)
     call.reply(wire.accepted(call.xid, 0, results + behind, verifier), writes=[chunk])
 
@@ -360,7 +362,7 @@ def _long_verifier(call):
 
 @spoiled("READ of an odd length, its pad behind the reply", READ, "ok", MIXED)
 def _pad_inline(call):
-    # The count and the end of file are the last words of the results, then comes the length.
+    # The count and the end-of-file flag are the last words of the results before the length.
     results = call.before[:-8] + wire.u32(2001, 0, 2001)
     with_payload(call, results, behind=bytes(3), payload=call.payload[:2001])
 
@@ -368,7 +370,7 @@ def _pad_inline(call):
 # --- RPC messages that are not what they should be ---------------------------------
 
 for _length in (0, 4, 8, 20, 24, 28, 60):
-    # sunrpc has a call sent again whose reply it cannot use at all.
+    # sunrpc sends a call again if it cannot use the reply at all.
     simple(f"inline RPC reply of {_length} bytes", GETATTR,
            "again" if _length in (8, 20) else "EIO",
            lambda call, length=_length: call.reply(call.body[:length]), BAD)

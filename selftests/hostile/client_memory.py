@@ -19,7 +19,7 @@ from cases import Failed
 # --- memory protection ---------------------------------------------------------------
 
 def late_access(mount, proc, operation, invalidate):
-    """After the system call has returned, its handles are worth nothing."""
+    """After the system call has returned, its handles must be invalid."""
     def spoil(call):
         first = call.head.reads[0] if call.head.reads else call.head.writes[0][0]
         call.good(invalidate=first.handle if invalidate else None)
@@ -55,7 +55,7 @@ def _late_error(mount):
     mount.attempt(mount.read)
     call = mount.fake.spoiled
     segment = call.head.writes[0][0]
-    # peer.Closed, when it could not be tried, fails the case.
+    # peer.Closed means that it could not be tried, and fails the case.
     if mount.fake.do(lambda: call.end.may_write(
             segment.handle, segment.offset, mount.fake.arena, 4)):
         raise Failed("RDMA Write after the call has failed was allowed")
@@ -63,8 +63,8 @@ def _late_error(mount):
 
 @TABLE.case("Reply chunk's handle after the process that waits was killed")
 def _late_killed(mount):
-    """A killed process gives up the buffers of its call at once; the reply chunk must
-    not be writable by then, or the server writes to memory that is someone else's."""
+    """A killed process frees the buffers of its call at once. The reply chunk must not be
+    writable by then, or the server would write to memory that has another user."""
     asked = threading.Event()
     mount.fake.answer_next(READLINK, lambda call: asked.set())
     child = subprocess.Popen(["readlink", mount.path("link")], stdout=subprocess.DEVNULL)
@@ -86,8 +86,8 @@ def _late_killed(mount):
 
 @TABLE.case("Reply with SYSTEM_ERR, and then nobody: nothing of the old connection is kept")
 def _unusable(mount):
-    """While the call is sent again, and the server is silent, the client has one connection in
-    the making; what the Reply was received in would keep the other one's device."""
+    """While the call is sent again and the server is silent, the client has one connection that is
+    being established; the Receive buffer of the Reply would hold the other one's device."""
     asked, over = threading.Event(), threading.Event()
 
     def spoil(call):
@@ -117,16 +117,16 @@ def _unusable(mount):
         raise Failed(f"{module} has had {counts} PDs, while one connection was being made")
 
 
-# What the process has in its buffer when its system call has failed, and what the
-# server writes.
+# The pattern in the process' buffer after its system call has failed, and the pattern that
+# the server writes.
 KEPT, LATE = b"\xc3" * 8192, b"\x5a" * 8192
 MNT_FORCE = 1
 
 
 def direct(mount, write):
     """Start a READ or WRITE of 8 KiB by O_DIRECT. Returns the process' buffer, and a
-    task for the errno of the system call; as soon as that is there, the buffer is
-    something else's: it is filled anew."""
+    task for the errno of the system call. When the system call returns, the buffer is
+    filled with another pattern."""
     memory = mmap.mmap(-1, 8192)
 
     def operation():
@@ -149,10 +149,10 @@ def ended_by_force(mount, write):
     memory, task = direct(mount, write)
     if not asked.wait(10):
         raise Failed("the client never asked")
-    # It is busy, and stays.
+    # The mount is busy, and stays.
     ctypes.CDLL(None).umount2(mount.folder.encode(), MNT_FORCE)
     error = task.result(PATIENCE)
-    # The NFS client lets the kernel's own ERESTARTSYS (512) through.
+    # The NFS client passes on the kernel's own ERESTARTSYS (512).
     if error not in (errno.EIO, 512):
         raise Failed(f"the system call gave {error}")
     call = mount.fake.spoiled
@@ -180,7 +180,7 @@ TABLE.case("WRITE ended by umount -f: its memory is out of the server's reach")(
 
 @TABLE.case("READ that timed out while the server writes: not after the system call")
 def _late_timeout(mount):
-    """The server writes to the chunk all the time, and never answers."""
+    """The server writes to the chunk continuously, and never answers."""
     over = threading.Event()
     writes = []
 
@@ -282,8 +282,8 @@ def _refused(mount):
 
 @TABLE.case("a server that hangs up before it answers has pauses between connections")
 def _no_use(mount):
-    """The first connection after one that was of use is made at once, the next ones 0.5 s, 1 s and
-    2 s later."""
+    """The first connection after one that carried a good Reply is made at once, the next ones 0.5 s,
+    1 s and 2 s later."""
     before = mount.fake.connections
 
     def spoil(call):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Servers that stall what our client has posted for them.
+"""Servers that stall the Sends of this module's client.
 
-The server accepts with an RNR retry count of 7, which the client's queue pair takes over and which
-means forever, and posts a Receive only now and then. How the stall is made to last: rxe gives a
-connection up by itself when a Send has waited for some 4 s, so a Receive comes every 2 s, which
-starts that time anew.
+The server accepts with an RNR retry count of 7, which the client's queue pair adopts and which means
+forever, and rarely posts a Receive. rxe itself ends a connection when a Send has waited for some 4 s.
+To make the stall last, the server posts a Receive every 2 s, which restarts that timer.
 """
 
 import os
@@ -25,7 +24,7 @@ def _killed(mount):
     if mount.kind == "c":
         raise Skip("the C client has other bounds")
     fake = mount.fake
-    # Open, so that the next Call of a reader is a READ, with a Write chunk.
+    # The file is open, so the next Call of a reader is a READ, with a Write chunk.
     data = os.open(mount.path("data"), os.O_RDONLY | os.O_DIRECT)
     fake.posted = 2
     fake.do(fake.hang_up)

@@ -14,7 +14,7 @@ import peer
 from client_cases import TABLE, Mount
 from fake import FakeServer, MountServer
 
-# A call lives longer than the pause before a second attempt to connect.
+# A call's timeout exceeds the pause before a second attempt to connect.
 OPTIONS = ("vers=3,proto=rdma,port={port},mountproto=tcp,mountport={mountport},mountvers=3,"
            "nolock,soft,timeo=30,retrans=2,noac,lookupcache=none,nordirplus,sec=sys")
 

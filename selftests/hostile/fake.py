@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""A small NFSv3 server whose answers a case can spoil.
+"""A small NFSv3 server whose answers a case can corrupt.
 
-One thread serves MOUNT over TCP, one NFS over RDMA. The export is a folder
-with the file "data" (64 KiB of pattern), the symbolic link "link", and names
-enough for a READDIR reply of several KiB. A case gives a plan: how to answer
-the next call of one procedure; everything else is answered well.
+One thread serves MOUNT over TCP, one NFS over RDMA. The export is a directory
+with the file "data" (64 KiB of pattern), the symbolic link "link", and enough
+names for a READDIR reply of several KiB. A case provides a plan: how to answer the
+next call of one procedure. All other calls get valid answers.
 """
 
 import itertools
@@ -27,7 +27,7 @@ TARGET = b"t" * 3000
 
 
 def pattern(offset, length):
-    """The contents of "data"."""
+    """Return the contents of "data"."""
     return bytes((i * 7 + (i >> 8)) & 0xff for i in range(offset, offset + length))
 
 
@@ -38,19 +38,19 @@ CHANGES = itertools.count(1)
 
 
 def attributes(handle):
-    """fattr3; all but the file change all the time, so that nothing is cached."""
+    """Return fattr3; all objects but the file change all the time, so that nothing is cached."""
     kind, size, fileid = {ROOT: (2, 4096, 1), FILE: (1, SIZE, 2), LINK: (5, len(TARGET), 3)}[handle]
     now = struct.pack(">II", 1_000_000_000, 0 if handle == FILE else next(CHANGES))
     return struct.pack(">IIIIIQQIIQQ", kind, 0o777, 1, 0, 0, size, size, 0, 0, 1, fileid) + now * 3
 
 
 def post_op(handle):
-    """post_op_attr that is there."""
+    """Return a post_op_attr with attributes."""
     return wire.u32(1) + attributes(handle)
 
 
 def pull(end, arena, segments):
-    """The bytes of Read segments."""
+    """Return the bytes of Read segments."""
     data = b""
     for segment in segments:
         if not end.remote_read(segment.handle, segment.offset, arena, segment.length):
@@ -73,7 +73,7 @@ def push(end, arena, chunk, data):
 
 
 def rpc_message(end, arena, head):
-    """The whole RPC message of a Call."""
+    """Return the whole RPC message of a Call."""
     zero = [s for s in head.reads if s.position == 0]
     inside = [s for s in head.reads if s.position]
     body = pull(end, arena, zero) if zero else head.body
@@ -84,7 +84,7 @@ def rpc_message(end, arena, head):
 
 
 class Call:
-    """A received call, what a good server would answer, and the ways to do so."""
+    """A received call, its valid answer, and the ways to send it."""
 
     def __init__(self, end, data, arena):
         self.end, self.arena = end, arena
@@ -98,7 +98,7 @@ class Call:
             reader.u32()
             reader.opaque()
         self.args = reader
-        # The results: up to the payload, the payload (None: there is none), after it.
+        # The results: before the payload, the payload (None: there is none), after it.
         self.before, self.payload = self._results()
 
     def _results(self):
@@ -113,7 +113,7 @@ class Call:
 
     @property
     def body(self):
-        """The whole RPC reply."""
+        """Return the whole RPC reply."""
         data = self.before
         if self.payload is not None:
             data += wire.u32(len(self.payload)) + self.payload + bytes(-len(self.payload) % 4)
@@ -121,7 +121,7 @@ class Call:
 
     @property
     def reduced(self):
-        """The RPC reply without its payload."""
+        """Return the RPC reply without its payload."""
         data = self.before
         if self.payload is not None:
             data += wire.u32(len(self.payload))
@@ -132,16 +132,16 @@ class Call:
         return push(self.end, self.arena, chunk, data)
 
     def send(self, data, invalidate=None):
-        """One message, as it is, and at the same moment those in `after`."""
+        """Send one message unchanged, and those in `after` in the same post."""
         self.end.send(data, *self.after, invalidate=invalidate)
 
     def reply(self, body=b"", invalidate=None, **lists):
-        """One message: header and body."""
+        """Send one message: header and body."""
         lists.setdefault("xid", self.xid)
         self.send(wire.header(**lists) + body, invalidate)
 
     def good(self, credits=32, invalidate=None):
-        """What a good server answers."""
+        """Send the valid answer."""
         if self.head.reply:
             chunk = self.push(self.head.reply, self.body)
             self.reply(proc=wire.NOMSG, reply=chunk, credits=credits, invalidate=invalidate)
@@ -209,7 +209,7 @@ RESULTS = {
 
 
 class MountServer(threading.Thread):
-    """MOUNT version 3 over TCP: gives the root's handle to everyone."""
+    """MOUNT version 3 over TCP; returns the root's handle to every client."""
 
     def __init__(self, address, port):
         super().__init__(daemon=True)
@@ -245,7 +245,7 @@ class FakeServer(threading.Thread):
         self.orders = queue.Queue()
         self.plan = None
         self.spoiled = None
-        # How often the call came that was answered by a plan.
+        # How often the call arrived that a plan answered.
         self.times = 0
         self.last = {}
         self.errors = []
@@ -305,7 +305,7 @@ class FakeServer(threading.Thread):
         return message is not None
 
     def take(self, data):
-        """One message of the client's."""
+        """Handle one message of the client."""
         if wire.Header.decode(data).proc == wire.ERROR:
             self.refusals += 1  # of what looked like a reverse-direction Call
         else:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Connections in every state that a server can be stopped with: limbo.py ADDRESS PORT.
+"""Connections in every state in which a server can be stopped: limbo.py ADDRESS PORT.
 
-Idle; never established; with answers that find no Receive; with Read chunks under
-way; and new ones all the time. Says "ready", continues until it is killed."""
+Idle; never established; with answers that find no Receive; with Read chunks in
+flight; and new ones all the time. Prints "ready", continues until it is killed."""
 
 import sys
 
@@ -36,7 +36,7 @@ def main(address, port):
                 client.message(1)
         except (peer.Closed, peer.Timeout):
             pass
-        except Exception as error:  # pyverbs: the server is gone while we connect
+        except Exception as error:  # pyverbs: the server stopped while we connect
             print(f"# {error!r}", flush=True)
 
 

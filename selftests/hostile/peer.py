@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""One end of an RDMA connection, driven by hand through pyverbs.
+"""One end of an RDMA connection, controlled through pyverbs.
 
-The Queue Pair is not the connection manager's own, so that a case can put it
-into any state, and so that every message, handle and private datum is the
-case's. Nothing here knows RPC-over-RDMA.
+The Queue Pair is not created by the connection manager, so a case can move it to
+any state, and chooses every message, handle and private datum. This file contains
+nothing specific to RPC-over-RDMA.
 """
 
 import contextlib
@@ -59,16 +59,16 @@ TIMEOUT = 20.0
 ACCEPTANCE = 0.1
 with open("/proc/cmdline", encoding="ascii") as _file:
     IWARP = "guest.device=siw" in _file.read()
-# rxe passes the kernel's flag through (1 << 2); libibverbs has another one.
+# rxe passes on the kernel's flag (1 << 2); libibverbs uses another one.
 WITH_INV = IBV_WC_WITH_INV | 1 << 2
 
 
 class Closed(Exception):
-    """The connection is gone, or never came to be."""
+    """The connection has ended, or was never established."""
 
 
 class Timeout(Exception):
-    """Nothing happened in time."""
+    """No event arrived in time."""
 
 
 class Device:
@@ -84,7 +84,7 @@ class Device:
 
 
 class Region:
-    """Registered memory; filled with `data`, or with bytes 0xee."""
+    """Register memory, filled with `data`, or with bytes 0xee."""
 
     def __init__(self, device, length, data=None):
         self.length = length
@@ -95,12 +95,12 @@ class Region:
 
     @property
     def rkey(self):
-        """The handle."""
+        """Return the handle."""
         return self.mr.rkey
 
     @property
     def address(self):
-        """The offset of its first byte."""
+        """Return the offset of the first byte."""
         return self.mr.buf
 
     def fill(self, data=None):
@@ -110,16 +110,16 @@ class Region:
             self.mr.write(data, len(data))
 
     def read(self, length, offset=0):
-        """The contents."""
+        """Return the contents."""
         return self.mr.read(length, offset) if length else b""
 
     def close(self):
-        """Deregister: the handle is not valid any more."""
+        """Deregister the memory, which invalidates the handle."""
         self.mr.close()
 
 
 class Events:
-    """A connection manager event channel that can be waited on for a time."""
+    """A connection manager event channel with a time limit for waits."""
 
     def __init__(self):
         before = set(self._descriptors())
@@ -137,13 +137,13 @@ class Events:
                 pass
 
     def get(self, timeout=0.0):
-        """The next event, or None. The caller closes it."""
+        """Return the next event, or None. The caller closes it."""
         if not select.select([self.fd], [], [], timeout)[0]:
             return None
         return CMEvent(self.channel)
 
     def expect(self, kind, timeout=TIMEOUT):
-        """The private data of the next event, which has to be of `kind`."""
+        """Return the private data of the next event, which must be of `kind`."""
         event = self.get(timeout)
         if event is None:
             raise Timeout(f"no connection manager event in {timeout} s")
@@ -155,17 +155,17 @@ class Events:
         return private
 
     def close(self):
-        """No further events."""
+        """Close the channel."""
         self.channel.close()
 
 
 class Endpoint:
-    """A Queue Pair with Receives posted, and the connection it is on."""
+    """A Queue Pair with posted Receives, and its connection."""
 
     def __init__(self, device, events, cmid, receives=64, size=4096, sends=64, posted=None):
         self.device, self.events, self.cmid = device, events, cmid
         self.receives, self.size, self.sends = receives, size, sends
-        # With `posted`, only so many Receives are posted at first, and none by itself later.
+        # With `posted`, only so many Receives are posted at first, and none automatically later.
         self.posted, self.refill = receives if posted is None else posted, posted is None
         self.closed = None
         self.private = b""
@@ -189,7 +189,7 @@ class Endpoint:
         self.qp.modify(attr, mask)
 
     def prepare(self):
-        """To INIT, open to RDMA Read and Write, with the Receives posted."""
+        """Move to INIT, permit RDMA Read and Write, and post the Receives."""
         attr, mask = self.cmid.init_qp_attr(IBV_QPS_INIT)
         attr.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
         self.qp.modify(attr, mask)
@@ -197,13 +197,13 @@ class Endpoint:
             self.post_receive(slot)
 
     def run(self):
-        """To Ready to Send; the iWARP connection manager does it by itself."""
+        """Move to Ready to Send; the iWARP connection manager does that by itself."""
         if not IWARP:
             self._modify(IBV_QPS_RTR)
             self._modify(IBV_QPS_RTS)
 
     def fail(self):
-        """To ERROR, without a word to the other end."""
+        """Move to ERROR, without notifying the other end."""
         self.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
 
     def post_receive(self, slot):
@@ -236,7 +236,7 @@ class Endpoint:
                       send_flags=IBV_SEND_SIGNALED,
                       imm_data=0 if invalidate is None else invalidate)
         if IWARP and invalidate is not None:
-            work.set_wr_rdma(invalidate, 0)  # libsiw takes it from there
+            work.set_wr_rdma(invalidate, 0)  # libsiw takes the handle from there
         return work
 
     def _post(self, work):
@@ -256,7 +256,7 @@ class Endpoint:
             raise Closed(self.closed) from None
 
     def bind(self, region):
-        """The handle of a new type 2 memory window over all of `region`."""
+        """Return the handle of a new type 2 memory window over all of `region`."""
         window = MW(self.device.pd, IBV_MW_TYPE_2)
         self.windows.append(window)
         info = MWBindInfo(region.mr, region.address, region.length,
@@ -274,15 +274,15 @@ class Endpoint:
         return handle
 
     def remote_read(self, handle, offset, region, length):
-        """RDMA Read into `region`; returns whether it was allowed."""
+        """RDMA Read into `region`; return whether it was permitted."""
         return self._remote(IBV_WR_RDMA_READ, handle, offset, region, length)
 
     def remote_write(self, handle, offset, region, length):
-        """RDMA Write from `region`; returns whether it was allowed, or over iWARP, was sent."""
+        """RDMA Write from `region`; return whether it was permitted or, over iWARP, was sent."""
         return self._remote(IBV_WR_RDMA_WRITE, handle, offset, region, length)
 
     def may_write(self, handle, offset, region, length):
-        """The same for a Write that should not be allowed; over iWARP the other end closes then."""
+        """Like `remote_write`, for a Write to be refused; over iWARP the other end then closes."""
         if not self.remote_write(handle, offset, region, length):
             return False
         if IWARP:
@@ -308,19 +308,19 @@ class Endpoint:
         except Timeout:
             if not IWARP:
                 raise
-            # When a connection ends, siw forgets what is in its Send Queue, see
+            # When a connection ends, siw does not complete its Send Queue, see
             # Documentation/known-issues.rst.
             self.closed = "the Send Queue stands still"
             return False
         if self.remote_status == IBV_WC_SUCCESS:
             return True
-        # iWARP says it in a message that ends the connection.
+        # iWARP reports it in a message that ends the connection.
         if self.remote_status != IBV_WC_REM_ACCESS_ERR and not IWARP:
             raise Closed(f"completion status {self.remote_status}")
         return False
 
     def _progress(self, timeout):
-        """Take completions and events until there is news; Timeout if none."""
+        """Take completions and events until one changes the state; raise Timeout if none does."""
         deadline = time.monotonic() + timeout
         pause = 0.0005
         while True:
@@ -360,12 +360,12 @@ class Endpoint:
         return count > 0
 
     def poll(self):
-        """The next message if there is one by now, else None."""
+        """Return the next message if it has arrived, otherwise None."""
         self._completions()
         return self.messages.pop(0) if self.messages else None
 
     def receive(self, timeout=TIMEOUT):
-        """The next message: (bytes, invalidated handle or None)."""
+        """Return the next message: (bytes, invalidated handle or None)."""
         deadline = time.monotonic() + timeout
         while not self.messages:
             if self.closed:
@@ -374,20 +374,20 @@ class Endpoint:
         return self.messages.pop(0)
 
     def wait_closed(self, timeout=TIMEOUT):
-        """Until the other end has closed."""
+        """Wait until the other end has closed."""
         deadline = time.monotonic() + timeout
         while not self.closed:
             self._progress(max(0.0, deadline - time.monotonic()))
 
     def disconnect(self):
-        """Say goodbye."""
+        """Disconnect."""
         try:
             self.cmid.disconnect()
         except Exception:  # pyverbs: the id may be disconnected already
             pass
 
     def close(self):
-        """Disconnect and free all."""
+        """Disconnect and free everything."""
         self.closed = self.closed or "by us"
         self.disconnect()
         for window in self.windows:  # each holds a reference to the Queue Pair
@@ -419,9 +419,9 @@ def _param(endpoint, private, resources, depth, rnr_retry, retry=6):
 
 def connect(device, address, port, private=b"", receives=64, size=4096, sends=64, posted=None,
             resources=16, depth=16, rnr_retry=7, retry=6, timeout=TIMEOUT, establish=True):
-    """Connect; `resources` and `depth` are RDMA Reads in flight from and to there.
+    """Connect; `resources` and `depth` are the RDMA Reads in flight from and to the other end.
 
-    Without `establish`, the other end is not told that its acceptance has come."""
+    Without `establish`, the acceptance of the other end is not confirmed."""
     events = Events()
     cmid = CMID(creator=events.channel, port_space=RDMA_PS_TCP)
     endpoint = None
@@ -455,8 +455,8 @@ def connect(device, address, port, private=b"", receives=64, size=4096, sends=64
 
 @contextlib.contextmanager
 def nothing_between():
-    """Not preempted by the other end: siw loses what that sends before the acceptance is done,
-    see Documentation/known-issues.rst."""
+    """Run without preemption by the other end: siw loses messages that arrive before the acceptance
+    is complete, see Documentation/known-issues.rst."""
     if IWARP:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:
@@ -479,11 +479,11 @@ class Listener:
         self.refuse = 0
 
     def poll(self, private, current, **options):
-        """Take what has happened: the Endpoint that is connected now, or None. The next
-        `refuse` connections are refused.
+        """Handle events; return the Endpoint that is connected now, or None. Refuses the next
+        `refuse` connections.
 
-        Events of all connections come here and do not say whose they are; the
-        client has only one connection, so they are `current`'s."""
+        Events do not name their connection. The client has only one connection, so they
+        belong to `current`."""
         event = self.events.get()
         if event is None:
             return current
@@ -509,6 +509,6 @@ class Listener:
         return current
 
     def close(self):
-        """No further connections."""
+        """Accept no further connections."""
         self.cmid.close()
         self.events.close()

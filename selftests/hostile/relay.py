@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""A server for NFSv4.1 clients: hands their calls on to nfsd over TCP, and makes calls of its own.
+"""A server for NFSv4.1 clients that forwards their calls to nfsd over TCP, and makes calls itself.
 
-With a session of nfsd's, the client has a callback service, and a case may call it as it likes
-(RFC 8167). Calls come and results go in any way that the client offers.
+With a session of nfsd, the client has a callback service, which a case may call at will (RFC
+8167). Calls and results use any transfer mode that the client offers.
 """
 
 import itertools
@@ -23,7 +23,7 @@ def callback(xid, proc=0):
 
 
 class Relay(FakeServer):
-    """See above. `answers` are the headers that came back, `refusals` the error reports."""
+    """The relay. `answers` are the headers that came back, `refusals` the error reports."""
 
     def __init__(self, device, address, port, nfsd):
         super().__init__(device, address, port)
@@ -32,12 +32,12 @@ class Relay(FakeServer):
         self.before = None
 
     def forget(self):
-        """Forget what came back."""
+        """Clear the answers and refusals."""
         self.answers.clear()
         self.refusals.clear()
 
     def burst(self, messages):
-        """Send messages, one right after the other."""
+        """Send messages, one immediately after the other."""
         def send():
             if self.end is None:
                 raise peer.Closed("there is no connection")
@@ -46,7 +46,7 @@ class Relay(FakeServer):
         self.do(send)
 
     def take(self, data):
-        """One message of the client's."""
+        """Handle one message of the client."""
         head = wire.Header.decode(data)
         if head.proc == wire.ERROR:
             self.refusals.append(head)
@@ -59,7 +59,7 @@ class Relay(FakeServer):
             self._answer(head, self._ask(rpc_message(self.end, self.arena, head)))
 
     def _ask(self, message):
-        """nfsd's reply."""
+        """Send a message to nfsd; return its reply."""
         if self.stream is None:
             self.stream = socket.create_connection(self.nfsd, 20)
         self.stream.sendall(wire.u32(0x80000000 | len(message)) + message)
@@ -80,7 +80,7 @@ class Relay(FakeServer):
         return data
 
     def _answer(self, head, reply):
-        """Inline if it fits, else in the Reply chunk."""
+        """Reply inline if the reply fits, otherwise in the Reply chunk."""
         writes = [[Segment(s.handle, 0, s.offset) for s in chunk] for chunk in head.writes]
         message = wire.header(head.xid, writes=writes) + reply
         if len(message) > self.size:

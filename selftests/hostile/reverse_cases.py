@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a client with a callback service has to make of Calls of every kind (RFC 8167).
+"""How a client with a callback service must handle Calls of every kind (RFC 8167).
 
-CB_NULL needs no session and has no effect, so it can be sent as often as one likes. In every
-case the connection stays, unless the case ends it, and the mount works afterwards.
+CB_NULL needs no session and has no effect, so it can be sent any number of times. In every
+case the connection stays up, unless the case ends it, and the mount works afterwards.
 """
 
 import os
@@ -16,7 +16,7 @@ from wire import Segment
 
 TABLE = Table()
 case = TABLE.case
-# Replies that no case may bring are waited for no longer.
+# How long to wait for Replies that must not arrive.
 QUIET = 0.3
 STRAY = Segment(0x1234, 64, 0x10000)
 
@@ -30,12 +30,12 @@ class Mount:
         self.granted = 0
 
     def works(self):
-        """A system call that takes a GETATTR or two."""
+        """Make a system call that causes one or two GETATTRs."""
         os.listdir(self.folder)
         os.statvfs(self.folder)
 
     def check(self):
-        """The mount works."""
+        """Check that the mount works."""
         self.relay.before = None
         self.works()
         errors, self.relay.errors = self.relay.errors, []
@@ -43,7 +43,7 @@ class Mount:
             raise Failed(f"relay: {errors[0][-300:]}")
 
     def window(self):
-        """How many Calls the client may have under way, by what sunrpc shows."""
+        """Return how many Calls the client may have in flight, according to sunrpc's files."""
         found = []
         root = "/sys/kernel/sunrpc/xprt-switches"
         for switch in os.listdir(root):
@@ -54,7 +54,7 @@ class Mount:
                     with open(f"{root}/{switch}/{name}/xprt_info", encoding="ascii") as file:
                         info = dict(line.split("=", 1) for line in file if "=" in line)
                 except OSError:
-                    # It is going.
+                    # It is being destroyed.
                     continue
                 if info.get("dst_port", "").strip() == str(self.relay.port):
                     found.append(int(info["cong_win"]) >> 8)
@@ -63,14 +63,14 @@ class Mount:
         return found[0]
 
     def call(self, messages, wanted, seconds=10):
-        """Send messages in a burst; returns what `wanted` of them brought, or all that came."""
+        """Send messages in a burst; return `wanted` answers, or all that arrived."""
         self.relay.forget()
         self.relay.burst(messages)
         self.collect(wanted, seconds)
         return list(self.relay.answers), list(self.relay.refusals)
 
     def collect(self, wanted, seconds=10):
-        """Wait for that many answers, and then until no more come."""
+        """Wait for that many answers, and then until no more arrive."""
         end = time.monotonic() + seconds
         while len(self.relay.answers) + len(self.relay.refusals) < wanted \
                 and time.monotonic() < end:
@@ -78,7 +78,7 @@ class Mount:
         time.sleep(QUIET)
 
     def null(self, count, seconds=10, **fields):
-        """Send `count` CB_NULL at once; returns the Replies."""
+        """Send `count` CB_NULL at once; return the Replies."""
         xids = [next(XIDS) for _ in range(count)]
         answers, refusals = self.call([wire.header(xid, **fields) + callback(xid)
                                        for xid in xids], count, seconds)
@@ -92,13 +92,13 @@ class Mount:
         return answers
 
     def same_connection(self, before):
-        """The connection is the one of before."""
+        """Check that the connection is still the same."""
         if self.relay.connections != before:
             raise Failed(f"{self.relay.connections - before} new connections")
 
 
 def good(head):
-    """The Reply to CB_NULL."""
+    """Check the Reply to CB_NULL."""
     if (head.vers, head.proc, head.reads, head.writes, head.reply) != (1, wire.MSG, [], [], None):
         raise Failed(f"Reply to CB_NULL: {head}")
     if not 1 <= head.credits <= 1024:
@@ -151,7 +151,7 @@ def flood(mount):
 
 
 def refused(mount, xid, message, what):
-    """A Call that ours answers with ERR_CHUNK, and nobody with a Reply."""
+    """Send a Call that this module answers with ERR_CHUNK, and no client with a Reply."""
     answers, refusals = mount.call([message], mount.kind == "rust", 5)
     if answers:
         raise Failed(f"{what}: {answers[0]}")
@@ -189,7 +189,7 @@ def wrong_lists(mount):
 @case("many Calls with chunks at once")
 def chunk_flood(mount):
     before = mount.relay.connections
-    # As many at once as the client grants: it posts Receives for no more (RFC 8166, 3.3.1).
+    # As many at once as the client grants: it need not post more Receives (RFC 8166, 3.3.1).
     for _ in range(20):
         calls = [wire.header(xid, reads=[STRAY]) + callback(xid)
                  for xid in (next(XIDS) for _ in range(mount.granted))]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a server has to do with valid messages, and with every kind of bad one.
+"""How a server must handle valid messages and every kind of invalid one.
 
-Expectations come from RFC 8166 (sections 3.4, 4.3, 4.5 and 4.6). The first of
-the two given to expect() is what the kernel's C module does, the second, where
-there is one, what ours does; it is then the stricter one.
+Expectations are from RFC 8166 (sections 3.4, 4.3, 4.5 and 4.6). The first of the two
+arguments of expect() is what the kernel's C module does. The second, if there is one, is
+what this module does; it is then stricter.
 """
 
 import struct
@@ -24,7 +24,7 @@ FILE_SIZE = 256 * 1024
 
 
 def pattern(offset, length):
-    """The contents of the exported file "data"."""
+    """Return the contents of the exported file "data"."""
     first, last = offset // 4, (offset + length + 3) // 4
     data = struct.pack(f">{last - first}I", *range(first, last))
     return data[offset % 4:offset % 4 + length]
@@ -42,13 +42,13 @@ def equal(seen, wanted, what):
 
 
 def null(**lists):
-    """A NULL call whose header has these lists."""
+    """Return a NULL call whose header has these lists."""
     xid = next(XIDS)
     return wire.header(xid, **lists) + wire.null(xid)
 
 
 def errors(outcome, count):
-    """Are these `count` ERR_CHUNK replies, 20 bytes each, on a living connection?"""
+    """Return whether these are `count` ERR_CHUNK replies of 20 bytes, on a connection that is up."""
     if outcome.closed or len(outcome.replies) != count:
         raise Failed(f"{count} x err_chunk wanted, seen: {outcome}")
     for head, data in zip(outcome.replies, outcome.raw):
@@ -57,7 +57,7 @@ def errors(outcome, count):
 
 
 def batches(server, messages, size=32):
-    """Send many messages, a batch at a time, each of which has to bring ERR_CHUNK."""
+    """Send many messages in batches; each must be answered with ERR_CHUNK."""
     with server.connect() as client:
         for at in range(0, len(messages), size):
             batch = messages[at:at + size]
@@ -115,7 +115,7 @@ def pzrc(server):
 
 
 def write_call(server, offset, length, **lists):
-    """The header and head of an NFSv3 WRITE; its data go by a Read chunk."""
+    """Return the header and head of an NFSv3 WRITE whose data are in a Read chunk."""
     xid = next(XIDS)
     body = wire.v3_write_head(xid, server.handle("sink"), offset, length)
     return xid, body, lambda reads: wire.header(xid, reads=reads, **lists) + body
@@ -141,7 +141,7 @@ def read_chunk(server):
 
 
 def read_back(server, client, length, name="sink"):
-    """A file's first bytes, by a Write chunk."""
+    """Read a file's first bytes through a Write chunk."""
     region = server.device.region(max(length, 4))
     xid = next(XIDS)
     call = wire.header(xid, writes=[[Segment(region.rkey, length, region.address)]]) \
@@ -301,7 +301,7 @@ def impossible_invalidation(server):
     with server.connect(private=wire.cm_private(flags=1)) as client:
         call = wire.header(xid, wire.NOMSG, [Segment(region.rkey, 40, region.address)])
         if peer.IWARP:
-            # siw invalidates it all the same.
+            # siw invalidates it nevertheless.
             server.expect(client.exchange(call), "reply")
         server.expect(client.exchange(call), "closed|reply closed")
     region.close()
@@ -336,12 +336,12 @@ def short(server):
 
 @case("versions that are not spoken")
 def versions(server):
-    # Ours speaks version 2 as well, until the first Call has decided.
+    # This module also accepts version 2, until the first Call has decided.
     highest = 2 if server.kind == "rust" else 1
     for vers in {0, 2, 3, 0x100, 0x80000001, 0xffffffff} - {highest}:
         with server.connect() as client:
             xid = next(XIDS)
-            # Nothing else may be under way: another service thread would let it decide first.
+            # No other Call may be in flight: another service thread could let that Call decide first.
             client.end.send(wire.header(xid, vers=vers) + wire.null(xid))
             data = client.end.receive(10)[0]
             client.null()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Connections that behave badly towards a server: floods, storms, hang-ups."""
+"""Clients that misuse connections to a server: floods of messages, many connections, disconnects."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ case = TABLE.case
 
 # --- CM private data ----------------------------------------------------------
 
-# The IB connection manager pads private data with zeroes to 56 bytes: a private
-# message cut short cannot be told from one with zeroes.
+# The IB connection manager pads private data with zeroes to 56 bytes: a truncated
+# private message cannot be distinguished from one with zeroes.
 PRIVATE = {
     "none": b"",
     "1 byte": b"\xf6",
@@ -61,10 +61,10 @@ def no_offer(server):
 @case("a client with Receives of 1,024 bytes", private=wire.cm_private(4096, 1024))
 @case("the same, said by sending no private data", private=b"")
 def small_receives(server, private):
-    """Replies around 1,024 bytes: inline when they fit, else ERR_CHUNK (no Reply
+    """Request replies around 1,024 bytes: inline if they fit, otherwise ERR_CHUNK (no Reply
     chunk is offered) or the Reply chunk; never a Send that does not fit."""
     region = server.device.region(FILE_SIZE)
-    overhead = 28 + 24 + 4 + 4 + 84 + 12  # headers and all of READ's result but data
+    overhead = 28 + 24 + 4 + 4 + 84 + 12  # headers, and READ's result without the data
     for total in (1020, 1024, 1028, 2000):
         length = total - overhead
         for chunk in (None, [Segment(region.rkey, FILE_SIZE, region.address)]):
@@ -194,7 +194,7 @@ def no_receives(server, rnr_retry):
 # --- hang-ups -------------------------------------------------------------------
 
 def large_write(server, region):
-    """A WRITE whose data are many RDMA Reads."""
+    """Return a WRITE whose data need many RDMA Reads."""
     xid = next(XIDS)
     body = wire.v3_write_head(xid, server.handle("sink"), 0, FILE_SIZE)
     reads = [Segment(region.rkey, FILE_SIZE, region.address, len(body))]
@@ -202,7 +202,7 @@ def large_write(server, region):
 
 
 def large_read(server, region):
-    """A READ whose data are many RDMA Writes."""
+    """Return a READ whose data need many RDMA Writes."""
     xid = next(XIDS)
     return wire.header(xid, writes=[[Segment(region.rkey, FILE_SIZE, region.address)]]) \
         + wire.v3_read(xid, server.handle(FILE), 0, FILE_SIZE)
@@ -231,7 +231,7 @@ def hang_up(server):
 
 @case("hang-up while the RDMA Writes of a call are under way")
 def hang_up_mid_write(server):
-    """Wait for the first bytes of a READ's data to arrive, then leave."""
+    """Wait for the first bytes of a READ's data to arrive, then disconnect."""
     for hang in HANGUPS.values():
         region = server.device.region(FILE_SIZE)
         with server.connect() as client:

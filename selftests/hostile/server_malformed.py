@@ -16,7 +16,7 @@ case = TABLE.case
 # --- chunk lists --------------------------------------------------------------
 
 def three_lists():
-    """A header with all three lists, and segments that look right."""
+    """Return a header with all three lists, and segments that look valid."""
     def plain():
         return Segment(0x1234, 4096, 0x10000)
     return {"reads": [Segment(0x1234, 4096, 0x10000, 40)] * 2,
@@ -100,7 +100,7 @@ def far_position(server):
 
 
 def not_on_c(server, warning):
-    """Skip where the C module lets the kernel warn."""
+    """Skip a case in which the C module causes a kernel warning."""
     if server.kind == "c":
         raise Skip(f"the C module causes the kernel warning at {warning}")
 
@@ -118,7 +118,7 @@ def overlapping_positions(server):
             region.fill(wire.null(xid))
             with server.connect() as client:
                 call = wire.header(xid, proc, reads=reads) + wire.null(xid)
-                # The last is in order, but for a message that has chunks only.
+                # The last one is valid only for a message whose Payload stream is all in chunks.
                 good = proc == wire.NOMSG and len(lists) == 3 and lists[1] == (36, 4)
                 server.expect(client.exchange(call), "reply" if good else "err_chunk")
     region.close()
@@ -126,7 +126,7 @@ def overlapping_positions(server):
 
 @case("Read chunk inside of the RPC header")
 def chunk_in_header(server):
-    # A credential of AUTH_SYS, and one of RPCSEC_GSS for a context that nobody has made.
+    # A credential of AUTH_SYS, and one of RPCSEC_GSS for a context that does not exist.
     gss = wire.u32(6) + wire.opaque(wire.u32(1, 0, 1, 1) + wire.opaque(bytes(16)))
     gss += wire.u32(6) + wire.opaque(bytes(28))
     for cred in wire.auth_sys(), gss:
@@ -155,7 +155,7 @@ def many_reads(server):
             proc = wire.NOMSG if position == 0 else wire.MSG
             data = wire.header(xid, proc, reads=reads)
             data += b"" if position == 0 else wire.null(xid)
-            # Over iWARP each takes a region, and a connection has one for each of 128 credits.
+            # Over iWARP each needs a region, and a connection has one for each of 128 credits.
             fits = not peer.IWARP or count <= 128
             with server.connect() as client:
                 server.expect(client.exchange(data, quiet=5), "reply|" + BAD_READ,
@@ -315,7 +315,7 @@ def bare_nomsg(server):
 # --- handles ------------------------------------------------------------------
 
 def uses_of(segment):
-    """Calls that make a server use `segment`, in each kind of chunk."""
+    """Return Calls that make a server use `segment`, in each kind of chunk."""
     def build(server):
         at_zero = Segment(segment.handle, segment.length, segment.offset)
         inside = Segment(segment.handle, segment.length, segment.offset, 40)
@@ -326,14 +326,14 @@ def uses_of(segment):
                 ("Read chunk", null(reads=[inside])),
                 ("Write chunk", wire.header(xid, writes=[[at_zero]])
                  + wire.v3_read(xid, handle, 0, 1001)),
-                # The reply has to be too large to go inline.
+                # The reply must be too large for inline.
                 ("Reply chunk", wire.header(xid, reply=[large])
                  + wire.v3_read(xid, handle, 0, 2 * PAGE)))
     return build
 
 
 def costs_connection(server, segment):
-    """Use of `segment` is a remote access error: this connection ends, no other."""
+    """Check that use of `segment` is a remote access error: it ends this connection, and no other."""
     for what, call in uses_of(segment)(server):
         with server.connect() as bystander, server.connect() as client:
             outcome = client.exchange(call)
@@ -408,7 +408,7 @@ def reverse_direction(server):
         for direction in (1, 2, 0x01000000, 0xffffffff):
             xid = next(XIDS)
             body = wire.u32(xid, direction, 0, 0, 0, 0)
-            # A Reply is dropped; what is neither Call nor Reply is refused.
+            # A Reply is dropped; a message that is neither Call nor Reply is refused.
             ours = "dropped" if direction == 1 else "err_chunk"
             for data in body, body[:8]:
                 server.expect(client.exchange(wire.header(xid) + data), "dropped|err_chunk", ours)

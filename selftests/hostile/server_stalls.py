@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Clients that stall what a server has posted for them, and what that costs others.
+"""Clients that stall the Sends of a server, and the cost to other clients.
 
-How a stall is made to last: the client connects with an RNR retry count of 7, which the server's
-queue pair takes over and which means forever, and posts no Receives. The server's first Send
-finds no Receive, rxe gets an RNR NAK and repeats the Send without end, and what is posted behind
-it, RDMA Reads included, never runs. rxe's timer for acknowledgements runs meanwhile and counts
-down the other retry count, so that with 6 the connection ends by itself after some 4 s; rxe takes
-a count of 7 for infinite. siw knows no RNR, and ends the connection: no case runs there.
+To make a stall last, the client connects with an RNR retry count of 7, which the server's queue
+pair adopts and which means forever, and posts no Receives. The server's first Send finds no
+Receive, rxe gets an RNR NAK and repeats the Send forever, and Work Requests behind it, including
+RDMA Reads, never run. Meanwhile rxe's acknowledgement timer runs and decrements the other retry
+count: with a count of 6 the connection ends by itself after some 4 s, while rxe treats a count of
+7 as infinite. siw has no RNR and ends the connection, so no case runs over siw.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ MOUNT = "/mnt/honest"
 NO_RNR = peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection"
 PAYLOAD = 1 << 20
 
-# Documentation/security.rst: what one connection costs, whatever its client does, and what all
-# clients without access together can have pulled.
+# From Documentation/security.rst: the memory of one connection, whatever its client does, and the
+# memory for Read chunks of all clients without access together.
 CONNECTION = 4 << 20
 UNPROVEN = 32 << 20
-# Seconds after which a connection without progress ends, see svc/sq.rs: looks every 5 s.
+# Seconds after which a connection without progress ends, see svc/sq.rs: it checks every 5 s.
 UNPROVEN_ENDS = (9, 17)
 PROVEN_ENDS = (29, 42)
 
@@ -43,7 +43,7 @@ def only_ours(server):
 
 @contextlib.contextmanager
 def few_threads(count=2):
-    """nfsd has so few threads for a while."""
+    """Run the block with that many threads of nfsd."""
     with open(THREADS, encoding="ascii") as file:
         before = file.read().strip()
     shell(f"nfsd_start {count}")
@@ -54,7 +54,7 @@ def few_threads(count=2):
 
 
 class Honest:
-    """A mount of the kernel's client, which has access."""
+    """Mount with the kernel's client, which has access."""
 
     def __init__(self, server):
         self.server = server
@@ -67,7 +67,7 @@ class Honest:
         shell(f"umount {MOUNT}")
 
     def stat(self):
-        """Fail unless a file's attributes come within 2 s."""
+        """Fail unless a file's attributes arrive within 2 s."""
         begun = time.monotonic()
         subprocess.run(["timeout", "-s", "KILL", "40", "stat", "-t", f"{MOUNT}/{FILE}"],
                        check=True, stdout=subprocess.DEVNULL)
@@ -76,7 +76,7 @@ class Honest:
 
 
 class Stalled:
-    """Clients that take nothing of what they are sent."""
+    """Clients that accept none of the messages sent to them."""
 
     def __init__(self, server, count, **options):
         self.clients = []
@@ -89,14 +89,14 @@ class Stalled:
             raise
 
     def send(self, count, build):
-        """Each sends `count` messages, unless its connection ends."""
+        """Have each client send `count` messages, unless its connection ends."""
         for client in self.clients:
             with contextlib.suppress(peer.Closed, peer.Timeout):
                 for _ in range(count):
                     client.send(build())
 
     def close(self):
-        """Forget them."""
+        """Close the clients."""
         for client in self.clients:
             client.end.close()
         self.clients = []
@@ -109,20 +109,20 @@ class Stalled:
 
 
 def access(server):
-    """A Call that shows that its client has access."""
+    """Return a Call that shows that its client has access."""
     xid = next(XIDS)
     return wire.header(xid) + wire.v3_read(xid, server.handle(FILE), 0, 4)
 
 
 def write_call(server, region):
-    """A WRITE of the largest payload, which is pulled."""
+    """Return a WRITE of the largest payload, in a Read chunk."""
     xid = next(XIDS)
     body = wire.v3_write_head(xid, server.handle("sink"), 0, PAYLOAD)
     return wire.header(xid, reads=[Segment(region.rkey, PAYLOAD, region.address, len(body))]) + body
 
 
 def pzrc_call(region):
-    """A NULL Call in a Position Zero Read chunk of many segments."""
+    """Return a NULL Call in a Position Zero Read chunk of many segments."""
     xid = next(XIDS)
     reads = [Segment(region.rkey, 4, region.address + 4 * i) for i in range(160)]
     return wire.header(xid, wire.NOMSG, reads=reads)
@@ -201,7 +201,7 @@ def no_progress(server):
 
 
 def available():
-    """What the guest's kernel can give out, in bytes."""
+    """Return the memory that is available in the guest, in bytes."""
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -224,7 +224,7 @@ def hold_memory(server):
         held = connected - available()
     server.notes.append(f"{count} connections: {(before - connected) >> 20} MiB with the clients' "
                         f"own; {count * calls} Calls of 1 MiB: {held >> 20} MiB")
-    # Of the clients' own there is some 1 MiB each. The guest does other things meanwhile.
+    # Each client itself uses some 1 MiB. Other programs of the guest run meanwhile.
     if before - connected > count * (CONNECTION + (1 << 20)):
         raise Failed(f"{count} connections cost {(before - connected) >> 20} MiB")
     if held > UNPROVEN + (32 << 20):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a server has to do with messages of version 2
-(draft-cel-nfsv4-rpcrdma-version-two-04), good and bad.
+"""How a server must handle valid and invalid messages of version 2
+(draft-cel-nfsv4-rpcrdma-version-two-04).
 
-The C module does not speak it, and says so.
+The C module does not support it, and answers ERR_VERS.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ NO_WINDOWS = "siw has no memory windows" if peer.IWARP else None
 
 
 def rows(path):
-    """The rows of a table."""
+    """Return the rows of a table."""
     with open(path, encoding="ascii") as file:
         for line in file:
             if not line.startswith("#"):
@@ -30,17 +30,17 @@ def rows(path):
 
 
 def two(xid, proc, *words, body=b""):
-    """A message of version 2."""
+    """Return a message of version 2."""
     return wire.u32(xid, 2, 32, proc, *words) + body
 
 
 def null(xid):
-    """A NULL Call of version 2."""
+    """Return a NULL Call of version 2."""
     return two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.null(xid))
 
 
 def answers(client, message, quiet=0.3):
-    """What comes back for one message, credit words left out."""
+    """Return the answer to one message, without credit words."""
     client.end.send(message)
     with contextlib.suppress(peer.Timeout):
         data, _ = client.end.receive(quiet)
@@ -51,7 +51,7 @@ def answers(client, message, quiet=0.3):
 
 
 def check_null(client):
-    """A NULL Call is answered, in version 2."""
+    """Check that a NULL Call is answered, in version 2."""
     xid = next(XIDS)
     got = answers(client, null(xid), peer.TIMEOUT)
     equal(got[:32], wire.u32(xid, 2, wire.MSG, 1, 0, 0, 0, 0), "header of a Reply")
@@ -66,18 +66,18 @@ def check_reply(data):
 
 
 def check_answer(client, name, message, wanted):
-    """The answer to a message, or none, is the one that is due."""
+    """Check that a message gets the required answer, or none."""
     seconds = peer.TIMEOUT if wanted else 0.3
     got = answers(client, message, seconds)
     if name.endswith("-count-largest") and got[12:16] == wire.u32(6):
-        # The limit of segments comes before the octets that are missing.
+        # The limit on segments is checked before the missing octets.
         equal(got[:12], wanted[:8] + wanted[12:16], name)
     else:
         equal(got, wanted[:8] + wanted[12:], name)
 
 
 def ours(server):
-    """Whether the server under test speaks version 2."""
+    """Return whether the server under test supports version 2."""
     if server.kind == "c":
         server.notes.append("the C module does not speak version 2")
     return server.kind == "rust"
@@ -199,7 +199,7 @@ def limits(server):
         for message, report in ((chunks(17, 0), (4, 16)), (chunks(0, 9), (5, 8))):
             got = answers(client, message, peer.TIMEOUT)
             equal(got[4:], wire.u32(2, wire.ERROR, *report), "error report")
-        # Eight results may be placed; the Reply returns the chunks unused.
+        # Eight results may be placed directly; the Reply returns the chunks unused.
         message = chunks(0, 8)
         got = answers(client, message, peer.TIMEOUT)
         equal(got[4:12], wire.u32(2, wire.MSG), "Reply with eight chunks")

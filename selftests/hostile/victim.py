@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Send calls of every kind and stop; whoever started this then kills it."""
+"""Send calls of every kind and stop; the caller then kills this process."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from server_connections import large_read, large_write
 
 
 def main(address, port):
-    """Stops itself with calls in flight."""
+    """Stop this process with calls in flight."""
     server = Server(peer.Device(), address, int(port), "c")
     region = server.device.region(FILE_SIZE)
     server.handle("sink"), server.handle("data")

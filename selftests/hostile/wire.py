@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What goes over the wire: RPC-over-RDMA version 1 (RFC 8166), its CM private
-data (RFC 8797), and as much of RPC and NFS as the cases need.
+"""Encoders and decoders of RPC-over-RDMA version 1 (RFC 8166), its CM private data
+(RFC 8797), and the parts of RPC and NFS that the cases need.
 
-The encoders check nothing: building wrong messages is what they are for. The
-decoders are strict: a byte that is missing, or one too many, is an error.
+The encoders check nothing, so that they can build invalid messages. The decoders are
+strict: a missing byte, or an extra one, is an error.
 """
 
 import struct
@@ -17,7 +17,7 @@ MIN_HEADER = 28
 
 
 class Malformed(Exception):
-    """Bytes that are not what the protocol says."""
+    """The bytes violate the protocol."""
 
 
 def u32(*values):
@@ -31,28 +31,28 @@ def opaque(data):
 
 
 class Reader:
-    """Takes words and bytes off the front of a message."""
+    """Reads words and bytes from the front of a message."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
 
     def take(self, count):
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         if len(self.data) - self.at < count:
             raise Malformed(f"{count} bytes wanted at {self.at} of {len(self.data)}")
         self.at += count
         return self.data[self.at - count:self.at]
 
     def u32(self):
-        """The next word."""
+        """Return the next word."""
         return struct.unpack(">I", self.take(4))[0]
 
     def u64(self):
-        """The next double word."""
+        """Return the next double word."""
         return struct.unpack(">Q", self.take(8))[0]
 
     def flag(self):
-        """The next word, which has to be 0 or 1."""
+        """Return the next word, which must be 0 or 1."""
         word = self.u32()
         if word > 1:
             raise Malformed(f"boolean {word:#x} at {self.at - 4}")
@@ -66,11 +66,11 @@ class Reader:
         return data
 
     def rest(self):
-        """All that is left."""
+        """Return the remaining bytes."""
         return self.take(len(self.data) - self.at)
 
     def end(self):
-        """Nothing may be left."""
+        """Fail unless all bytes were read."""
         if self.at != len(self.data):
             raise Malformed(f"{len(self.data) - self.at} bytes too many: "
                             f"{self.data[self.at:self.at + 32].hex()}")
@@ -135,7 +135,7 @@ class Header:
 
     @classmethod
     def decode(cls, data):
-        """From the bytes of one received message."""
+        """Decode the bytes of one received message."""
         reader = Reader(data)
         head = cls(*(reader.u32() for _ in range(4)), size=len(data))
         if head.proc == ERROR:
@@ -237,7 +237,7 @@ def v3_write_head(xid, handle, offset, count):
 
 
 def post_op_attr(reader):
-    """Skip NFSv3 attributes that may be there."""
+    """Skip optional NFSv3 attributes."""
     if reader.flag():
         reader.take(84)
 

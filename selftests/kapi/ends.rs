@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Two ends of a connection, made and used by one thread.
+//! Two ends of a connection that one thread creates and uses.
 
 use kernel::{
     new_spinlock,
@@ -64,14 +64,14 @@ use crate::kapi::{
     },
 };
 
-/// Where the listener listens.
+/// The port of the listener.
 const PORT: u16 = 20050;
-/// How many SGEs an end wants in a Send.
+/// The number of SGEs that an end requests in a Send.
 pub(super) const SEND_SGES: u32 = 4;
-/// How many Receives an end posts.
+/// The number of Receives that an end posts.
 pub(super) const RECEIVES: u32 = 16;
 
-/// Fails a test, which is named in the log.
+/// Fails a test and logs its name.
 pub(super) fn check(ok: bool, what: &str) -> Result {
     if !ok {
         pr_err!("# failed: {what}\n");
@@ -84,16 +84,16 @@ pub(super) fn posted<P>(result: Result<(), PostError<P>>) -> Result {
     result.map_err(|e| e.error)
 }
 
-/// An owner that came back, and how its chain ended.
+/// An owner that was returned, and the status of its chain.
 type Completed = (Pin<KBox<Message>>, Result<Wc, WcError>);
 
-/// One end of the connection: what its callbacks leave behind.
+/// The state of one end of the connection that its callbacks set.
 #[pin_data]
 pub(super) struct End {
     /// Private data of the peer, once established.
     #[pin]
     private: SpinLock<[u8; 4]>,
-    /// How many steps of connecting are done.
+    /// The number of completed steps of connecting.
     #[pin]
     steps: SpinLock<u32>,
     #[pin]
@@ -102,7 +102,7 @@ pub(super) struct End {
     pub(super) sent: SpinLock<Option<Completed>>,
     /// Whether a chain was posted in part.
     pub(super) broken: Atomic<bool>,
-    /// How many Receives have failed.
+    /// The number of failed Receives.
     pub(super) failed: Atomic<u32>,
     #[pin]
     changed: WaitQueue,
@@ -185,7 +185,7 @@ impl Removal for End {
     fn removed(&self) {}
 }
 
-/// What owns a chain.
+/// The owner of a chain.
 #[pin_data]
 pub(super) struct Message {
     #[pin]
@@ -241,7 +241,7 @@ impl Handler for Listener {
     }
 }
 
-/// An end with its queues. Dropped in this order.
+/// An end with its queues. The fields are dropped in this order.
 pub(super) struct Side {
     pub(super) qp: QpOwner<End>,
     pub(super) pd: Arc<Pd>,
@@ -283,7 +283,7 @@ impl Side {
         self.qp.post_recvs(list).map_err(|(e, _)| e)
     }
 
-    /// Sends a text along with the registration of `mr`, and takes the owner back.
+    /// Sends a text together with the registration of `mr`, and returns the owner.
     pub(super) fn send(&self, text: &[u8], mr: Option<&mut Mr>) -> Result {
         let message = Message::new(&self.pd, text, Transfer::new())?;
         posted(self.qp.post::<Message>(message, |m, chain| {
@@ -306,7 +306,7 @@ impl Side {
     }
 }
 
-/// Connects two ends; the client, with a Send Queue of that length, comes first.
+/// Connects two ends. Returns the client first, which has a Send Queue of that length.
 pub(super) fn connect(address: u32, sends: u32) -> Result<(Side, Side)> {
     let net = net();
     let (client, server) = (End::new()?, End::new()?);

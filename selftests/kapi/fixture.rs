@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What tests in the kernel share: pages, addresses, a device, threads that contend.
+//! Code that tests in the kernel share: pages, addresses, a device, threads that contend.
 //!
-//! Part of `kapi` while it is tested: what makes pages and addresses out of pointers is
-//! private to it.
+//! It is a part of `kapi` during tests, since the functions that create pages and addresses from
+//! pointers are private to `kapi`.
 
 use core::ptr::NonNull;
 
@@ -44,25 +44,25 @@ use crate::kapi::ext::atomic::{
     Relaxed, //
 };
 
-/// What byte number `i` is to be.
+/// Returns the expected value of byte number `i`.
 pub(crate) fn pattern(i: usize, seed: usize) -> u8 {
     (i / 7 + i / PAGE_SIZE + seed).to_le_bytes()[0]
 }
 
-/// A new page; the reference to it is the caller's.
+/// Allocates a page; the caller owns the reference to it.
 pub(in crate::kapi) fn page() -> Result<NonNull<bindings::page>> {
     // SAFETY: Asks for a new page.
     let page = unsafe { bindings::alloc_pages(bindings::GFP_KERNEL, 0) };
     NonNull::new(page).ok_or(ENOMEM)
 }
 
-/// How many references to a page there are.
+/// Returns the number of references to a page.
 pub(in crate::kapi) fn references(page: NonNull<bindings::page>) -> i32 {
     // SAFETY: The callers have a reference. The counter is read atomically.
     unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
 }
 
-/// Pages with `len` bytes of the pattern, and more of it up to the end of the last.
+/// Allocates pages with `len` bytes of the pattern, and more of it up to the end of the last page.
 pub(crate) fn pages(len: usize, seed: usize) -> Result<PageVec> {
     let count = len.div_ceil(PAGE_SIZE);
     let mut pages = PageVec::new();
@@ -80,7 +80,7 @@ pub(crate) fn pages(len: usize, seed: usize) -> Result<PageVec> {
     Ok(pages)
 }
 
-/// The IPv4 address `address`, in the host's order.
+/// Returns the IPv4 address `address`, given in the host's byte order.
 pub(crate) fn addr(address: u32, port: u16) -> Result<SockAddr> {
     let mut raw = [0_u8; 16];
     // CAST: A small number.
@@ -91,7 +91,7 @@ pub(crate) fn addr(address: u32, port: u16) -> Result<SockAddr> {
     unsafe { SockAddr::from_raw(raw.as_ptr().cast(), raw.len()) }
 }
 
-/// An IPv6 address.
+/// Returns an IPv6 address.
 pub(crate) fn addr6(address: [u8; 16], port: u16) -> Result<SockAddr> {
     let mut raw = [0_u8; 28];
     // CAST: A small number.
@@ -102,13 +102,13 @@ pub(crate) fn addr6(address: [u8; 16], port: u16) -> Result<SockAddr> {
     unsafe { SockAddr::from_raw(raw.as_ptr().cast(), raw.len()) }
 }
 
-/// The initial namespace.
+/// Returns the initial network namespace.
 pub(crate) fn net() -> &'static Net {
     // SAFETY: It lives forever.
     unsafe { Net::from_raw(&raw mut bindings::init_net) }
 }
 
-/// Handles nothing.
+/// A handler that ignores all events.
 struct Nobody;
 
 #[vtable]
@@ -116,7 +116,7 @@ impl Handler for Nobody {
     fn event(&self, _event: Event<'_>) {}
 }
 
-/// A Protection Domain of the device that has the address of the module's parameter.
+/// Allocates a Protection Domain of the device with the address of the module's parameter.
 ///
 /// # Errors
 ///
@@ -128,12 +128,12 @@ pub(crate) fn pd() -> Result<Arc<Pd>> {
     Pd::new(&id)
 }
 
-/// A short pause, in which other threads run.
+/// Sleeps for a short time, in which other threads run.
 pub(crate) fn pause() {
     fsleep(Delta::from_micros(100));
 }
 
-/// A pause long enough for whoever can run to have run.
+/// Sleeps long enough for every runnable thread to have run.
 pub(crate) fn long_pause() {
     fsleep(Delta::from_millis(50));
 }
@@ -143,7 +143,7 @@ pub(crate) fn spawn(f: impl FnOnce() + Send + 'static) -> Result {
     Ok(workqueue::system_unbound().try_spawn(GFP_KERNEL, f)?)
 }
 
-/// Lets `count` threads run `f`, each with its number, all at once, and waits for them.
+/// Runs `f` in `count` threads at the same time, each with its number, and waits for them.
 pub(crate) fn contend(count: usize, f: impl Fn(usize) + Send + Sync + 'static) -> Result {
     struct Shared<F> {
         f: F,

@@ -2,8 +2,8 @@
 
 //! Tests of `kapi/rdma` over a device of this machine.
 //!
-//! Part of `kapi` while it is tested: what makes memory runs and pages out of pointers is
-//! private to it.
+//! It is a part of `kapi` during tests, since the functions that create memory runs and pages from
+//! pointers are private to `kapi`.
 
 mod ends;
 
@@ -75,7 +75,7 @@ const LENGTHS: [usize; 6] = [1, 4095, 4097, 65536, 1_000_001, 1 << 20];
 /// Registrations in a chain that is longer than the queue.
 const LONG_CHAIN: usize = 32;
 
-/// The bytes of `memory` as runs.
+/// Returns the bytes of `memory` as runs.
 fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
     let mut rest = memory;
     core::iter::from_fn(move || {
@@ -86,13 +86,13 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
     })
 }
 
-/// Lends runs of memory that the callers keep until they are unmapped.
+/// Lends runs of memory that the callers keep alive until the runs are unmapped.
 fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
     // SAFETY: The callers keep the memory.
     unsafe { LentSegs::new(runs, lender) }
 }
 
-/// The bytes `range` of a region, as its peer names them.
+/// Returns the bytes `range` of a region, as the peer addresses them.
 fn remote(mr: &Mr, range: Range<usize>) -> Result<Remote> {
     Ok(Remote {
         addr: mr.offset() + range.start as u64,
@@ -101,15 +101,15 @@ fn remote(mr: &Mr, range: Range<usize>) -> Result<Remote> {
     })
 }
 
-/// A transfer from or to new pages of `len` bytes, filled with the pattern of `seed`.
+/// Returns a transfer from or to new pages of `len` bytes, filled with the pattern of `seed`.
 fn with_pages(len: usize, seed: usize) -> Result<Transfer> {
     let mut transfer = Transfer::new();
     *transfer.unmap() = pages(len, seed)?;
     Ok(transfer)
 }
 
-/// Writes of the pattern to `mr`, as two segments that meet inside a page, for all but the
-/// shortest.
+/// Returns Writes of the pattern to `mr`, as two segments that meet inside a page, unless it is too
+/// short.
 fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
     let mut transfer = with_pages(len, len)?;
     let half = len / 2;
@@ -193,7 +193,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     client.send(b"read", Some(mr))?;
     server.expect(b"read")?;
 
-    // Other bytes, to be overwritten.
+    // Other bytes, which will be overwritten.
     let mut transfer = with_pages(len, len + 1)?;
     transfer.add(
         &server.qp,
@@ -255,7 +255,7 @@ fn unposted(client: &Side) -> Result {
     mr.unmap()
 }
 
-/// Memory is out of reach after its invalidation: a Write to it breaks the connection.
+/// Memory is not accessible after its invalidation: a Write to it breaks the connection.
 fn late_write(client: &Side, server: &Side) -> Result {
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
@@ -274,7 +274,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
             .post::<Message>(message, |m, chain| chain.transfer(&m.transfer)),
     )?;
     let (_, result) = server.end.completion()?;
-    // An iWARP device is done with a Write once it is sent.
+    // An iWARP device completes a Write when it is sent.
     if !client.id.port().ok_or(ENODEV)?.iwarp() {
         check(result.is_err_and(|e| !e.flushed()), "a late Write fails")?;
     }
@@ -282,7 +282,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
     check(memory.iter().enumerate().all(same), "and changes nothing")
 }
 
-/// A QP that is closed is a fence, and takes nothing any more.
+/// A closed QP is a fence, and accepts no posts.
 fn closed(client: &Side) -> Result {
     let lender = Lender::new(None)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
@@ -318,7 +318,7 @@ fn closed(client: &Side) -> Result {
     )
 }
 
-/// A chain that the device takes a part of completes when the QP is closed.
+/// A chain of which the device accepts only a part completes when the QP is closed.
 fn in_part(address: u32) -> Result {
     let lender = Lender::new(None)?;
     let (client, _server) = connect(address, 2)?;
@@ -340,7 +340,7 @@ fn in_part(address: u32) -> Result {
         client.end.broken.load(Relaxed),
         "the device has no room for the chain, and its handler is told",
     )?;
-    // For what the device took: a full queue cannot be drained.
+    // Wait for the requests that the device accepted: a full queue cannot be drained.
     fsleep(Delta::from_millis(100));
     check(
         client.end.sent.lock().is_none(),
@@ -355,13 +355,13 @@ fn in_part(address: u32) -> Result {
     check(mrs.iter().all(|mr| mr.is_fenced()), "and fences")
 }
 
-/// As long as it lives, the device refuses to change queue pairs.
+/// While this value lives, the device refuses to modify queue pairs.
 struct Refusing {
     device: *mut bindings::ib_device,
     modify: Option<ModifyQp>,
 }
 
-/// What a driver changes queue pairs with.
+/// The driver's operation that modifies queue pairs.
 type ModifyQp = unsafe extern "C" fn(
     *mut bindings::ib_qp,
     *mut bindings::ib_qp_attr,
@@ -369,7 +369,7 @@ type ModifyQp = unsafe extern "C" fn(
     *mut bindings::ib_udata,
 ) -> c_int;
 
-/// How often a device has refused.
+/// The number of refusals.
 static REFUSED: Atomic<u32> = Atomic::new(0);
 
 impl Refusing {
@@ -397,8 +397,8 @@ impl Drop for Refusing {
     }
 }
 
-/// A device that refuses to stop a queue pair, twice or always, is asked again; everything
-/// posted comes back in the end.
+/// If a device refuses to stop a queue pair, twice or always, closing tries again; all posted
+/// requests complete in the end.
 fn refused(address: u32, for_good: bool) -> Result {
     REFUSED.store(0, Relaxed);
     let (client, _server) = connect(address, 64)?;
@@ -425,22 +425,22 @@ fn refused(address: u32, for_good: bool) -> Result {
     )
 }
 
-/// As long as it lives, the device makes no queue pairs for Sends of more than one element.
+/// While this value lives, the device creates no queue pairs for Sends of more than one element.
 struct Narrow {
     device: *mut bindings::ib_device,
     create: CreateQp,
 }
 
-/// What a driver makes queue pairs with.
+/// The driver's operation that creates queue pairs.
 type CreateQp = unsafe extern "C" fn(
     *mut bindings::ib_qp,
     *mut bindings::ib_qp_init_attr,
     *mut bindings::ib_udata,
 ) -> c_int;
 
-/// What the device that is narrow makes queue pairs with.
+/// The original operation of the device, which creates its queue pairs.
 static CREATE: Atomic<usize> = Atomic::new(0);
-/// How often it has refused.
+/// The number of queue pairs that it has refused.
 static TOO_WIDE: Atomic<u32> = Atomic::new(0);
 
 impl Narrow {
@@ -450,14 +450,14 @@ impl Narrow {
             attr: *mut bindings::ib_qp_init_attr,
             udata: *mut bindings::ib_udata,
         ) -> c_int {
-            // SAFETY: ib_core lends us the attributes.
+            // SAFETY: ib_core passes valid attributes.
             if unsafe { (*attr).cap.max_send_sge } > 1 {
                 TOO_WIDE.fetch_add(1, Relaxed);
                 return ENOMEM.to_errno();
             }
-            // SAFETY: Set before this is the device's, from a function of that type.
+            // SAFETY: `CREATE` was set before this became the operation, from one of that type.
             let create: CreateQp = unsafe { core::mem::transmute(CREATE.load(Relaxed)) };
-            // SAFETY: With what ib_core calls the driver with.
+            // SAFETY: The arguments are those with which ib_core calls the driver.
             unsafe { create(qp, attr, udata) }
         }
         let device = device.as_raw();
@@ -480,7 +480,7 @@ impl Drop for Narrow {
     }
 }
 
-/// A device that has no room for a queue of long entries is asked for one of shorter ones.
+/// If a device has no room for a queue of long entries, a queue of shorter ones is requested.
 fn narrow(address: u32) -> Result {
     TOO_WIDE.store(0, Relaxed);
     let (first, _) = connect(address, 64)?;
@@ -488,7 +488,7 @@ fn narrow(address: u32) -> Result {
     let connected = connect(address, 64);
     drop(narrow);
     let (client, server) = connected?;
-    // By halves from four to one, for each end.
+    // Halved from four to one, for each end.
     check(
         TOO_WIDE.load(Relaxed) == 2 * ends::SEND_SGES.ilog2(),
         "it is asked for fewer each time",
@@ -503,7 +503,7 @@ fn registered(
     server: &Side,
     report: &mut dyn FnMut(&str, Result) -> Result,
 ) -> Result {
-    // One page more for memory that does not begin with one.
+    // One more page for memory that does not begin at the start of a page.
     let max_pages = client
         .id
         .device()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The KUnit suites, which are beside what they test, as a module.
+//! A module with the KUnit suites, whose sources are next to the code that they test.
 //!
-//! Inserting it registers nothing: KUnit finds the suites in the section
+//! Inserting it does not register rpcrdma_rs: KUnit finds the suites in the section
 //! `.kunit_test_suites`, runs them, and shows the results in `/sys/kernel/debug/kunit`.
 
 #![crate_name = "rpcrdma_kunit"]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A Responder gets these octets: decode, parse the Read list, answer.
+//! A Responder receives arbitrary octets: decode, parse the Read list, answer.
 
 #![no_main]
 

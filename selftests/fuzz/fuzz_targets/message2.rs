@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A peer that speaks both versions gets these octets: decode, answer, write again.
+//! A peer that supports both versions receives arbitrary octets: decode, answer, encode again.
 
 #![no_main]
 

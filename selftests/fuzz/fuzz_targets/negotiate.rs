@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Messages on a new connection: what both ends take them for.
+//! Arbitrary messages on a new connection: how both ends interpret them.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A peer sends these octets as private data.
+//! A peer sends arbitrary octets as private data.
 
 #![no_main]
 

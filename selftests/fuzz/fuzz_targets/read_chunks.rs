@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! These octets describe a Read list: put the Payload stream together.
+//! Arbitrary octets describe a Read list: assemble the Payload stream.
 
 #![no_main]
 

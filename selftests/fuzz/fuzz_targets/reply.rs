@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A Requester gets these octets: decode, compare with what was offered.
+//! A Requester receives arbitrary octets: decode, compare with the offered chunks.
 
 #![no_main]
 

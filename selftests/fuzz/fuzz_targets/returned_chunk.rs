@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! These octets describe an offered chunk and what comes back for it.
+//! Arbitrary octets describe an offered chunk and the chunk that is returned for it.
 
 #![no_main]
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What must hold for any input whatsoever.
+//! Properties that must hold for any input.
 //!
-//! Each check takes octets from anywhere: a fuzzer, or a mutated vector. It panics when a
-//! property does not hold. The properties are told by models that are simple rather than fast.
+//! Each check takes arbitrary octets, from a fuzzer or a mutated vector. It panics if a property
+//! does not hold. Models that are simple rather than fast define the properties.
 
 use std::collections::BTreeMap;
 
@@ -66,16 +66,16 @@ const SERVER: ListLimits = ListLimits {
     read_octets: 4 << 20,
 };
 
-/// Limits of a client: a Reply has as many segments as the Call had.
+/// Limits of a client: a Reply has at most as many segments as the Call.
 const CLIENT: ListLimits = ListLimits {
     segments: 32,
     read_octets: 0,
 };
 
-/// Longest Payload stream that the octet-wise model is run for.
+/// The longest Payload stream for which the octet-wise model runs.
 const MODEL_OCTETS: u32 = 1 << 16;
 
-/// A Responder gets `data`.
+/// Checks a Responder that receives `data`.
 pub fn call(data: &[u8]) {
     let message = match decode(data, &SERVER) {
         Ok(message) => message,
@@ -96,7 +96,7 @@ pub fn call(data: &[u8]) {
     }
 }
 
-/// A Requester gets `data` and takes it for the Reply to each of some Calls.
+/// Checks a Requester that receives `data` as the Reply to each of some Calls.
 pub fn reply(data: &[u8]) {
     let message = match decode(data, &CLIENT) {
         Ok(message) => message,
@@ -104,7 +104,7 @@ pub fn reply(data: &[u8]) {
     };
     check_message(data, &message);
     assert!(message.lists().read.iter().all(|r| r.segment.length == 0));
-    // As if exactly what came back had been offered, with room for more or for less.
+    // As if exactly the returned chunks had been offered, with more or less room.
     let lists = message.lists();
     let write: Vec<_> = lists.write.iter().flat_map(|c| c.iter()).collect();
     let reply: Vec<_> = lists.reply.iter().flat_map(|c| c.iter()).collect();
@@ -122,7 +122,7 @@ pub fn reply(data: &[u8]) {
     check_outcome(&message, outcome, &[other], &[other]);
 }
 
-/// `data` describes a Read list and the length of the inline Payload stream.
+/// Checks a Read list; `data` describes it and the length of the inline Payload stream.
 pub fn read_chunks(data: &[u8]) {
     let mut bytes = data.iter().copied();
     let mut next = || bytes.next().map(u32::from);
@@ -158,7 +158,7 @@ pub fn read_chunks(data: &[u8]) {
     check_read_chunks(&reads, &lists, inline_len, MODEL_OCTETS);
 }
 
-/// `data` is the private data of a connection request or of its acceptance.
+/// Checks `data` as the private data of a connection request or of its acceptance.
 pub fn private(data: &[u8]) {
     let Some(peer) = Private::decode(data) else {
         let known = data.len() >= Private::WIRE_LEN && data.starts_with(&[0xf6, 0xab, 0x0e, 0x18]);
@@ -167,7 +167,7 @@ pub fn private(data: &[u8]) {
     };
     let again = peer.encode();
     assert_eq!(Private::decode(&again), Some(peer));
-    // All but the reserved flags is told by the structure.
+    // The structure has all fields except the reserved flags.
     assert_eq!(again[..5], data[..5]);
     assert_eq!(again[5], data[5] & 1);
     assert_eq!(again[6..], data[6..Private::WIRE_LEN]);
@@ -182,7 +182,7 @@ pub fn private(data: &[u8]) {
     assert_eq!(both.remote_invalidation, peer.remote_invalidation);
 }
 
-/// `data` describes an offered chunk and what comes back for it.
+/// Checks a returned chunk; `data` describes it and the offered chunk.
 pub fn returned_chunk(data: &[u8]) {
     let mut offered = Vec::new();
     let mut returned = Vec::new();
@@ -240,7 +240,7 @@ pub fn returned_chunk(data: &[u8]) {
     );
 }
 
-/// The octets in a returned chunk, or `None` if it is not the offered one.
+/// Returns the octets in a returned chunk, or `None` if it is not the offered one.
 fn model_total(returned: &[Segment], offered: &[Segment]) -> Option<u32> {
     if returned.len() != offered.len() {
         return None;
@@ -253,7 +253,7 @@ fn model_total(returned: &[Segment], offered: &[Segment]) -> Option<u32> {
     };
     let mut total = 0u64;
     for (index, (r, o)) in returned.iter().zip(offered).enumerate() {
-        // Filled from the start: what lies before a segment in use is full.
+        // Filled from the start: the segments before a used one are full.
         let gap = r.length != 0 && total != capacity(index);
         if r.handle != o.handle || r.offset != o.offset || r.length > o.length || gap {
             return None;
@@ -277,13 +277,13 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
     };
     let may_be_call = answer == Answer::Report(ErrorBody::Chunk) && matches!(header.proc, 0 | 1);
     assert_eq!(rejected.refusal().is_some(), may_be_call);
-    // RDMA_DONE of another version is no RDMA_DONE.
+    // RDMA_DONE of another version is not RDMA_DONE.
     if (header.proc, header.version == 1) != (3, false) {
         assert_eq!(answer, expected, "{rejected:?}");
     }
 }
 
-/// A good header is the only way to write what it says: written again, it is the same.
+/// Checks that a valid header has one encoding: encoded again, it is the same.
 fn check_message(data: &[u8], message: &Message<'_>) {
     assert!(message.header_len <= data.len());
     if let Body::Error(body) = message.body {
@@ -353,8 +353,8 @@ fn check_invalidate(message: &Message<'_>) {
     assert_eq!(message.invalidate, expected);
 }
 
-/// Answers a Call; the Requester must find what was written. `write` and `reply` are cut to
-/// what the chunks hold.
+/// Answers a Call; the Requester must find the octets written. `write` and `reply` are limited to
+/// the room of the chunks.
 fn check_reply(message: &Message<'_>, write: u32, reply: Option<u32>) {
     let lists = message.lists();
     let cut = |chunk: &WriteChunk<'_>, octets: u32| u64::from(octets).min(chunk.capacity()) as u32;
@@ -378,7 +378,7 @@ fn check_reply(message: &Message<'_>, write: u32, reply: Option<u32>) {
     };
     let answer = decode(&buf[..len], &limits);
     if lists.write.iter().next().is_none() && lists.reply.is_none() {
-        // A header without chunks and without a Payload stream is too little for RDMA_NOMSG.
+        // RDMA_NOMSG needs a chunk or a Payload stream.
         return;
     }
     let answer = answer.expect("our own Reply");
@@ -429,7 +429,7 @@ fn check_outcome(
     }
 }
 
-/// Where an octet of the Payload stream comes from.
+/// The source of an octet of the Payload stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Octet {
     Base(u32),
@@ -437,7 +437,8 @@ enum Octet {
     Pad,
 }
 
-/// The Payload stream, octet by octet: chunks claim their places, the base fills what is left.
+/// Returns the Payload stream, octet by octet: chunks claim their positions, the base fills the
+/// rest.
 fn model_stream(chunks: &BTreeMap<u32, u64>, base_len: u32, max_stream: u32) -> Option<Vec<Octet>> {
     let mut claims: BTreeMap<u32, Octet> = BTreeMap::new();
     for (&position, &length) in chunks {
@@ -468,7 +469,7 @@ fn model_stream(chunks: &BTreeMap<u32, u64>, base_len: u32, max_stream: u32) -> 
     (claims.is_empty() && stream.len() as u32 <= max_stream).then_some(stream)
 }
 
-/// The Read chunks of `list`; see [`ReadChunks::set`].
+/// Returns the Read chunks of `list`; see [`ReadChunks::set`].
 pub(crate) fn sorted(
     list: &ReadList<'_>,
     inline_len: Option<u32>,
@@ -536,7 +537,7 @@ fn check_pieces(parsed: &ReadChunks, model: &[Octet]) {
     assert_eq!(stream, model);
 }
 
-/// Any range of a chunk is the same memory as that range of all its octets in list order.
+/// Checks that a range of a chunk is the same memory as that range of all its octets in list order.
 fn check_ranges(reads: &[ReadSegment], lists: &Lists<'_>, position: Position, length: u32) {
     let memory = |segments: &mut dyn Iterator<Item = Segment>| -> Vec<(u32, u64)> {
         segments

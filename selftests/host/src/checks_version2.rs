@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What must hold of version 2 for any input whatsoever.
+//! Properties of version 2 that must hold for any input.
 
 use crate::checks::encode_lists;
 use crate::xdr::chunk::ListLimits;
@@ -52,7 +52,7 @@ const LIMITS: ListLimits = ListLimits {
     read_octets: 4 << 20,
 };
 
-/// A peer that speaks both versions gets `data`.
+/// Checks a peer that supports both versions and receives `data`.
 pub fn message2(data: &[u8]) {
     for accepts in [BOTH, Versions::only(Version::Two)] {
         match decode(data, &LIMITS, accepts) {
@@ -60,7 +60,7 @@ pub fn message2(data: &[u8]) {
             Err(rejected) => check_rejected(data, &rejected),
         }
     }
-    // A version that is in no range changes nothing for those that are.
+    // An unsupported version changes nothing for the supported ones.
     let one = decode(data, &LIMITS, Versions::only(Version::One));
     let both = decode(data, &LIMITS, BOTH);
     if data.get(4..8) == Some(&[0, 0, 0, 1]) {
@@ -81,7 +81,7 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
     if data.len() < least || header.proc == 4 {
         return assert_eq!(answer, Answer::Drop);
     }
-    // Neither an error report nor the refusal of one is answered by another one.
+    // Neither an error report nor the answer to one is answered by another one.
     if let Answer::Report(report) = answer {
         let mut buf = [0; 32];
         let len = encode_error(&mut buf, &header, Credits(5), report).expect("room");
@@ -107,7 +107,7 @@ fn check_parsed(data: &[u8], parsed: &Parsed) {
             };
             let mut buf = [0; 32];
             let len = encode_error(&mut buf, &failed, failed.credits, report).expect("room");
-            // Version 1 keeps nothing of a report that it does not define.
+            // Version 1 does not keep the body of a report that it does not define.
             assert_eq!(buf[..len], data[..len]);
             assert_eq!(parsed.direction, Some(Direction::Reply));
         }
@@ -145,7 +145,7 @@ fn check_lists(data: &[u8], parsed: &Parsed) {
     assert_eq!(write(&mut buf), Ok(parsed.header_len));
     let mut same = data[..parsed.header_len].to_vec();
     if parsed.version == Version::Two && direction == Direction::Reply {
-        // Not read in a Reply, and zero in ours.
+        // Not read in a Reply, and zero when this code encodes it.
         same[20..24].fill(0);
     }
     assert_eq!(buf, same);
@@ -158,10 +158,10 @@ fn check_lists(data: &[u8], parsed: &Parsed) {
     assert_eq!(write(&mut buf[..short]), Err(EncodeError::NoSpace));
 }
 
-/// A property as the draft's XDR has it: number and octets.
+/// A property as in the draft's XDR: number and octets.
 type Raw<'a> = (u32, &'a [u8]);
 
-/// Reads a set the plain way.
+/// Decodes a set in a simple way.
 fn model_set<'a>(r: &mut Reader<'a>) -> Option<Vec<Raw<'a>>> {
     use crate::xdr::error::Item;
     let count = r.u32(Item::Property).ok()?;
@@ -181,7 +181,7 @@ fn model_set<'a>(r: &mut Reader<'a>) -> Option<Vec<Raw<'a>>> {
     (set.iter().all(good) && once(1) && once(2)).then_some(set)
 }
 
-/// The subset with the set bits among the first `count`.
+/// Returns the subset with the set bits among the first `count`.
 fn bits(words: &[u32], count: usize) -> Vec<bool> {
     let bit = |i: usize| {
         words
@@ -191,7 +191,7 @@ fn bits(words: &[u32], count: usize) -> Vec<bool> {
     (0..count).map(bit).collect()
 }
 
-/// `data` is a set of properties that a peer wants.
+/// Checks `data` as a set of properties that a peer requests.
 pub fn properties(data: &[u8]) {
     let mut message = vec![0, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 7];
     message.extend(data);
@@ -250,8 +250,8 @@ pub fn properties(data: &[u8]) {
     }
 }
 
-/// `data` is a list of messages, each with a length of one octet before it, that come first on
-/// a connection.
+/// Checks `data` as a list of the first messages on a connection, each with a length of one octet
+/// before it.
 pub fn negotiate(data: &[u8]) {
     let mut rest = data;
     let mut server = Server::Silent(Version::Two);

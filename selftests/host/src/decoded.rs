@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A decoded message together with its octets, and openings of headers: what nearly every test
-//! needs.
+//! A decoded message together with its octets, and openings of headers, for nearly every test.
 
 use std::ops::Deref;
 
@@ -62,7 +61,7 @@ impl<'a> Message<'a> {
         self.parsed.payload(self.bytes)
     }
 
-    /// The message as the Reply to a Call that offered these chunks.
+    /// Checks the message as the Reply to a Call that offered these chunks.
     pub(crate) fn check(
         &self,
         write: impl IntoIterator<Item = Segment>,
@@ -72,7 +71,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Every segment of a header.
+/// Returns every segment of a header.
 pub(crate) fn segments<'a>(lists: &Lists<'a>) -> impl Iterator<Item = Segment> + 'a {
     let reads = lists.read.iter().map(|item| item.segment);
     let writes = lists.write.iter().flat_map(|chunk| chunk.iter());
@@ -80,7 +79,7 @@ pub(crate) fn segments<'a>(lists: &Lists<'a>) -> impl Iterator<Item = Segment> +
     reads.chain(writes).chain(reply)
 }
 
-/// The opening of a Call of version 1.
+/// Returns the opening of a Call of version 1.
 pub(crate) fn opening(xid: Xid, credits: Credits, proc: Proc) -> Opening {
     Opening {
         version: Version::One,

@@ -2,11 +2,10 @@
 
 //! The module's pure code, compiled for the build machine.
 //!
-//! The files are the module's own, under the same `crate::` paths. What this crate exports is
-//! only what the fuzz targets need: the properties in [`checks`] and the messages in
-//! [`vectors`].
+//! The files are the module's own, under the same `crate::` paths. This crate exports only what
+//! the fuzz targets need: the properties in [`checks`] and the messages in [`vectors`].
 
-// What only the rest of the module uses looks dead here; Kbuild's rustc knows better.
+// Items that only the rest of the module uses look dead here; the module's own build checks them.
 #![allow(dead_code)]
 
 #[path = "../../../xdr/mod.rs"]

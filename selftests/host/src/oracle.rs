@@ -17,14 +17,14 @@ use crate::xdr::props::{
 };
 use crate::xdr::segment::Segment;
 
-/// A message, and what it says.
+/// A message, and its decoded form.
 pub(crate) struct Vector {
     pub(crate) name: &'static str,
     pub(crate) json: &'static str,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Octets that are no good message, and what is answered to them.
+/// Octets that are not a valid message, and the required answer.
 pub(crate) struct Malformed {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) struct Malformed {
     pub(crate) why: &'static str,
 }
 
-/// Names and octets of both tables, as seeds for the fuzzers.
+/// Returns names and octets of both tables, as seeds for the fuzzers.
 pub fn seeds() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let good = vectors().map(|vector| (vector.name, vector.bytes));
     good.chain(malformed().map(|case| (case.name, case.bytes)))
@@ -44,7 +44,7 @@ fn rows(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
     rows.map(|line| line.split('\t').collect())
 }
 
-/// The good messages.
+/// Returns the valid messages.
 pub(crate) fn vectors() -> impl Iterator<Item = Vector> {
     rows(include_str!("../data/version2.tsv")).map(|row| match row[..] {
         [name, json, octets] => Vector {
@@ -56,7 +56,7 @@ pub(crate) fn vectors() -> impl Iterator<Item = Vector> {
     })
 }
 
-/// The other ones.
+/// Returns the malformed messages.
 pub(crate) fn malformed() -> impl Iterator<Item = Malformed> {
     rows(include_str!("../data/version2-malformed.tsv")).map(|row| match row[..] {
         [name, octets, _, answer, why] => Malformed {
@@ -74,7 +74,7 @@ fn unhex(digits: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(octet).collect()
 }
 
-/// `bytes` in hex.
+/// Returns `bytes` in hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -110,7 +110,7 @@ fn chunks(parsed: &Parsed, bytes: &[u8]) -> String {
             segment(read.segment)
         )
     });
-    // The handle has a meaning in Calls only, but each vector has zero in Replies.
+    // The handle only has a meaning in Calls, but each vector has zero in Replies.
     format!(
         r#""rdma_chunks":{{"rdma_direction":"{}","rdma_inv_handle":{},"rdma_reads":{reads},"rdma_writes":{},"rdma_reply":{}}}"#,
         direction(parsed.direction),
@@ -169,13 +169,13 @@ impl<'a> Words<'a> {
         data
     }
 
-    /// A subset: its words.
+    /// Returns the words of a subset.
     fn subset(&mut self) -> String {
         list(0..self.word(), |_| self.word().to_string())
     }
 
-    /// A set. What the code under test has `read` of it, if it has, must be the same. It drops the
-    /// octets of properties that it does not know.
+    /// Returns the text of a set. If the code under test has `read` it, its result must be the
+    /// same, except that it drops the octets of unknown properties.
     fn set(&mut self, read: Option<&PropSet<'_>>) -> String {
         let read: Option<Vec<Property>> = read.map(|set| set.iter().collect());
         let count = self.word();
@@ -243,7 +243,7 @@ fn properties(message: &Message<'_>, body: &[u8]) -> String {
     }
 }
 
-/// A message in the form of the tables.
+/// Returns a message in the form of the tables.
 pub(crate) fn render(parsed: &Parsed, bytes: &[u8]) -> String {
     let (name, body) = match parsed.body {
         Body::Msg => ("MSG", chunks(parsed, bytes)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Writes the vectors to a folder, one file each, as seeds for the fuzzers.
+//! Writes the vectors to a directory, one file each, as seeds for the fuzzers.
 //!
-//! Usage: `corpus FOLDER`; makes `FOLDER/messages`, `FOLDER/private`, and of version 2
+//! Usage: `corpus FOLDER`; creates `FOLDER/messages`, `FOLDER/private` and, for version 2,
 //! `FOLDER/messages2`, `FOLDER/properties` and `FOLDER/negotiate`.
 
 use std::path::{
@@ -30,7 +30,7 @@ fn write(folder: &Path, vectors: &[Vector]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the messages of version 2, each as `form` makes it.
+/// Writes the messages of version 2, each converted by `form`.
 fn write2(folder: &Path, form: impl Fn(&[u8]) -> Vec<u8>) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for (name, bytes) in seeds() {
@@ -39,7 +39,7 @@ fn write2(folder: &Path, form: impl Fn(&[u8]) -> Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// A message as the first of a connection: with its length before it.
+/// Returns a message as the first of a connection: with its length before it.
 fn first(bytes: &[u8]) -> Vec<u8> {
     let len = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
     let mut out = vec![len];

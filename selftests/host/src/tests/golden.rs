@@ -48,7 +48,7 @@ use crate::xdr::units::{
     Xid, //
 };
 
-/// Generous limits: what they refuse is tested elsewhere.
+/// Generous limits: other tests cover their refusals.
 pub(super) const ANY: ListLimits = ListLimits {
     segments: u32::MAX,
     read_octets: u32::MAX,
@@ -78,7 +78,7 @@ fn header(xid: u32, version: u32, credits: u32, proc: Proc) -> Header {
     }
 }
 
-/// Decodes a vector that must be good; checks its fixed words.
+/// Decodes a vector that must be valid; checks its fixed words.
 fn good<'a>(bytes: &'a [u8], xid: u32, credits: u32, proc: Proc) -> Message<'a> {
     let message = decode(bytes, &ANY).expect("a good vector");
     assert_eq!(message.header, header(xid, 1, credits, proc));
@@ -89,7 +89,7 @@ fn payload<'a>(message: &Message<'a>) -> &'a [u8] {
     message.payload().expect("an inline payload")
 }
 
-/// Encodes into a buffer, checks that the octets are those of the vector's first words.
+/// Encodes into a buffer, and checks that the octets are the vector's first words.
 fn encodes_to(vector: &Vector, encode: impl FnOnce(&mut [u8]) -> usize) {
     let mut buf = [0xee; 512];
     let len = encode(&mut buf);

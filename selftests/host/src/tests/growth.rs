@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Receives that are exchanged for others of another size, against a queue of Receives.
+//! The exchange of Receives for Receives of another size, with a model of the Receive Queue.
 
 use std::collections::VecDeque;
 
@@ -10,14 +10,14 @@ use crate::xdr::growth::{
     Wish, //
 };
 
-/// A connection: buffers are their sizes.
+/// A connection, in which a buffer is represented by its size.
 struct Queue {
     growth: Growth,
     most: u32,
     posted: VecDeque<u32>,
     free: Vec<u32>,
     in_process: Vec<u32>,
-    /// What the peer may send, as it has been told or as it has asked.
+    /// The size that the peer may send, as announced to it or as it has requested.
     peer: u32,
 }
 
@@ -112,7 +112,7 @@ fn a_smaller_size_is_for_the_peer_to_ask_for() {
     assert_eq!(queue.growth.wants(16384), None);
     (0..Queue::TARGET).for_each(|_| queue.land());
     assert_eq!(queue.growth.wants(16384), Some(16384));
-    // More than the administrator allows.
+    // More than the administrator permits.
     assert_eq!(queue.growth.wants(8192), Some(8192));
 }
 

@@ -35,11 +35,11 @@ use crate::xdr::version::{
     Versions, //
 };
 
-/// The answers of a Responder that speaks version 1.
+/// Returns the answers of a Responder that supports version 1.
 const ERR_VERS: Answer = Answer::Report(ErrorBody::Version { low: 1, high: 1 });
 const ERR_CHUNK: Answer = Answer::Report(ErrorBody::Chunk);
 
-/// The vector with some words replaced.
+/// Returns the vector with some words replaced.
 fn with(vector: &Vector, words: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vector.bytes();
     for (index, word) in words {
@@ -96,10 +96,10 @@ fn versions_and_procedures() {
     assert_eq!(version(&vectors::VERSION_TWO.bytes()), (error, ERR_VERS));
     let zero = with(&vectors::INLINE_CALL, &[(1, 0)]);
     assert_eq!(version(&zero), (error, ERR_VERS));
-    // The version is looked at before anything that depends on it.
+    // The version is checked before anything that depends on it.
     let both = with(&vectors::UNKNOWN_PROC, &[(1, 2), (4, 9)]);
     assert_eq!(version(&both), (error, ERR_VERS));
-    // No answer to an error report, or two peers would never stop.
+    // No answer to an error report: two peers would never stop.
     let report = with(&vectors::ERR_VERS, &[(4, 2)]);
     assert_eq!(version(&report), (error, Answer::Drop));
 
@@ -114,7 +114,7 @@ fn short_messages_are_dropped() {
     let short = (DecodeError::Truncated(Item::FixedHeader), Answer::Drop);
     for len in 0..28 {
         assert_eq!(refused(&vectors::INLINE_CALL.bytes()[..len], &ANY), short);
-        // Too short to be believed, whatever version it claims.
+        // Too short for any version.
         assert_eq!(refused(&vectors::VERSION_TWO.bytes()[..len], &ANY), short);
     }
     assert!(decode(&vectors::ERR_CHUNK.bytes(), &ANY).is_ok());
@@ -133,7 +133,7 @@ fn what_a_requester_gives_up() {
     assert_eq!(failed(&vectors::MSGP.bytes()), None);
     assert_eq!(failed(&vectors::DONE.bytes()), None);
     assert_eq!(failed(&vectors::ERR_VERS_ONE.bytes()[..24]), None);
-    // Nothing better will come.
+    // No other Reply will arrive.
     assert_eq!(failed(&vectors::UNKNOWN_PROC.bytes()), Some(Xid(0x12b)));
     assert_eq!(failed(&vectors::VERSION_TWO.bytes()), Some(Xid(0x12c)));
     let report = with(&vectors::ERR_VERS, &[(4, 2)]);
@@ -177,7 +177,7 @@ fn segment_counts() {
         let error = DecodeError::TooManySegments { max: segments };
         assert_eq!(refused(&bytes, &limits(segments)), (error, ERR_CHUNK));
     }
-    // The limit comes before the count is used for anything.
+    // The limit is checked before the count is used.
     let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(6, u32::MAX)]);
     let error = DecodeError::TooManySegments { max: 1000 };
     assert_eq!(refused(&bytes, &limits(1000)), (error, ERR_CHUNK));
@@ -223,13 +223,13 @@ fn payload_places() {
         let message = decode(bytes, &ANY).expect("a good header");
         sorted(&message.lists().read, inline_len, u32::MAX)
     };
-    // A Position Zero Read chunk beside an inline Payload stream.
+    // A Position Zero Read chunk together with an inline Payload stream.
     let bytes = vectors::POSITION_ZERO_CALL.bytes();
     assert_eq!(parse(&bytes, Some(40)), Err(DecodeError::PayloadPlace));
     // RDMA_NOMSG with Read chunks, but none that holds the Payload stream.
     let bytes = vectors::READ_CHUNK_CALL.bytes();
     assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadPlace));
-    // One that is there but empty.
+    // A chunk that is present but empty.
     let bytes = with(&vectors::POSITION_ZERO_CALL, &[(7, 0), (13, 0)]);
     assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadPlace));
     assert!(parse(&bytes, Some(40)).is_ok_and(|chunks| chunks.is_empty()));
@@ -302,8 +302,8 @@ fn only_a_reply_grants_credits() {
         let bytes = vector.bytes();
         assert_eq!(grant(&bytes), Some(credits(&bytes)));
     }
-    // What a Call has is a request. Of an error report, of a message without an RPC message, and
-    // of one whose RPC message has another XID or no direction nobody can say what it is.
+    // The credit word of a Call is a request. It has no known meaning in an error report, without
+    // an RPC message, and with an RPC message of another XID or without a direction.
     let reply = &vectors::INLINE_REPLY;
     for bytes in [
         vectors::INLINE_CALL.bytes(),
@@ -319,7 +319,7 @@ fn only_a_reply_grants_credits() {
     }
 }
 
-/// A Responder that does not know the version of the Call may put any version into its report.
+/// A Responder that does not support the Call's version may put any version into its report.
 #[test]
 fn version_reports_of_any_version() {
     for version in [0, 1, 2, 3, u32::MAX] {
@@ -336,7 +336,7 @@ fn version_reports_of_any_version() {
     }
 }
 
-/// What was parsed is never applied to other octets by mistake without a result.
+/// A parsed message that is applied to other octets by mistake gives no result.
 #[test]
 fn lists_of_other_octets() {
     for vector in vectors::MESSAGES {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queue sizes for known devices, and for devices nobody has.
+//! Queue sizes for known devices, and for devices that do not exist.
 
 use super::mutation::Random;
 use crate::xdr::limits::{
@@ -101,7 +101,7 @@ fn refused_devices() {
     assert_eq!(client(wrs(0)), Some(Refusal::QueuesTooShort));
 }
 
-/// Whatever a device says: what is asked of it is within what it said.
+/// The requested sizes are within the device's limits, whatever these are.
 #[test]
 fn odd_devices() {
     let mut random = Random(7);
@@ -125,7 +125,7 @@ fn odd_devices() {
         if let Ok(client) = ClientLimits::new(&device, requests, reverse) {
             good += 1;
             assert!(client.requests >= 4 && client.requests <= requests);
-            // The drain needs an entry of each.
+            // The drain needs an entry of each queue.
             assert!(client.send_wr < queue && client.recv_wr < queue);
             assert!(client.send_sges >= 3 && client.send_sges <= device.max_send_sge);
             assert!(client.pages_per_segment <= device.max_fast_reg_pages);

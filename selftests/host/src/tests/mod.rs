@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Tests of the wire format, one file for each thing that can be wrong.
+//! Tests of the wire format, one file for each kind of fault.
 
 mod golden;
 mod growth;

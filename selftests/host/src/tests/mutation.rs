@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Random changes to good messages, and random input, checked against all properties. The
-//! generator is deterministic: a failure comes back with every run.
+//! Random changes to valid messages, and random input, checked against all properties. The
+//! generator is deterministic: a failure recurs with every run.
 
 use crate::{
     checks,
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Words that are on one side or the other of something.
+/// Words at the boundaries of ranges.
 const EDGES: [u32; 14] = [
     0,
     1,
@@ -67,7 +67,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
                 bytes.truncate(len);
             }
             6 => {
-                // Lists grow and shrink by whole items.
+                // Add and remove whole list items.
                 let len = [4, 16, 24][random.below(3)].min(bytes.len() - at);
                 let item = bytes[at..at + len].to_vec();
                 let to = random.below(words) * 4;
@@ -156,7 +156,7 @@ fn random_read_chunks() {
     for _ in 0..20_000 {
         let len = random.below(24);
         let mut bytes = random.bytes(len);
-        // Close positions and short chunks, or hardly any list would be good.
+        // Close positions and short chunks: otherwise hardly any list would be valid.
         for byte in bytes.iter_mut().skip(1) {
             *byte %= [4, 12, 40][random.below(3)];
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which version a connection speaks.
+//! The version that a connection uses.
 
 use super::golden::ANY;
 use crate::oracle::vectors;
@@ -31,7 +31,8 @@ fn vector(name: &str) -> Vec<u8> {
     found.expect("a vector").bytes
 }
 
-/// What `bytes` mean to a client that has asked with `xid` and wants 128 credits.
+/// Returns how a client interprets `bytes`. It has sent its request with `xid` and wants 128
+/// credits.
 fn settled(bytes: &[u8], xid: u32) -> Option<Settled> {
     let parsed = decode(bytes, &ANY, Versions::only(Version::Two)).ok()?;
     answer(&parsed, bytes, Xid(xid), Credits(128))
@@ -54,7 +55,7 @@ fn a_server_that_answers() {
     assert!(told);
     assert_eq!(window, Credits(credits.min(128)));
     assert_eq!(peer.backward, Backward::General);
-    // Of another XID it tells the properties; its credit value means nothing.
+    // With another XID it announces the properties, but its credit value is ignored.
     let other = settled(&bytes, xid ^ 1);
     let expected = Settled::Two {
         peer,
@@ -96,7 +97,7 @@ fn a_server_without_version_2() {
     let linux = vector("error-vers-linux");
     assert_eq!(settled(&linux, 0x1122_3344), Some(Settled::One));
     assert_eq!(settled(&linux, 0x1122_3345), None);
-    // Whatever version it says that in.
+    // Whatever version its header has.
     for version in [0, 1, 3, u32::MAX] {
         let mut bytes = linux.clone();
         bytes[4..8].copy_from_slice(&u32::to_be_bytes(version));
@@ -142,15 +143,15 @@ fn the_first_valid_message_decides() {
     assert_eq!(hear(silent, &vector("connprop-client")), two);
     assert_eq!(hear(silent, &vector("msg-call-null")), two);
     assert_eq!(hear(silent, &one::INLINE_CALL.bytes()), one_);
-    // Reports, and what cannot be read, decide nothing.
+    // Error reports, and unreadable messages, decide nothing.
     assert_eq!(hear(silent, &vector("error-system")), silent);
     assert_eq!(hear(silent, &one::ERR_CHUNK.bytes()), silent);
     assert_eq!(hear(silent, &vector("connprop-client")[..40]), silent);
-    // It stays with that.
+    // The version does not change afterwards.
     assert_eq!(hear(two, &one::INLINE_CALL.bytes()), two);
     assert_eq!(hear(one_, &vector("msg-call-null")), one_);
     assert_eq!(two.accepts(), Versions::only(Version::Two));
-    // A server that is told to speak version 1 only.
+    // A server that is set to version 1.
     let old = Server::Silent(Version::One);
     assert_eq!(hear(old, &vector("connprop-client")), old);
     assert_eq!(hear(old, &one::INLINE_CALL.bytes()), one_);
@@ -167,7 +168,7 @@ fn a_receive_size_is_at_least_what_everybody_takes() {
     }
 }
 
-/// Our own RDMA2_CONNPROP, at both ends.
+/// The RDMA2_CONNPROP that this code encodes, at both ends.
 #[test]
 fn connprop() {
     let ours = Properties {

@@ -110,10 +110,10 @@ fn private_sizes() {
         };
         let told = Private::decode(&ours.encode()).expect("our own").send.0;
         assert_eq!(told % 1024, 0);
-        // Never more than is really there, but at least what everyone must take.
+        // Never more than there really is, but at least what every peer must receive.
         let expected = (size / 1024 * 1024).clamp(1024, 256 << 10);
         assert_eq!(told, expected);
-        // What is told is what is used.
+        // The announced sizes are the ones in use.
         assert_eq!(InlineSize::representable(size).0, told);
     }
 }
@@ -135,7 +135,7 @@ fn private_strangers() {
     assert!(Private::decode(&bytes).is_some_and(|p| !p.remote_invalidation));
     bytes[5] = 0xff;
     assert!(Private::decode(&bytes).is_some_and(|p| p.remote_invalidation));
-    // What is assumed of strangers.
+    // The defaults for a peer without private data.
     let told = Private::DEFAULT.encode();
     assert_eq!(told, [0xf6, 0xab, 0x0e, 0x18, 1, 0, 0, 0]);
 }
@@ -169,7 +169,7 @@ fn cursors() {
     assert_eq!(w.u32(0), Err(EncodeError::NoSpace));
     assert_eq!(w.put([1, 2, 3]), Err(EncodeError::NoSpace));
     assert_eq!(w.patch_u32(4, 0x0a0b_0c0d), Ok(()));
-    // Only what was written can be replaced.
+    // Only written words can be replaced.
     assert_eq!(w.patch_u32(5, 0), Err(EncodeError::NoSpace));
     assert_eq!(w.patch_u32(usize::MAX, 0), Err(EncodeError::NoSpace));
     assert_eq!(w.len(), 8);

@@ -127,7 +127,7 @@ fn arguments_that_do_not_fit_beside_the_chunk() {
     };
     assert_eq!(head(most), chunk);
     assert_eq!(head(most + 4), CallMode::PositionZero);
-    // A position has to be a multiple of four, and behind the first two words.
+    // A position must be a multiple of four, and after the first two words.
     assert_eq!(head(129), CallMode::PositionZero);
     assert_eq!(head(130), CallMode::PositionZero);
     assert_eq!(head(4), CallMode::PositionZero);
@@ -135,7 +135,7 @@ fn arguments_that_do_not_fit_beside_the_chunk() {
 
 #[test]
 fn no_chunk_of_nothing() {
-    // The rest would fit beside a Read chunk, but there are no pages to put there.
+    // The rest would fit next to a Read chunk, but there are no pages for that chunk.
     let call = CallShape {
         head: 3000,
         pages_eligible: true,
@@ -284,7 +284,7 @@ fn chunks_of_the_reply_take_room_from_the_call() {
     );
 }
 
-/// The header that is really written is never longer than the one that was planned for.
+/// The encoded header is never longer than planned.
 #[test]
 fn planned_headers_are_long_enough() {
     for segments in 1..=16 {
@@ -413,7 +413,7 @@ fn responses() {
     let bare = |message| choose_response(send, 28, message, None);
     assert_eq!(bare(996), Response::Inline);
     assert_eq!(bare(997), Response::TooLarge);
-    // The offered lists alone are too long for the peer.
+    // The offered lists by themselves are too long for the peer.
     let message = choose_response(send, 1025, 5000, lists.reply.as_ref());
     assert_eq!(message, Response::TooLarge);
 }

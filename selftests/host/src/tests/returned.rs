@@ -89,7 +89,7 @@ fn returned_as_offered() {
     for (a, b) in [(0, 0), (1, 0), (100, 0), (100, 1), (100, 50)] {
         assert_eq!(written(&back(a, b), &[one, two], &[]), a + b);
     }
-    // Longer than offered, and with a hole that nobody wrote to.
+    // Longer than offered, and with a hole that was not written.
     for (a, b) in [(101, 0), (100, 51), (0, 1), (99, 1), (u32::MAX, 0)] {
         refused(&back(a, b), &[one, two], &[], DecodeError::Mismatch);
     }
@@ -109,7 +109,7 @@ fn empty_segments_are_no_holes() {
     let back = [segment(1, 8, 0), segment(2, 0, 0), segment(3, 4, 0)];
     let bytes = message(Proc::Msg, false, &[&back], &[]);
     assert_eq!(written(&bytes, &offered, &[]), 12);
-    // But they hide none either.
+    // But they do not hide octets either.
     let back = [segment(1, 4, 0), segment(2, 0, 0), segment(3, 4, 0)];
     let bytes = message(Proc::Msg, false, &[&back], &[]);
     refused(&bytes, &offered, &[], DecodeError::Mismatch);
@@ -154,7 +154,7 @@ fn chunks_nobody_offered() {
 fn one_place_for_the_result() {
     let one = segment(1, 100, 0);
     let empty = segment(1, 0, 0);
-    // RDMA_NOMSG has to use the Reply chunk, and only that.
+    // RDMA_NOMSG must use the Reply chunk, and no other.
     refused(
         &message(Proc::NoMsg, false, &[], &[empty]),
         &[],
@@ -183,7 +183,7 @@ fn one_place_for_the_result() {
         &[one],
         DecodeError::PayloadPlace,
     );
-    // What was offered may be left out when it is not used.
+    // An offered chunk may be omitted if it is not used.
     assert_eq!(
         written(&message(Proc::Msg, false, &[], &[]), &[one], &[one]),
         0

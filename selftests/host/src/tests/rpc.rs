@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Where the arguments of a Call begin.
+//! The position at which the arguments of a Call begin.
 
 use crate::xdr::rpc::plain_arguments_at;
 
-/// A Call with these flavors and bodies of credential and verifier, and `rest` after them.
+/// Returns a Call with these flavors and bodies of credential and verifier, and `rest` after them.
 fn call(credential: (u32, &[u8]), verifier: (u32, &[u8]), rest: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> = [17_u32, 0, 2, 100_003, 3, 7]
         .iter()
@@ -66,11 +66,11 @@ fn not_if_a_gss_service_covers_them() {
     let mic = (6, &[7; 28][..]);
     let at = |credential: &[u8]| plain_arguments_at(&call((6, credential), mic, &[0; 8]));
     assert_eq!(at(&gss(0, 1)), Some(24 + 8 + 24 + 8 + 28));
-    // Integrity, privacy, none that there is.
+    // Integrity, privacy, an unknown service.
     for service in [0, 2, 3, 4, u32::MAX] {
         assert_eq!(at(&gss(0, service)), None);
     }
-    // A context is made, made on, destroyed.
+    // Procedures that create, continue and destroy a context.
     for procedure in [1, 2, 3] {
         assert_eq!(at(&gss(procedure, 1)), None);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Payload streams taken apart by a Requester are put together again by a Responder.
+//! A Responder reassembles the Payload streams that a Requester has reduced.
 
 use super::golden::ANY;
 use super::mutation::Random;
@@ -87,7 +87,7 @@ fn rebuild(reduced: &Reduced, long: bool, random: &mut Random) -> Vec<u8> {
     let mut reads = reduced.reads.clone();
     let mut memory = reduced.stream.clone();
     if long {
-        // What would be inline goes to a chunk of its own, in memory behind the stream.
+        // The inline part moves to a chunk of its own, in memory after the stream.
         reads.extend(segments(random, 0, memory.len(), reduced.inline.len()));
         memory.extend(&reduced.inline);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Version 2 against messages that the XDR of its draft has made: see `data/version2.tsv`.
+//! Version 2 against messages that were derived from the draft's XDR: see `data/version2.tsv`.
 
 use super::golden::ANY;
 use crate::checks::sorted;
@@ -55,7 +55,7 @@ use crate::xdr::version::{
 
 const BOTH: Versions = Versions::up_to(Version::Two);
 
-/// Writes the header of an RPC message again.
+/// Encodes the header of an RPC message again.
 fn encode_again(buf: &mut [u8], parsed: &Parsed, bytes: &[u8]) -> usize {
     let lists = parsed.lists(bytes);
     let opening = Opening {
@@ -99,7 +99,7 @@ fn vectors_are_read() {
                 good += 1;
             }
             Err(rejected) => {
-                // Good XDR, with memory that no machine has.
+                // Valid XDR, with memory that no machine has.
                 assert!(vector.name.starts_with("extreme-"), "{}", vector.name);
                 let expected = matches!(
                     rejected.error,
@@ -164,7 +164,7 @@ fn vectors_are_written() {
     assert_eq!(written, 69);
 }
 
-/// The response to a request, as vectors of both have it.
+/// Checks the response to a request against the vectors of both.
 #[test]
 fn responses_about_properties() {
     let find = |name: &str| vectors().find(|v| v.name == name).expect("a vector");
@@ -218,7 +218,7 @@ fn no_shorter_header_is_a_message() {
     }
 }
 
-/// What a server that speaks both versions answers.
+/// Returns the answer of a server that supports both versions.
 fn server_answer(bytes: &[u8], limits: &ListLimits) -> Answer {
     let parsed = match decode(bytes, limits, BOTH) {
         Ok(parsed) => parsed,
@@ -262,7 +262,7 @@ fn malformed_messages_are_answered() {
     assert_eq!((answered, dropped), (45, 12));
 }
 
-/// A good Call of `words` behind the opening: direction CALL, and `invalidate`.
+/// Returns a valid Call of `words` after the opening: direction CALL, and `invalidate`.
 fn call(proc: u32, invalidate: u32, lists: &[u32]) -> Vec<u8> {
     let mut words = vec![0x77, 2, 1, proc, 0, invalidate];
     words.extend(lists);
@@ -327,7 +327,8 @@ fn handle_to_invalidate() {
     assert_eq!(rejected.error, DecodeError::Invalidate);
 }
 
-/// The longest header that a client sends, two chunks of 16 segments, and the lengths of replies.
+/// Checks the longest header that a client sends, two chunks of 16 segments, and the lengths of
+/// Replies.
 #[test]
 fn header_lengths() {
     let mut lists = Vec::new();
@@ -398,7 +399,7 @@ fn properties_that_are_told() {
     assert_eq!(told("connprop-brs-genl"), (general, false));
     let largest = properties(u32::MAX, Backward::Inline);
     assert_eq!(told("connprop-largest"), (largest, true));
-    // Every peer can receive that much.
+    // Every peer can receive that size.
     let smallest = properties(1024, Backward::Inline);
     assert_eq!(told("connprop-smallest"), (smallest, true));
 }
@@ -424,7 +425,7 @@ fn receive_sizes_asked_for_and_told() {
     assert!(encode_receive(&mut [0; 64], Proc::ConnProp, Xid(1), Credits(1), 4096).is_err());
 }
 
-/// What has become of a wish for a Receive size of 9999 octets.
+/// Returns the result of a request for a Receive size of 9999 octets.
 #[test]
 fn responses_to_a_wish() {
     for (name, expected) in [
