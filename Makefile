@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# rpcrdma_rs: what a user and a developer type. The Kbuild half is in Kbuild
-# and rpcrdma_rs/Kbuild; the kernel's own make reads those, not this file.
+# rpcrdma_rs: the targets for users and developers. The kernel's own make reads
+# Kbuild and rpcrdma_rs/Kbuild, not this file.
 #
 # With KDIR=<prepared kernel tree>, targets run here with this machine's tools.
-# Without, they run in the root folder that 'make prepare' makes from Debian's
-# packages, against the kernel tree it prepares.
+# Without, they run in the root directory that 'make prepare' creates from Debian's
+# packages, against the kernel tree that it prepares.
 
-# KERNEL=<release>: for that one of Debian's kernels, and in a folder of its own.
+# KERNEL=<release>: build for that kernel of Debian, in a directory of its own.
 export KERNEL
 MODULE := $(if $(KERNEL),.build/$(KERNEL)/)rpcrdma_rs/rpcrdma_rs.ko
 VM := selftests/vm
 NATIVE := all clippy rust-analyzer fmt fmtcheck doc test
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory
-# Progress lines count from here.
+# The start of the times in progress lines.
 export STARTED := $(or $(STARTED),$(shell date +%s))
 
 help:
@@ -62,7 +62,7 @@ SOURCES = $(shell find rpcrdma_rs xdr clnt svc selftests -name '*.rs' \
 check-kdir:
 	@rpcrdma_rs/check-kdir $(KDIR) $(KRELEASE)
 
-# Objects belong to one kernel, and make does not see that KDIR is another one's by now.
+# Objects belong to one kernel, and make does not notice that KDIR is for another one.
 KERNEL_ID = $$(cat $(KDIR)/include/config/kernel.release; grep ^CONFIG_RUSTC_VERSION_TEXT= $(KDIR)/.config)
 
 all: check-kdir
@@ -70,14 +70,14 @@ all: check-kdir
 	@echo "$(KERNEL_ID)" >.built-for
 	$(KMAKE) modules
 
-# The kernel's make does not format external modules, hence by hand.
+# The kernel's make does not format external modules, so this runs rustfmt itself.
 fmt:
 	$(RUSTFMT) --edition 2021 --config-path $(KDIR)/.rustfmt.toml $(SOURCES)
 
 fmtcheck:
 	$(RUSTFMT) --edition 2021 --config-path $(KDIR)/.rustfmt.toml --check $(SOURCES)
 
-# In a copy: clippy may alter the code that is generated.
+# In a copy: clippy may change the generated code.
 clippy: check-kdir
 	@rm -rf $(CLIPPY_DIR)
 	@mkdir -p $(CLIPPY_DIR)
@@ -88,7 +88,7 @@ clippy: check-kdir
 	@rm -rf $(CLIPPY_DIR)
 CLIPPY_DIR ?= /tmp/rpcrdma_rs-clippy
 
-# The kernel's script knows no cfg of ours: that of the test modules is added.
+# The kernel's script does not know the cfg of the test modules: add it.
 rust-analyzer: check-kdir
 	$(KMAKE) rust-analyzer
 	python3 -c "$$CFG_OF_SUITES"
@@ -107,14 +107,14 @@ with open("rust-project.json", "w") as file:
 endef
 export CFG_OF_SUITES
 
-# The crate's by the command that compiled it, made one for rustdoc.
+# Document the crate with the command that compiled it, adapted for rustdoc.
 doc: all
 	rustdoc --edition 2021 --crate-name xdr -o doc xdr/mod.rs
 	RUSTC_BOOTSTRAP=1 sh -c "$$(sed -n -e '1s/^savedcmd_[^=]*:= //p' rpcrdma_rs/.rpcrdma_main.o.cmd | \
 		sed -e 's/ rustc / rustdoc --document-private-items --crate-name rpcrdma_rs /' \
 			-e 's/ --emit=[^ ]*//g' -e 's/ --out-dir [^ ]*/ -o doc/' -e 's/ -Zbinary_dep_depinfo=y//')"
 
-# The build folder is not the checkout's, which cargo of the machine may use.
+# Do not build in the checkout, where this machine's cargo may build.
 test:
 	cd selftests/host && CARGO_TARGET_DIR=$(TEST_DIR) cargo test --offline -- --show-output
 TEST_DIR ?= /tmp/rpcrdma_rs-host
@@ -150,7 +150,7 @@ vmtest: all
 deb:
 	@$(VM)/deb
 
-# With a server of one's own it is this machine that is measured.
+# With SERVER and EXPORT, measure this machine.
 ifneq ($(SERVER)$(EXPORT),)
 bench:
 	@[ -n "$(SERVER)" ] && [ -n "$(EXPORT)" ] || { echo "error: give both: make bench SERVER=<host> EXPORT=<path>" >&2; exit 2; }
@@ -169,7 +169,7 @@ lint:
 	@selftests/lint/stack.sh
 	@selftests/lint/protocol.py
 
-# The release the module was built for is in the module itself.
+# The module itself names the release for which it was built.
 INSTALL_RELEASE = $(shell grep -aoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)
 MODLIB = $(INSTALL_MOD_PATH)/lib/modules/$(INSTALL_RELEASE)
 DEPMOD ?= $(shell PATH=$$PATH:/usr/sbin:/sbin command -v depmod)

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 --
--- Wireshark: RPC-over-RDMA version 2, as draft-cel-nfsv4-rpcrdma-version-two-04 has it
--- (section 6.2), in the Sends of RoCE and InfiniBand. Wireshark itself knows version 1.
+-- A Wireshark dissector of RPC-over-RDMA version 2 (draft-cel-nfsv4-rpcrdma-version-two-04,
+-- section 6.2) in the Sends of RoCE and InfiniBand. Wireshark's own dissector handles version 1.
 --
 --   tshark -X lua_script:rpcrdma2.lua -r FILE -Y rpcrdma2
 --
--- Fields have the names of the XDR. Of a Send of several packets the first one is shown.
+-- Fields have the names of the XDR. Only the first packet of a Send is decoded.
 
 local rpcrdma2 = Proto("rpcrdma2", "RPC-over-RDMA Version 2 (draft -04)")
 
@@ -68,7 +68,7 @@ local cut = ProtoExpert.new("rpcrdma2.cut", "The message ends within its header"
 	expert.group.MALFORMED, expert.severity.WARN)
 rpcrdma2.experts = { cut }
 
--- Goes through a message word by word. Raises "cut" where it ends.
+-- Reads a message word by word. Raises "cut" at its end.
 local Words = {}
 Words.__index = Words
 
@@ -163,8 +163,7 @@ local arms = {
 	[8] = { "rdma_length_needed" },
 }
 
--- Shows what follows the fixed words. Returns whether what is behind the header is a whole RPC
--- message.
+-- Shows the part after the fixed words. Returns whether a whole RPC message follows the header.
 local function body(words, tree, proc)
 	if proc == MSG or proc == NOMSG then
 		words:word(tree, "rdma_direction")
@@ -214,8 +213,8 @@ function rpcrdma2.dissector(tvb, pinfo, tree)
 	return tvb:len()
 end
 
--- Version word 2, and a procedure of version 2. An error report about an unknown version has that
--- version, and is left to others.
+-- Accepts version word 2 with a procedure of version 2. An error report about an unknown version has
+-- that version, and other dissectors handle it.
 local function is_version_2(tvb, pinfo, tree)
 	if tvb:len() < 20 or tvb(4, 4):uint() ~= 2 or not procs[tvb(12, 4):uint()] then
 		return false

@@ -15,7 +15,7 @@ SLOTS = "/proc/sys/sunrpc/rdma_slot_table_entries"
 
 
 def payloads(octets):
-    """Another limit of nfsd's."""
+    """Set another limit of nfsd."""
     server(f"server_stop; echo {octets} >{LIMITS} && nfsd_start 8")
     try:
         allowed = int(server(f"cat {LIMITS}"))
@@ -35,7 +35,7 @@ def payloads(octets):
 
 
 def sizes():
-    """rsize and wsize from a page to the limit."""
+    """Test rsize and wsize from a page to the limit."""
     for size in 4096, 8192, 65536, 262144, 1048576:
         with mounted("4.1", f"rsize={size},wsize={size}"):
             with open("/proc/self/mounts", encoding="ascii") as file:
@@ -85,7 +85,7 @@ print(rounds)
 
 
 def threads():
-    """nfsd's threads come and go under load."""
+    """Change the number of nfsd's threads under load."""
     with mounted("4.1", "nconnect=2"), Delta(FOLDER) as delta:
         with Load(4):
             for count in (1, 16, 2, 8, 1, 16, 8):
@@ -96,7 +96,7 @@ def threads():
 
 
 def listeners():
-    """nfsd's listeners are taken away and added, with and without a client."""
+    """Remove and add nfsd's listeners, with and without a client."""
     times = 50 if LONG else 10
     with mounted("4.1"):
         write_file(f"{FOLDER}/kept", data(100_000, 6))
