@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Owned arrays of pages, as sunrpc hands them out and a device reads and writes them.
+//! Owned arrays of pages: the form in which sunrpc passes pages, and in which a device reads and
+//! writes them.
 //!
 //! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
 //! [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
@@ -32,20 +33,20 @@ use kernel::{
     prelude::*, //
 };
 
-/// Up to so many references are given back one by one: it is for more that a batch pays.
+/// References up to this number are dropped one by one, because a batch only pays for more.
 const FEW: usize = 8;
 
 /// An array that owns one reference to each of its pages.
 ///
-/// A page may at the same time be in the page cache or mapped by a process, so its bytes are
-/// never handed out as a Rust slice: they are copied in and out.
+/// A page may also be in the page cache or mapped by a process. So its bytes are never borrowed as a
+/// Rust slice; they are copied in and out.
 ///
 /// # Invariants
 ///
 /// The array owns one reference to each page.
 pub(crate) struct PageVec {
-    /// Dropped with the array, unless it is without room: the kernel's allocator is called even
-    /// for that.
+    /// Dropped by hand, and only if it has capacity: dropping an empty vector calls the allocator
+    /// as well.
     pages: ManuallyDrop<KVec<NonNull<bindings::page>>>,
 }
 
@@ -62,7 +63,7 @@ impl Default for PageVec {
 }
 
 impl PageVec {
-    /// An empty array without room.
+    /// Creates an empty array without capacity.
     pub(crate) const fn new() -> Self {
         PageVec {
             pages: ManuallyDrop::new(KVec::new()),
@@ -74,13 +75,13 @@ impl PageVec {
         self.pages.len()
     }
 
-    /// Returns how many pages there is room for.
+    /// Returns the number of pages that the array can hold without an allocation.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.pages.capacity()
     }
 
-    /// Makes room for `capacity` pages in all, so that adding them allocates nothing.
+    /// Allocates room for `capacity` pages in all, so that adding them does not allocate.
     #[inline]
     pub(crate) fn reserve(&mut self, capacity: usize, flags: Flags) -> Result {
         if capacity > self.pages.capacity() {
@@ -90,7 +91,7 @@ impl PageVec {
         Ok(())
     }
 
-    /// Gives all pages but the first `len` back.
+    /// Drops the references to all pages but the first `len`.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         if self.pages.len() > len {
@@ -124,22 +125,24 @@ impl PageVec {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: no page has moved.
+    /// `ENOMEM` if there is no memory; no page is moved then.
     pub(crate) fn take_from(&mut self, from: &mut PageVec, count: usize, flags: Flags) -> Result {
         let at = from.len().saturating_sub(count);
         let moving = from.pages.get(at..).unwrap_or_default();
         self.pages.reserve(moving.len(), flags)?;
         for page in moving {
-            // There is room.
+            // `reserve` has made room.
             let _ = self.pages.push_within_capacity(*page);
         }
-        // INVARIANT: The references of these pages are the other array's now.
+        // INVARIANT: This array owns the references to these pages now.
         from.pages.truncate(at);
         Ok(())
     }
 
-    /// Returns the physically contiguous runs that the octets `range` are in, in order; ends early
-    /// where the pages do. The first page has the first [`PAGE_SIZE`] octets, and so on.
+    /// Returns the physically contiguous runs that contain the octets `range`, in order.
+    ///
+    /// Octet 0 is the first of the first page. The iterator ends early if the array has fewer
+    /// octets.
     #[inline]
     pub(crate) fn runs(&self, range: Range<usize>) -> Runs<'_> {
         Runs {
@@ -149,41 +152,41 @@ impl PageVec {
         }
     }
 
-    /// Copies `src` into the pages, from octet `at` on.
+    /// Copies `src` to the octets of the pages that start at `at`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there are not as many pages; nothing is copied then.
+    /// `EINVAL` if the pages end before that; nothing is copied then.
     pub(crate) fn copy_in(&mut self, at: usize, src: &[u8]) -> Result {
         let mut rest = src;
         for run in self.runs(self.checked(at, src.len())?) {
             let (now, later) = rest.split_at_checked(run.len()).ok_or(EINVAL)?;
-            // SAFETY: The pages are ours and the run has that many bytes; `src` is not in pages of
-            // an array, which nobody has a reference to.
+            // SAFETY: The array owns the pages, and the run has that many bytes. `src` does not
+            // overlap them: no Rust reference to bytes of an array's pages exists.
             unsafe { copy_to_page(&run, now) };
             rest = later;
         }
         Ok(())
     }
 
-    /// Copies the octets from `at` on to `dst`.
+    /// Copies the octets of the pages that start at `at` to `dst`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there are not as many pages; nothing is copied then.
+    /// `EINVAL` if the pages end before `dst` is full; nothing is copied then.
     pub(crate) fn copy_out(&self, at: usize, dst: &mut [u8]) -> Result {
         let mut rest = &mut dst[..];
         for run in self.runs(self.checked(at, rest.len())?) {
             let (now, later) = rest.split_at_mut_checked(run.len()).ok_or(EINVAL)?;
-            // SAFETY: The pages are ours and the run has that many bytes; `dst` is not in pages of
-            // an array, which nobody has a reference to.
+            // SAFETY: The array owns the pages, and the run has that many bytes. `dst` does not
+            // overlap them: no Rust reference to bytes of an array's pages exists.
             unsafe { copy_from_page(&run, now) };
             rest = later;
         }
         Ok(())
     }
 
-    /// Returns the octets from `at` on, if there are `len`.
+    /// Returns the `len` octets that start at `at`, or `None` if the pages end before that.
     fn checked(&self, at: usize, len: usize) -> Result<Range<usize>> {
         match at.checked_add(len) {
             Some(end) if end <= self.pages.len() * PAGE_SIZE => Ok(at..end),
@@ -191,27 +194,28 @@ impl PageVec {
         }
     }
 
-    /// Returns the pages, for exchange with others.
+    /// Returns the pages, so that the caller can replace them.
     ///
     /// # Safety
     ///
-    /// Whoever replaces a page takes over the array's reference to it and leaves one to the
-    /// new page.
+    /// A caller that replaces a page takes over the array's reference to the old page, and must own
+    /// a reference to the new page, which becomes the array's.
     pub(in crate::kapi) unsafe fn as_mut_slice(&mut self) -> &mut [NonNull<bindings::page>] {
         &mut self.pages
     }
 
-    /// Adds a page.
+    /// Appends a page. Does not allocate, see [`Self::reserve`].
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there is no room, see [`Self::reserve`]; the reference stays the caller's.
+    /// `ENOMEM` if the capacity is used up; the caller still owns the reference then.
     ///
     /// # Safety
     ///
-    /// The caller owns a reference to the page and, unless there is an error, gives it up.
+    /// The caller must own a reference to the page. Unless an error is returned, the array owns it
+    /// afterwards.
     pub(in crate::kapi) unsafe fn push(&mut self, page: NonNull<bindings::page>) -> Result {
-        // INVARIANT: The reference is the array's from now on.
+        // INVARIANT: The array owns the caller's reference from here on.
         self.pages.push_within_capacity(page).map_err(|_| ENOMEM)
     }
 }
@@ -221,24 +225,24 @@ impl Drop for PageVec {
     fn drop(&mut self) {
         self.truncate(0);
         if self.capacity() != 0 {
-            // SAFETY: Dropped once, and not used any more.
+            // SAFETY: `pages` is dropped here only, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.pages) };
         }
     }
 }
 
-/// Pages that nobody else can reach, so that anything may be written to them.
+/// Pages without another user, which may be overwritten.
 ///
 /// # Invariants
 ///
-/// Each page has one reference, which is the array's.
+/// Each page has exactly one reference, which the array owns.
 #[derive(Default)]
 pub(crate) struct SparePages(PageVec);
 
 impl SparePages {
-    /// An empty array without room.
+    /// Creates an empty array without capacity.
     pub(crate) const fn new() -> Self {
-        // INVARIANT: There is no page.
+        // INVARIANT: The array has no page.
         SparePages(PageVec::new())
     }
 
@@ -247,17 +251,18 @@ impl SparePages {
         self.0.len()
     }
 
-    /// Moves the last pages of `pages`, at most `count`, to this array; what remains there is to
-    /// be released: pages that somebody else has a reference to as well, those for which there is
-    /// no memory, and those above `count`. Does not sleep.
+    /// Moves at most `count` of the last pages of `pages` to this array. Does not sleep.
+    ///
+    /// `pages` keeps the pages that have another reference, those that exceed `count`, and all of
+    /// them if the array cannot grow. The caller should release these.
     pub(crate) fn put(&mut self, pages: &mut PageVec, count: usize) {
         let all = pages.pages.as_mut_slice();
-        // The pages from here on are to move.
+        // The pages from here on have no other reference.
         let mut first = all.len();
         for at in (0..all.len()).rev() {
             let page = all[at].as_ptr();
-            // SAFETY: The array has a reference to the page, whose counter is changed by atomic
-            // operations only.
+            // SAFETY: The array's reference keeps the page valid, and its reference count is only
+            // accessed atomically.
             let references = unsafe { (&raw const (*page)._refcount.counter).read_volatile() };
             if references == 1 {
                 first -= 1;
@@ -265,20 +270,20 @@ impl SparePages {
             }
         }
         let kept = all.len() - first;
-        // Pairs with the release by whoever had another reference.
+        // Pairs with the release by the last other user when it dropped its reference.
         smp_mb();
-        // INVARIANT: The last `kept` pages have no other reference, and without one nobody can
-        // take one. Without room nothing moves.
+        // INVARIANT: The last `kept` pages have no other reference, and only a holder of a reference
+        // could take another one. If there is no room, no page is moved.
         let _ = self
             .0
             .take_from(pages, kept.min(count), GFP_NOWAIT | __GFP_NOWARN);
     }
 
-    /// Moves as many pages to `sink` as it takes for that to have `count`, or all there are.
+    /// Moves pages to `sink` until that has `count` pages, or this array is empty.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if `sink` has not the room, see [`PageVec::reserve`].
+    /// `ENOMEM` if the capacity of `sink` is used up, see [`PageVec::reserve`].
     pub(crate) fn fill(&mut self, sink: &mut PageVec, count: usize) -> Result {
         let wanted = count.saturating_sub(sink.len());
         if sink.pages.capacity() < count {
@@ -287,25 +292,26 @@ impl SparePages {
         sink.take_from(&mut self.0, wanted, GFP_NOWAIT | __GFP_NOWARN)
     }
 
-    /// Takes the last page; its reference is the caller's.
+    /// Removes the last page and returns it. The caller owns the reference to it.
     pub(in crate::kapi) fn pop(&mut self) -> Option<NonNull<bindings::page>> {
         self.0.pages.pop()
     }
 
-    /// Takes the last `count` pages, if there is memory for another array. Does not sleep.
+    /// Removes the last `count` pages and returns them, if another array can be allocated. Does not
+    /// sleep.
     pub(crate) fn split_off(&mut self, count: usize) -> SparePages {
         let mut rest = PageVec::new();
-        // INVARIANT: Each of these pages was in this array.
+        // INVARIANT: These pages come from this array, so they have no other reference.
         let _ = rest.take_from(&mut self.0, count, GFP_NOWAIT | __GFP_NOWARN);
         SparePages(rest)
     }
 }
 
-/// The runs of some octets, see [`PageVec::runs`].
+/// Iterator over the runs of some octets, see [`PageVec::runs`].
 ///
 /// # Invariants
 ///
-/// The pages are valid during `'a`, and have at least `end` octets.
+/// The pages are valid during `'a` and have at least `end` octets.
 #[derive(Clone)]
 pub(crate) struct Runs<'a> {
     pages: &'a [NonNull<bindings::page>],
@@ -321,11 +327,11 @@ impl<'a> Iterator for Runs<'a> {
         let left = self.end.checked_sub(self.at).filter(|left| *left > 0)?;
         let (index, offset) = (self.at / PAGE_SIZE, self.at % PAGE_SIZE);
         let pages = self.pages.get(index..)?;
-        // SAFETY: By the type's invariant the pages are valid, and there is one for each of the
-        // octets left. `NonNull<T>` has the layout of `*mut T`.
+        // SAFETY: By the type's invariant the pages are valid and have all the octets that are left.
+        // `NonNull<T>` has the layout of `*mut T`.
         let len = unsafe { measure(pages.as_ptr().cast(), offset, left) };
         self.at += len;
-        // SAFETY: That many bytes are in pages next to each other, which the array keeps.
+        // SAFETY: `measure` has found that many contiguous bytes, and the array owns their pages.
         unsafe { MemSeg::from_page(*pages.first()?, offset, len) }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queues of what is linked through itself: nothing is allocated.
+//! Intrusive singly linked queues: the link is a field of the item, so that nothing is allocated.
 
 use core::{
     marker::PhantomData,
@@ -12,27 +12,27 @@ use core::{
 
 use kernel::prelude::*;
 
-/// What a [`List`] can hold: the owner of a node that has a link in it.
+/// An owning pointer to a node that has a link for a [`List`].
 ///
 /// # Safety
 ///
-/// The type has the layout of a `NonNull` to its node, and [`Self::link`] is a field of that, which
-/// nobody else uses.
+/// The type must have the layout of a `NonNull` to its node, and [`Self::link`] must return a field
+/// of that node that only the list uses.
 pub(crate) unsafe trait Linked: Sized {
-    /// What it owns.
+    /// The type that the pointer owns.
     type Node;
 
-    /// Gives the node up.
+    /// Converts the owner into a raw pointer to its node.
     fn into_node(self) -> NonNull<Self::Node>;
 
-    /// Takes the node back.
+    /// Converts a raw pointer back into the owner of the node.
     ///
     /// # Safety
     ///
-    /// `node` must come from [`Self::into_node`], and be taken back once only.
+    /// `node` must come from [`Self::into_node`], and must not be converted twice.
     unsafe fn from_node(node: NonNull<Self::Node>) -> Self;
 
-    /// Returns the link in a node.
+    /// Returns the link of a node.
     ///
     /// # Safety
     ///
@@ -40,12 +40,12 @@ pub(crate) unsafe trait Linked: Sized {
     unsafe fn link(node: *mut Self::Node) -> *mut *mut Self::Node;
 }
 
-/// A queue.
+/// A first-in, first-out queue.
 ///
 /// # Invariants
 ///
-/// `first` to `last` are `len` nodes given up, linked, the last with null; both are null if there
-/// are none.
+/// The nodes from `first` to `last` come from [`Linked::into_node`] and are linked in order; there
+/// are `len` of them, and the link of the last is null. If `len` is zero, both pointers are null.
 pub(crate) struct List<T: Linked> {
     first: *mut T::Node,
     last: *mut T::Node,
@@ -55,7 +55,7 @@ pub(crate) struct List<T: Linked> {
 
 // SAFETY: The list owns its items.
 unsafe impl<T: Linked + Send> Send for List<T> {}
-// SAFETY: Shared access lends `&T`.
+// SAFETY: A shared reference to the list only gives access to `&T`.
 unsafe impl<T: Linked + Sync> Sync for List<T> {}
 
 impl<T: Linked> Default for List<T> {
@@ -65,7 +65,7 @@ impl<T: Linked> Default for List<T> {
 }
 
 impl<T: Linked> List<T> {
-    /// Makes an empty one.
+    /// Creates an empty queue.
     pub(crate) const fn new() -> Self {
         List {
             first: null_mut(),
@@ -80,59 +80,60 @@ impl<T: Linked> List<T> {
         self.len
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an item at the end.
+    /// Appends an item.
     pub(crate) fn push(&mut self, item: T) {
         let node = item.into_node().as_ptr();
-        // SAFETY: The node is ours now.
+        // SAFETY: `into_node` returns a valid node, which the list owns from here on.
         unsafe { *T::link(node) = null_mut() };
         self.chain(node);
-        // INVARIANT: One node more, at the end.
+        // INVARIANT: The new node is linked behind the last one, and counted.
         self.last = node;
         self.len += 1;
     }
 
-    /// Takes the first item.
+    /// Removes the first item and returns it.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let first = NonNull::new(self.first)?;
-        // INVARIANT: One node less, at the front.
+        // INVARIANT: The second node becomes the first, and `len` is one less.
         // SAFETY: The list owns the node, which is valid, and its link.
         self.first = unsafe { *T::link(first.as_ptr()) };
         if self.first.is_null() {
             self.last = null_mut();
         }
         self.len -= 1;
-        // SAFETY: By the type's invariant; the list has it no more.
+        // SAFETY: By the type's invariant the node comes from `into_node`, and it is no longer in the
+        // list.
         Some(unsafe { T::from_node(first) })
     }
 
-    /// Adds all items of `other` at the end.
+    /// Appends all items of `other`.
     pub(crate) fn append(&mut self, other: &mut List<T>) {
         let other = core::mem::ManuallyDrop::new(core::mem::take(other));
         if other.is_empty() {
             return;
         }
         self.chain(other.first);
-        // INVARIANT: The nodes of `other`, which is forgotten, follow ours.
+        // INVARIANT: The nodes of `other`, which is forgotten, are linked behind those of this list.
         self.last = other.last;
         self.len += other.len;
     }
 
-    /// Has `node` follow the last.
+    /// Links `node` behind the last node.
     fn chain(&mut self, node: *mut T::Node) {
         if self.last.is_null() {
             self.first = node;
         } else {
-            // SAFETY: The list owns its last node, which is valid as it is not null.
+            // SAFETY: `last` is not null, so it is a valid node that the list owns.
             unsafe { *T::link(self.last) = node };
         }
     }
 
-    /// Lends the items in order.
+    /// Returns an iterator over the items, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let mut slot: &*mut T::Node = &self.first;
         core::iter::from_fn(move || {
@@ -146,11 +147,11 @@ impl<T: Linked> List<T> {
         })
     }
 
-    /// Calls `f` with each item in order, until one fails.
+    /// Calls `f` with each item in order, until it fails.
     ///
     /// # Errors
     ///
-    /// What `f` says.
+    /// The error of `f`.
     pub(crate) fn try_for_each(&mut self, mut f: impl FnMut(&mut T) -> Result) -> Result {
         let mut slot: *mut *mut T::Node = &mut self.first;
         // SAFETY: `slot` is `first` or the link of one of our nodes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory regions: memory that a peer may read or write for a while.
+//! Memory regions (MRs): memory that is registered so that a peer can read or write it.
 //!
 //! ```text
 //!          map            Chain::reg_mr           Chain::local_inv
@@ -10,13 +10,13 @@
 //!     └────────────┴──────── Fenced ◄────────┴──────────────────────────┘
 //! ```
 //!
-//! With a chain that was not posted, a step is taken back (`retract`). Once the QP is drained,
-//! every region counts as fenced.
+//! If a chain is not posted, `retract` undoes the step. Once the QP is drained, every region is
+//! fenced.
 //!
-//! The memory behind a region may be used by others again only once it is *fenced*: never
-//! registered, invalidated as one of the completions above proves, or out of the peer's reach
-//! because the QP is drained. A region that is dropped before that is leaked, with a warning,
-//! for the device may still write to its memory.
+//! The memory of a region may be reused only when the region is *fenced*: it was never registered,
+//! one of the completions above has proved that it is invalidated, or the peer can no longer reach it
+//! because the QP is drained. Dropping a region that is not fenced leaks it with a warning, because
+//! the device may still write to its memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -66,10 +66,10 @@ use crate::kapi::{
     }, //
 };
 
-/// The part of a key that is the consumer's.
+/// The bits of a key that the consumer chooses.
 const KEY: u32 = 0xff;
 
-/// Returns the key after `key`: the next one of those that differ in the consumer's part.
+/// Returns `key` with its consumer-chosen bits incremented.
 fn next_key(key: u32) -> u32 {
     (key & !KEY) | (key.wrapping_add(1) & KEY)
 }
@@ -94,9 +94,9 @@ pub(crate) struct MrInner {
     inv: Opaque<bindings::ib_send_wr>,
     list: KVec<bindings::scatterlist>,
     nents: usize,
-    /// Keeps what is mapped.
+    /// Keeps the mapped memory from being reused.
     loan: Option<Loan>,
-    /// References to what is mapped, if that is shared.
+    /// References to the mapped pages, if others share them.
     pages: KVec<PageRef>,
     gaps: bool,
     state: State,
@@ -105,7 +105,7 @@ pub(crate) struct MrInner {
     next: *mut MrInner,
 }
 
-/// A memory region.
+/// A memory region for fast registration.
 ///
 /// # Examples
 ///
@@ -122,21 +122,21 @@ pub(crate) struct MrInner {
 ///
 /// # Invariants
 ///
-/// The pointer is a box given up, and ours alone.
+/// The pointer comes from `KBox::into_raw`, and this object owns it.
 #[repr(transparent)]
 pub(crate) struct Mr(NonNull<MrInner>);
 
-// SAFETY: Regions are used from every thread, one at a time.
+// SAFETY: ib_core allows any thread to use an MR, one at a time.
 unsafe impl Send for Mr {}
-// SAFETY: Shared access reads only.
+// SAFETY: Methods that take a shared reference only read.
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Makes a region for up to `max_pages` pages. May sleep.
+    /// Allocates a region for up to `max_pages` pages. May sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for none; `ENOMEM`, and what the device says.
+    /// `EINVAL` if `max_pages` is zero, `ENOMEM`, or an error of the device.
     pub(crate) fn new(pd: &Arc<Pd>, max_pages: u32) -> Result<Mr> {
         if max_pages == 0 {
             return Err(EINVAL);
@@ -167,7 +167,7 @@ impl Mr {
             opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
             ..Default::default()
         };
-        // INVARIANT: Made for this PD and length.
+        // INVARIANT: `mr` was allocated for this PD and number of pages, and nothing is mapped.
         let inner = MrInner {
             mr,
             reg: Opaque::new(reg),
@@ -183,19 +183,19 @@ impl Mr {
             next: core::ptr::null_mut(),
         };
         let inner = KBox::into_raw(KBox::new(inner, GFP_KERNEL)?);
-        // INVARIANT: The box is given up to us.
-        // SAFETY: A box is not null.
+        // INVARIANT: The pointer comes from `into_raw`, and this object owns it.
+        // SAFETY: `into_raw` does not return null.
         Ok(Mr(unsafe { NonNull::new_unchecked(inner) }))
     }
 
     fn inner(&self) -> &MrInner {
-        // SAFETY: The pointer is a box given up, ours alone, and `self` is borrowed.
+        // SAFETY: By the type's invariant this object owns the pointee, and `self` is borrowed.
         unsafe { self.0.as_ref() }
     }
 
     fn inner_mut(&mut self) -> &mut MrInner {
-        // SAFETY: By the type's invariant; C has no pointer to the object, only to what it
-        // points to.
+        // SAFETY: By the type's invariant this object owns the pointee, and `self` is borrowed
+        // mutably. C has pointers to the MR and the list, not to the pointee itself.
         unsafe { self.0.as_mut() }
     }
 
@@ -203,19 +203,21 @@ impl Mr {
         self.inner().mr
     }
 
-    /// Maps a first part of `segs` for the device, as much as one registration covers.
+    /// DMA-maps the front of `segs`, as much as one registration can cover, and returns the number
+    /// of bytes. Does not sleep.
     ///
-    /// Takes from `segs` what it maps, and returns the number of bytes. Without support for
-    /// gaps, a registration ends before a run that does not start its page and after one that
-    /// does not end its page. `tag` becomes the upper half of the region's offset. The handle
-    /// is a new one every time.
+    /// The mapped runs are consumed from `segs`. If the device does not support gaps, a registration
+    /// ends before a run that does not start at a page boundary, and after a run that does not end
+    /// at one. `tag` becomes the upper half of the region's offset. Each call changes the handle.
     ///
     /// # Errors
     ///
-    /// `EBUSY` unless the region is idle; `EINVAL` if there is nothing to map; `ENOMEM` if
-    /// there is no room in the IOMMU, or no memory for references to shared pages, which is
-    /// asked for without sleeping; `EIO` if the device cannot. What was taken from `segs` is then
-    /// lost.
+    /// * `EBUSY` if the region is not idle,
+    /// * `EINVAL` if `segs` is empty,
+    /// * `ENOMEM` if the IOMMU has no room, or references to shared pages cannot be allocated,
+    /// * `EIO` if the device cannot map the runs.
+    ///
+    /// The runs that were consumed from `segs` are lost then.
     pub(crate) fn map<'s, I>(
         &mut self,
         segs: &mut LentSegs<'s, I>,
@@ -239,15 +241,15 @@ impl Mr {
             return filled;
         };
         this.loan = Some(segs.loan());
-        // SAFETY: The region is ours, unknown to the device as long as it is not registered, and
-        // its requests are in no chain.
+        // SAFETY: This object owns the MR. The device does not use it while it is not registered, and
+        // its Work Requests are in no chain.
         unsafe {
             let mr = this.mr;
             (*mr).iova = ((*mr).iova & u64::from(u32::MAX)) | (u64::from(tag) << 32);
             let key = next_key((*mr).rkey);
             (*mr).rkey = key;
             (*mr).lkey = ((*mr).lkey & !KEY) | (key & KEY);
-            // INVARIANT: That is what they say now.
+            // INVARIANT: `reg` and `inv` describe the new mapping from here on.
             (*this.reg.get()).key = key;
             (*this.reg.get()).access = access.flags();
             (*this.inv.get()).ex.invalidate_rkey = ManuallyDrop::new(key);
@@ -255,21 +257,21 @@ impl Mr {
         Ok(bytes)
     }
 
-    /// Returns the handle by which the peer names the region.
+    /// Returns the handle (R_key) that the peer uses for the region.
     pub(crate) fn handle(&self) -> u32 {
         // SAFETY: The region is valid.
         unsafe { (*self.as_raw()).rkey }
     }
 
-    /// Returns the length of what is mapped.
+    /// Returns the number of mapped bytes.
     pub(crate) fn length(&self) -> u32 {
         // SAFETY: The region is valid.
         let length = unsafe { (*self.as_raw()).length };
-        // `fill` limits it.
+        // `fill` limits the length to what fits.
         u32::try_from(length).unwrap_or(u32::MAX)
     }
 
-    /// Returns the offset by which the peer names the first byte.
+    /// Returns the offset that the peer uses for the first byte.
     pub(crate) fn offset(&self) -> u64 {
         // SAFETY: The region is valid.
         unsafe { (*self.as_raw()).iova }
@@ -280,8 +282,8 @@ impl Mr {
         &self.inner().pd
     }
 
-    /// Notes that a chain registers the region, and returns the request for that, which is the
-    /// first field of an `ib_reg_wr`.
+    /// Records that a chain registers the region. Returns the Work Request for that, the first field
+    /// of an `ib_reg_wr`.
     pub(super) fn start_registration(
         &mut self,
         ticket: Ticket,
@@ -294,7 +296,7 @@ impl Mr {
         Ok(this.reg.get().cast())
     }
 
-    /// Notes that a chain invalidates the region, and returns the request for that.
+    /// Records that a chain invalidates the region. Returns the Work Request for that.
     pub(super) fn start_invalidation(
         &mut self,
         ticket: Ticket,
@@ -310,14 +312,14 @@ impl Mr {
         Ok(this.inv.get())
     }
 
-    /// Takes back what a chain was to do with the region, which was not posted.
+    /// Undoes the step that a chain recorded, after that chain was not posted.
     pub(crate) fn retract(&mut self, unposted: Unposted) {
         let ticket = unposted.ticket();
         let this = self.inner_mut();
         this.state = match this.state {
             State::Registered { by } if by == ticket => State::Mapped,
             State::Invalidating { registered_by, by } if by == ticket => {
-                // A chain may do both.
+                // One chain may both register and invalidate a region.
                 if registered_by == ticket {
                     State::Mapped
                 } else {
@@ -328,11 +330,11 @@ impl Mr {
         };
     }
 
-    /// Notes that the peer had a handle invalidated; returns whether it was this region's,
-    /// which is then fenced.
+    /// Fences the region if `invalidated` is a remote invalidation of its handle; returns whether it
+    /// is.
     ///
-    /// What was received before the region was registered says nothing about it, even if the
-    /// handle is the same: there are 256 of them, used in turn.
+    /// A message that was received before the region was registered proves nothing, even if the
+    /// handle is the same: a region has 256 handles, and uses them in turn.
     pub(crate) fn invalidated_by(&mut self, invalidated: Invalidated<'_>) -> bool {
         let ours = matches!(
             self.inner().state,
@@ -344,8 +346,7 @@ impl Mr {
         ours
     }
 
-    /// Notes that a chain is done; returns whether it invalidated this region, which is then
-    /// fenced.
+    /// Fences the region if the completed chain invalidated it; returns whether it did.
     pub(crate) fn completed_by(&mut self, wc: &Wc) -> bool {
         let ours = matches!(
             self.inner().state,
@@ -357,7 +358,7 @@ impl Mr {
         ours
     }
 
-    /// Returns whether no peer reaches the memory.
+    /// Returns whether the region is fenced: no peer can access the memory.
     pub(crate) fn is_fenced(&self) -> bool {
         let this = self.inner();
         match this.state {
@@ -366,18 +367,18 @@ impl Mr {
         }
     }
 
-    /// Gives the memory back; the region is idle then.
+    /// Unmaps the memory and drops its loan. The region is idle afterwards.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if it is not fenced.
+    /// `EBUSY` if the region is not fenced.
     pub(crate) fn unmap(&mut self) -> Result {
         if !self.is_fenced() {
             return Err(EBUSY);
         }
         let this = self.inner_mut();
         if this.state != State::Idle {
-            // INVARIANT: Idle is the state in which nothing is mapped.
+            // INVARIANT: Nothing is mapped any more, as `Idle` requires.
             this.state = State::Idle;
             this.dma_unmap();
         }
@@ -386,12 +387,12 @@ impl Mr {
 }
 
 impl MrInner {
-    /// Puts runs into the list; returns how many, and of how many bytes.
+    /// Fills the scatterlist with runs. Returns the number of entries and of bytes.
     fn fill<'s, I>(&mut self, segs: &mut MemSegs<'s, I>) -> Result<(usize, usize)>
     where
         I: Iterator<Item = MemSeg<'s>>,
     {
-        // As many pages as entries.
+        // A region covers as many pages as its list has entries.
         let (mut count, mut bytes, mut room) = (0, 0_usize, self.list.len());
         for entry in &mut self.list {
             match segs.front() {
@@ -401,7 +402,7 @@ impl MrInner {
             let Some(seg) = segs.take(room) else { break };
             if self.access == Access::SharedRead {
                 match PageRef::add(&seg, &mut self.pages, GFP_NOWAIT) {
-                    // Memory of the slab allocator: its owner keeps it.
+                    // Slab memory has no page reference; its owner keeps it allocated.
                     Ok(()) | Err(EINVAL) => (),
                     Err(error) => return Err(error),
                 }
@@ -425,16 +426,16 @@ impl MrInner {
         direction.as_raw()
     }
 
-    /// Maps the first `count` entries and tells the region of them.
+    /// DMA-maps the first `count` entries and passes them to the MR.
     fn dma_map(&mut self, count: usize) -> Result {
         let direction = self.direction();
         let list = self.list.get_mut(..count).ok_or(EINVAL)?;
         let mapped = map_list(self.pd.device(), list, direction)?;
         self.nents = count;
-        // CAST: Not more than entries, which are as many as a region of the device has pages.
+        // CAST: `count` is at most the number of entries, which is the device's limit of pages.
         let mapped = mapped as i32;
-        // SAFETY: The list has that many mapped runs; the region was made for as many pages as
-        // these have.
+        // SAFETY: The list has that many mapped entries, and the MR was allocated for at least as
+        // many pages as they cover.
         let taken = unsafe {
             bindings::ib_map_mr_sg(
                 self.mr,
@@ -449,12 +450,12 @@ impl MrInner {
             self.dma_unmap();
             return Err(EIO);
         }
-        // INVARIANT: The entries are mapped.
+        // INVARIANT: The first `nents` entries are mapped.
         self.state = State::Mapped;
         Ok(())
     }
 
-    /// Unmaps what is mapped. Neither the device nor a peer may use it any more.
+    /// DMA-unmaps the list. Neither the device nor a peer may use the memory any more.
     fn dma_unmap(&mut self) {
         let direction = self.direction();
         if let Some(list) = self.list.get_mut(..self.nents) {
@@ -469,8 +470,8 @@ impl MrInner {
 impl Drop for MrInner {
     /// Sleeps.
     fn drop(&mut self) {
-        // A region that is gone is a fence as well, so the order matters.
-        // SAFETY: The region is ours and no Work Request names it.
+        // Deregistering the MR fences the memory too, so it comes before unmapping.
+        // SAFETY: This object owns the MR, and no Work Request in flight uses it.
         unsafe { bindings::ib_dereg_mr_user(self.mr, core::ptr::null_mut()) };
         if self.nents != 0 {
             self.dma_unmap();
@@ -482,11 +483,11 @@ impl Drop for Mr {
     /// Sleeps.
     fn drop(&mut self) {
         if !self.is_fenced() {
-            // The device may still use the region, and the peer its memory: leak both.
+            // The device may still use the MR, and the peer its memory: leak both.
             kernel::warn_on!(true);
             return;
         }
-        // SAFETY: The pointer is a box given up, which nobody uses after this drop.
+        // SAFETY: The pointer comes from `into_raw`, and is not used after this drop.
         drop(unsafe { KBox::from_raw(self.0.as_ptr()) });
     }
 }
@@ -494,7 +495,7 @@ impl Drop for Mr {
 /// A queue of [`Mr`]s.
 pub(crate) type MrList = List<Mr>;
 
-// SAFETY: The type is transparent, and nobody else uses `next`.
+// SAFETY: `Mr` is a transparent wrapper of the pointer, and only the list uses `next`.
 unsafe impl Linked for Mr {
     type Node = MrInner;
 
@@ -503,7 +504,7 @@ unsafe impl Linked for Mr {
     }
 
     unsafe fn from_node(node: NonNull<MrInner>) -> Self {
-        // INVARIANT: By this function's contract.
+        // INVARIANT: The node comes from `into_node`, by this function's contract.
         Mr(node)
     }
 
@@ -514,7 +515,7 @@ unsafe impl Linked for Mr {
 }
 
 impl MrList {
-    /// Takes back what a chain was to do with the regions, which was not posted.
+    /// Undoes the steps that a chain recorded for the regions, after that chain was not posted.
     pub(crate) fn retract(&mut self, unposted: Unposted) {
         let _ = self.try_for_each(|mr| {
             mr.retract(unposted);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Messages to be sent, each with its Send Work Request.
+//! Send buffers: a message and the Send Work Request for it.
 //!
 //! ```text
-//!   SGEs:  part of the buffer | pages, where they are | part of the buffer
+//!   SGEs:  part of the buffer | pages, not copied | part of the buffer
 //! ```
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
@@ -34,13 +34,13 @@ use crate::kapi::{
     ext::memory::MemSeg, //
 };
 
-/// A message that is put together from parts of a buffer of its own and from pages of others,
-/// and the Send that sends it.
+/// A message, and the Send that sends it. The message consists of parts of a buffer that this object
+/// owns and of pages that others own.
 ///
-/// References to the pages are taken, so that they stay what they are until the device has read
-/// them, whatever becomes of the request they are from.
+/// The object takes a reference to each page, so that the page is not freed before the device has
+/// read it, even if the RPC that it belongs to has ended.
 ///
-/// Not `Sync`: to put it in a chain changes its Work Request.
+/// Not `Sync`, because adding the message to a chain changes its Work Request.
 ///
 /// # Examples
 ///
@@ -53,8 +53,8 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// `sges` has room for `most` elements. Each is a part of `body`, or, at an index in `mapped`,
-/// a run of bytes that is mapped for the device, of a page in `pages`.
+/// `sges` has room for `most` elements. An element at an index in `mapped` is a DMA-mapped run of
+/// bytes of pages in `pages`; every other element is a part of `body`.
 pub(crate) struct SendBuf {
     wr: Opaque<bindings::ib_send_wr>,
     sges: KVec<bindings::ib_sge>,
@@ -64,20 +64,20 @@ pub(crate) struct SendBuf {
     body: DmaBuf,
 }
 
-// SAFETY: A request that is in no chain, plain memory, and references to pages have no affinity
-// to a thread.
+// SAFETY: A Work Request that is in no chain, plain memory and page references may be used from any
+// thread.
 unsafe impl Send for SendBuf {}
 
 impl SendBuf {
-    /// Makes a message with a buffer of `len` bytes and room for `sges` elements, at least one.
-    /// The buffer is zero at first. May sleep.
+    /// Allocates a message with a zeroed buffer of `len` bytes and room for `sges` elements, at
+    /// least one. May sleep.
     ///
     /// # Errors
     ///
     /// `EINVAL` if `len` is zero; `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, sges: usize) -> Result<Self> {
         let most = sges.max(1);
-        // INVARIANT: There is room, and no element yet.
+        // INVARIANT: There is room for `most` elements, and no element yet.
         Ok(SendBuf {
             wr: Opaque::new(bindings::ib_send_wr::default()),
             sges: KVec::with_capacity(most, GFP_KERNEL)?,
@@ -99,13 +99,13 @@ impl SendBuf {
         self.body.as_slice()
     }
 
-    /// Returns the bytes of the buffer, for writing. What is written to a part that has been added
-    /// already may or may not be sent.
+    /// Returns the bytes of the buffer, for writing. Changes to a part that was already added may or
+    /// may not be sent.
     pub(crate) fn body_mut(&mut self) -> &mut [u8] {
         self.body.as_mut_slice()
     }
 
-    /// Returns the octets of the message.
+    /// Returns the length of the message in octets.
     pub(crate) fn octets(&self) -> usize {
         self.sges.iter().map(|sge| sge.length as usize).sum()
     }
@@ -117,11 +117,11 @@ impl SendBuf {
         self.sges.push_within_capacity(sge).map_err(|_| ENOSPC)
     }
 
-    /// Adds a part of the buffer at the end of the message. An empty one takes no element.
+    /// Appends a part of the buffer to the message. An empty part takes no element.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is not inside the buffer; `ENOSPC` if there is no room for an element.
+    /// `EINVAL` if the part is not inside the buffer; `ENOSPC` if there is no room for an element.
     pub(crate) fn add_part(&mut self, range: Range<usize>) -> Result {
         let sge = self.body.sge(range)?;
         if sge.length == 0 {
@@ -130,21 +130,23 @@ impl SendBuf {
         self.push(sge)
     }
 
-    /// Adds runs of pages at the end of the message. All pages of a message come in one such call.
-    /// Does not sleep; allocates only if there are more pages than there were ever before, and
-    /// than elements.
+    /// Appends runs of pages to the message. May be called once per message. Does not sleep. It
+    /// allocates only if there are more pages than in any message before, and than elements.
     ///
     /// # Errors
     ///
-    /// Nothing is added then: `EINVAL` if there are pages already, or one of these has no
-    /// reference count of its own (memory of the slab allocator); `ENOSPC` if there is no room;
-    /// `ENOMEM`.
+    /// * `EINVAL` if the message has pages already, or one of them has no reference count of its own
+    ///   (slab memory),
+    /// * `ENOSPC` if there is no room for the elements,
+    /// * `ENOMEM`.
+    ///
+    /// Nothing is added then.
     pub(crate) fn add_pages<'s>(&mut self, segs: impl Iterator<Item = MemSeg<'s>>) -> Result {
         if !self.mapped.is_empty() {
             return Err(EINVAL);
         }
         let start = self.sges.len();
-        // INVARIANT: None is mapped yet.
+        // INVARIANT: `mapped` is empty.
         self.mapped = start..start;
         for seg in segs {
             if let Err(error) = self.add_run(&seg) {
@@ -169,7 +171,7 @@ impl SendBuf {
             length: seg.len() as u32,
             lkey,
         })?;
-        // INVARIANT: Mapped just now.
+        // INVARIANT: The last element was mapped above.
         self.mapped.end += 1;
         Ok(())
     }
@@ -182,24 +184,24 @@ impl SendBuf {
         self.pages.clear();
     }
 
-    /// Makes the message empty, unmaps its pages and drops the references to them.
+    /// Removes all parts of the message, unmaps its pages and drops the references to them.
     pub(crate) fn clear(&mut self) {
         self.unmap();
         self.sges.clear();
     }
 
-    /// Makes the Work Request that sends the message, unsignaled, for a chain.
+    /// Prepares the unsignaled Work Request that sends the message, and returns it for a chain.
     pub(super) fn request(
         &self,
         opcode: bindings::ib_wr_opcode,
         key: u32,
     ) -> *mut bindings::ib_send_wr {
         let wr = self.wr.get();
-        // SAFETY: The request is ours, and in no chain: a chain borrows it until it is posted,
-        // what is posted owns it, and the type is not `Sync`.
+        // SAFETY: No chain has the Work Request: a chain borrows this object until it is posted, a
+        // posted chain owns it, and the type is not `Sync`.
         unsafe {
             (*wr).sg_list = self.sges.as_ptr().cast_mut();
-            // CAST: As many as a device takes at most, which is an `i32`.
+            // CAST: The number of elements is at most the device's limit, which is an `i32`.
             (*wr).num_sge = self.sges.len() as i32;
             (*wr).opcode = opcode;
             (*wr).ex.invalidate_rkey = ManuallyDrop::new(key);
