@@ -2,16 +2,16 @@
 
 //! Completions of the Send Queue.
 //!
-//! A [`Cqe`] is a field of the thing that owns what is posted, as a `Work` is of what is
-//! queued: posting consumes the pointer to the thing, the completion gives it back.
+//! A [`Cqe`] is a field of the object that owns a posted chain, as a `Work` is a field of the object
+//! that is queued: posting consumes the pointer to the object, and the completion returns it.
 //!
 //! ```text
 //!   idle ──post──► in flight ──done──► idle
 //! ```
 //!
-//! One `Cqe` is in flight once at a time. Completions run on the workqueue of ib_core, in
-//! process context, one at a time for each QP; what a driver forgot is completed by the thread
-//! that closes the QP. They must not wait for another completion.
+//! A `Cqe` can be in flight only once at a time. Completions run on ib_core's workqueue, in process
+//! context, one at a time for each QP. The thread that closes a QP completes the chains that the
+//! driver forgot. A completion must not wait for another one.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -70,7 +70,7 @@ pub(crate) struct Cqe<T> {
 }
 
 impl<T: Completion> Cqe<T> {
-    /// Makes one that is idle.
+    /// Creates an idle entry.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             raw: Entry::new(Some(handle_completion::<T>)),
@@ -93,7 +93,7 @@ impl<T> Cqe<T> {
 ///
 /// # Safety
 ///
-/// The two functions must be each other's inverse, and stay inside the object.
+/// The two functions must be each other's inverse, and must return pointers into the same object.
 pub(crate) unsafe trait HasCqe: Sized {
     /// Returns the field of the object at `ptr`.
     ///
@@ -133,7 +133,7 @@ macro_rules! impl_has_cqe {
 }
 pub(crate) use impl_has_cqe;
 
-/// Gives up the owner of a chain: the object stays valid and in place, with nobody having it
+/// Converts the owner of a chain into a raw pointer. The object stays valid and in place, and is not
 /// mutably borrowed, until [`take_back`].
 pub(super) fn give_up<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
     // SAFETY: The object does not move before `take_back` pins it again.
@@ -142,29 +142,29 @@ pub(super) fn give_up<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
     unsafe { NonNull::new_unchecked(KBox::into_raw(this)) }
 }
 
-/// Takes the owner of a chain back.
+/// Converts a raw pointer back into the owner of a chain.
 ///
 /// # Safety
 ///
-/// `ptr` must come from [`give_up`], and be taken back once only.
+/// `ptr` must come from [`give_up`], and must not be converted twice.
 pub(super) unsafe fn take_back<T>(ptr: NonNull<T>) -> Pin<KBox<T>> {
     // SAFETY: By this function's contract it is a box that was given up, and was pinned.
     unsafe { Pin::new_unchecked(KBox::from_raw(ptr.as_ptr())) }
 }
 
-/// What a completion means to the owner of the chain.
+/// The completion callback of the owner of a chain.
 pub(crate) trait Completion: HasCqe + Send + 'static {
-    /// The handler of the QPs it may be posted on.
+    /// The handler of the QPs that the chain may be posted on.
     type Handler: QpHandler;
 
-    /// Called once for each post that succeeded, when the device is done with the whole chain.
+    /// Called once for each successful post, when the device has finished the whole chain.
     ///
-    /// Runs in process context. It must neither wait for another completion nor drop the
-    /// `QpOwner`, which does.
+    /// Runs in process context. It must not wait for another completion, and so it must not drop the
+    /// `QpOwner`.
     fn done(this: Pin<KBox<Self>>, qp: &Qp<Self::Handler>, result: Result<Wc, WcError>);
 }
 
-/// A chain that the device is done with, successfully.
+/// The completion of a chain that succeeded.
 pub(crate) struct Wc {
     ticket: Ticket,
     cid: Cid,
@@ -175,13 +175,13 @@ impl Wc {
         self.ticket
     }
 
-    /// Returns what trace events show, as for [`Chain::cid`](super::wr::Chain::cid).
+    /// Returns the identifier for trace events, see [`Chain::cid`](super::wr::Chain::cid).
     pub(crate) fn cid(&self) -> Cid {
         self.cid
     }
 }
 
-/// Names a completion for trace events.
+/// Returns the identifier of a completion for trace events.
 ///
 /// # Safety
 ///
@@ -195,7 +195,7 @@ pub(super) unsafe fn cid_of(cq: *const bindings::ib_cq, number: u64) -> Cid {
     }
 }
 
-/// A Work Request that failed.
+/// The completion of a Work Request that failed.
 #[derive(Clone, Copy)]
 pub(crate) struct WcError {
     status: bindings::ib_wc_status,
@@ -216,29 +216,29 @@ impl WcError {
         })
     }
 
-    /// Returns what trace events show, as for [`Wc::cid`] and
+    /// Returns the identifier for trace events, see [`Wc::cid`] and
     /// [`RecvBuf::cid`](super::recv::RecvBuf::cid).
     pub(crate) fn cid(&self) -> Cid {
         self.cid
     }
 
-    /// Returns whether the request was not tried, for the connection was lost before.
+    /// Returns whether the request was flushed: the connection was lost before the device tried it.
     pub(crate) fn flushed(&self) -> bool {
         self.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
-    /// Returns the number of the error.
+    /// Returns the status, an `ib_wc_status`.
     pub(crate) fn status(&self) -> u32 {
         self.status
     }
 
-    /// Returns the error in words.
+    /// Returns the status as text.
     pub(crate) fn text(&self) -> &'static CStr {
         // SAFETY: C returns a static string for every number.
         unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.status)) }
     }
 
-    /// Returns what the driver adds.
+    /// Returns the vendor-specific error code.
     pub(crate) fn vendor(&self) -> u32 {
         self.vendor
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completion queue entries, and what becomes of those that a driver forgets.
+//! Completion queue entries, and recovery of those that a driver forgets.
 //!
 //! ```text
 //!   idle ──start──► starting ──► in flight ──completion, or flush at the QP's end──► idle
 //!                      └──not posted──► idle
 //! ```
 //!
-//! A driver owes each chain and each Receive one completion. Some break that: siw leaves requests
-//! in the Send Queue if a connection is closed in order while it sends. What was posted would then
-//! own its buffers forever, through them the id, and the removal of the device would wait for
-//! that. So each entry is in the [`Register`] of the QP that it was posted on last, from its first
-//! post until it is dropped: posting again costs a look.
+//! A driver must complete each chain and each Receive once. Some drivers violate that: siw leaves
+//! requests in the Send Queue if a connection is closed in order while it sends. The owner of such a
+//! request would hold its buffers forever, and through them the id, and removal of the device would
+//! wait for the id. So each entry stays in the [`Register`] of the QP that it was posted on last,
+//! from its first post until it is dropped. Posting it again on that QP costs one comparison.
 
 use kernel::{
     new_spinlock,
@@ -31,35 +31,35 @@ use crate::kapi::ext::atomic::{
     Release, //
 };
 
-/// What ib_core calls for a completion.
+/// The callback of ib_core for a completion.
 pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
 
-/// What ib_core sees of an entry, and what its QP needs.
+/// The `ib_cqe` of an entry, and its links in the register of a QP.
 ///
 /// # Invariants
 ///
-/// Once there is a `register`, the entry does not move, and is in its list. `previous` and `next`
-/// are that list's, and used under its lock. The thread that changes `state` from `IDLE` owns the
-/// other fields until it changes `state` back.
+/// If `register` is set, the entry does not move and is in that register's list. The lock of the list
+/// protects `previous` and `next`. The thread that changes `state` from `IDLE` owns the other fields
+/// until it changes `state` back.
 #[repr(C)]
 struct Raw {
     cqe: bindings::ib_cqe,
     register: Option<Arc<Register>>,
     previous: *mut Raw,
     next: *mut Raw,
-    /// The chain it is in flight for.
+    /// The number of the chain that the entry is in flight for.
     ticket: Ticket,
     state: Atomic<u32>,
 }
 
-/// Not posted.
+/// The entry is not posted.
 const IDLE: u32 = 0;
-/// About to be posted, and perhaps in the list of another QP still.
+/// The entry is about to be posted, and may still be in the list of another QP.
 const STARTING: u32 = 1;
-/// In flight on the QP that the register belongs to.
+/// The entry is in flight on the QP that `register` belongs to.
 const IN_FLIGHT: u32 = 2;
 
-/// A completion queue entry, idle at first.
+/// A completion queue entry.
 #[repr(transparent)]
 pub(super) struct Entry(Opaque<Raw>);
 
@@ -69,7 +69,7 @@ unsafe impl Send for Entry {}
 unsafe impl Sync for Entry {}
 
 impl Entry {
-    /// Makes one whose completions `done` is called for.
+    /// Creates an idle entry whose completions call `done`.
     pub(super) fn new(done: Option<Done>) -> Self {
         Entry(Opaque::new(Raw {
             cqe: bindings::ib_cqe { done },
@@ -81,13 +81,14 @@ impl Entry {
         }))
     }
 
-    /// Returns what a Work Request names. A completion names the same.
+    /// Returns the `ib_cqe` for a Work Request. Its completion has the same pointer.
     pub(super) fn cqe(this: *mut Entry) -> *mut bindings::ib_cqe {
         // CAST: The first field of what is transparent.
         this.cast()
     }
 
-    /// Starts a flight on the QP of `register`; `false` if one is under way.
+    /// Marks the entry as in flight on the QP of `register`. Returns `false` if it already is in
+    /// flight.
     ///
     /// # Safety
     ///
@@ -115,22 +116,22 @@ impl Entry {
         true
     }
 
-    /// Sets what is called for the completion of the flight that was started.
+    /// Sets the callback for the completion of an entry that was started.
     ///
     /// # Safety
     ///
-    /// `this` must point to an entry whose flight is the caller's and not posted yet.
+    /// `this` must point to an entry that the caller has started and not posted yet.
     pub(super) unsafe fn set_done(this: *mut Entry, done: Done) {
         // SAFETY: By this function's contract nobody else looks.
         unsafe { (*this.cast::<Raw>()).cqe.done = Some(done) };
     }
 
-    /// Ends a flight and returns what chain it was for; `None` if none is under way: a driver
-    /// has completed twice.
+    /// Marks the entry as idle and returns the number of the chain. Returns `None` if the entry was
+    /// idle, because the driver has completed it twice.
     ///
     /// # Safety
     ///
-    /// `this` must point to an entry, and the caller be the one that the flight ends with.
+    /// `this` must point to an entry. The caller must be its completion, or have failed to post it.
     pub(super) unsafe fn end(this: *mut Entry) -> Option<Ticket> {
         let raw = this.cast::<Raw>();
         // SAFETY: By this function's contract the fields are the caller's.
@@ -148,7 +149,7 @@ impl Drop for Entry {
     }
 }
 
-/// The entries that were posted on a QP, and not on another one since.
+/// The entries whose last post was on one QP.
 #[pin_data]
 pub(super) struct Register {
     #[pin]
@@ -163,7 +164,7 @@ struct List {
 unsafe impl Send for List {}
 
 impl Register {
-    /// Makes an empty one.
+    /// Allocates an empty register.
     ///
     /// # Errors
     ///
@@ -224,7 +225,7 @@ impl Register {
         drop(list);
     }
 
-    /// Returns an entry that is in flight.
+    /// Returns an entry that is in flight, if there is one.
     fn in_flight(&self) -> Option<*mut Raw> {
         let list = self.list.lock();
         let mut raw = list.first;
@@ -240,7 +241,7 @@ impl Register {
         None
     }
 
-    /// Completes what is in flight as flushed. Sleeps, as completions may.
+    /// Completes all entries in flight as flushed. Sleeps, because completions may sleep.
     ///
     /// # Safety
     ///

@@ -50,40 +50,40 @@ use crate::kapi::ext::atomic::{
     Relaxed, //
 };
 
-/// Numbers buffers, across all QPs.
+/// The number of the next buffer, of all QPs.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// How many are posted by one call to the device.
+/// The number of Receives that one call of the driver posts.
 const POSTED_AT_A_TIME: usize = 16;
 
-/// A buffer, all that is needed to post it, and the user's `data`.
+/// A Receive buffer, its Work Request's elements, and the user's `data`.
 ///
 /// # Invariants
 ///
-/// `sge` names `buffer`. The first `byte_len` bytes of the buffer are the CPU's and were
-/// received. `next` belongs to the list that the box is in.
+/// `sge` describes `buffer`. The first `byte_len` bytes of the buffer were received and synced for
+/// the CPU. Only the list that the box is in uses `next`.
 pub(crate) struct RecvBuf<T> {
     next: *mut RecvBuf<T>,
     sge: bindings::ib_sge,
     entry: Entry,
     buffer: DmaBuf,
     byte_len: usize,
-    /// The handle that the sender of the message invalidated, and the next ticket then.
+    /// The handle that the sender of the message invalidated, and the QP's next ticket at that time.
     invalidated: Option<(u32, Ticket)>,
     cid: Cid,
     data: T,
 }
 
-/// A Receive that succeeded.
+/// The result of a Receive that succeeded.
 #[derive(Clone, Copy)]
 pub(crate) struct RecvWc {
-    /// Length of the message.
+    /// Length of the message in bytes.
     pub(crate) byte_len: u32,
 }
 
-/// Proof that our device invalidated a handle at the peer's request, before certain posts.
+/// Proof that the local device invalidated a handle when a Send With Invalidate arrived.
 ///
-/// Borrowed from the buffer of the message that said so.
+/// It borrows from the buffer of that message.
 #[derive(Clone, Copy)]
 pub(crate) struct Invalidated<'a> {
     handle: u32,
@@ -97,14 +97,14 @@ impl Invalidated<'_> {
         self.handle
     }
 
-    /// Returns the first ticket that its QP gave out afterwards: what was registered with an
-    /// earlier one may be what was invalidated.
+    /// Returns the ticket that was the QP's next one when the message was received. The
+    /// invalidation can only concern a registration with an earlier ticket.
     pub(super) fn before(&self) -> Ticket {
         self.before
     }
 }
 
-/// Owns a [`RecvBuf`] that is not posted.
+/// An owning pointer to a [`RecvBuf`] that is not posted.
 ///
 /// # Examples
 ///
@@ -119,7 +119,7 @@ impl Invalidated<'_> {
 ///
 /// # Invariants
 ///
-/// The pointer is a box given up, and ours alone.
+/// The pointer comes from `KBox::into_raw`, and this object owns it.
 #[repr(transparent)]
 pub(crate) struct RecvBox<T>(NonNull<RecvBuf<T>>);
 
@@ -129,22 +129,22 @@ unsafe impl<T: Send> Send for RecvBox<T> {}
 unsafe impl<T: Sync> Sync for RecvBox<T> {}
 
 impl<T> RecvBuf<T> {
-    /// Returns the message received last.
+    /// Returns the last message received.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.buffer.as_slice().get(..self.byte_len).unwrap_or(&[])
     }
 
-    /// Returns the length of the message received last.
+    /// Returns the length of the last message received, in bytes.
     pub(crate) fn byte_len(&self) -> usize {
         self.byte_len
     }
 
-    /// The length of the longest message there is room for.
+    /// Returns the size of the buffer in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Returns what the sender of the message invalidated.
+    /// Returns the invalidation that came with the last message, if any.
     pub(crate) fn invalidated(&self) -> Option<Invalidated<'_>> {
         let (handle, before) = self.invalidated?;
         Some(Invalidated {
@@ -165,11 +165,11 @@ impl<T> RecvBuf<T> {
         self.cid
     }
 
-    /// Makes the buffer the device's, to be posted on the QP of `register`.
+    /// Syncs the buffer for the device and starts its entry, for a post on the QP of `register`.
     ///
     /// # Safety
     ///
-    /// `this` must be a box given up, the caller's alone.
+    /// `this` must come from [`RecvBox::into_raw`], and the caller must own it.
     unsafe fn give<H: QpHandler<Recv = T>>(this: *mut Self, register: &Arc<Register>) {
         // SAFETY: By this function's contract. It cannot be in flight.
         let this = unsafe {
@@ -184,11 +184,11 @@ impl<T> RecvBuf<T> {
         this.buffer.sync_for_device(0..len);
     }
 
-    /// Takes back what was given and not posted.
+    /// Undoes the preparation of a buffer that was not posted.
     ///
     /// # Safety
     ///
-    /// `this` must be a box given up, the caller's alone, and not posted.
+    /// `this` must come from [`RecvBox::into_raw`], the caller must own it, and it must not be posted.
     unsafe fn keep(this: NonNull<Self>) -> RecvBox<T> {
         // SAFETY: The box is the caller's alone, and not posted, so its flight ends here.
         unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
@@ -196,7 +196,7 @@ impl<T> RecvBuf<T> {
         RecvBox(this)
     }
 
-    /// A request to receive into it, which `next` follows.
+    /// Returns the Receive Work Request for the buffer, linked to `next`.
     ///
     /// # Safety
     ///
@@ -216,7 +216,7 @@ impl<T> RecvBuf<T> {
 }
 
 impl<T> RecvBox<T> {
-    /// Makes a buffer for messages of up to `len` bytes, mapped near the device.
+    /// Allocates a buffer of `len` bytes on the device's NUMA node and DMA-maps it. May sleep.
     ///
     /// # Errors
     ///
@@ -255,16 +255,16 @@ impl<T> RecvBox<T> {
         unsafe { &mut (*self.0.as_ptr()).data }
     }
 
-    /// Gives the box up, for a C pointer to keep.
+    /// Converts the box into a raw pointer, which C code can store.
     pub(in crate::kapi) fn into_raw(self) -> *mut RecvBuf<T> {
         self.into_node().as_ptr()
     }
 
-    /// Takes the box back.
+    /// Converts a raw pointer back into a box.
     ///
     /// # Safety
     ///
-    /// `ptr` must come from [`RecvBox::into_raw`] and be taken back once only.
+    /// `ptr` must come from [`RecvBox::into_raw`], and must not be converted twice.
     pub(in crate::kapi) unsafe fn from_raw(ptr: NonNull<RecvBuf<T>>) -> Self {
         // INVARIANT: By this function's contract.
         RecvBox(ptr)
@@ -311,7 +311,7 @@ unsafe impl<T> Linked for RecvBox<T> {
 }
 
 impl<T> RecvList<T> {
-    /// Posts the boxes on a QP; hands back those that were not posted.
+    /// Posts the boxes on a QP. Returns those that were not posted.
     ///
     /// # Safety
     ///
@@ -332,11 +332,11 @@ impl<T> RecvList<T> {
         Ok(())
     }
 
-    /// Posts the first boxes, as many as fit on the stack.
+    /// Posts the first boxes of the list, up to the number of Work Requests on the stack.
     ///
     /// # Safety
     ///
-    /// As for [`Self::post`].
+    /// The requirements are those of [`Self::post`].
     unsafe fn post_some<H: QpHandler<Recv = T>>(
         &mut self,
         qp: *mut bindings::ib_qp,
@@ -383,14 +383,14 @@ impl<T> RecvList<T> {
     }
 }
 
-/// The Receive buffers of a connection: the free ones, and how many are posted.
+/// The free Receive buffers of a connection, and the number of posted ones.
 pub(crate) struct RecvPool<T> {
     free: RecvList<T>,
     posted: u32,
 }
 
 impl<T> RecvPool<T> {
-    /// Makes an empty one.
+    /// Creates an empty pool.
     pub(crate) const fn new() -> Self {
         RecvPool {
             free: RecvList::new(),
@@ -398,12 +398,12 @@ impl<T> RecvPool<T> {
         }
     }
 
-    /// Returns how many are posted.
+    /// Returns the number of posted buffers.
     pub(crate) fn posted(&self) -> u32 {
         self.posted
     }
 
-    /// Returns how many are free.
+    /// Returns the number of free buffers.
     pub(crate) fn at_hand(&self) -> u32 {
         // CAST: There are fewer buffers than a queue can have entries.
         self.free.len() as u32
@@ -414,23 +414,26 @@ impl<T> RecvPool<T> {
         self.free.push(buffer);
     }
 
-    /// Replaces the free buffers by `list`; returns them.
+    /// Replaces the free buffers by `list`, and returns the old ones.
     pub(crate) fn replace(&mut self, list: RecvList<T>) -> RecvList<T> {
         core::mem::replace(&mut self.free, list)
     }
 
-    /// Takes a free buffer.
+    /// Removes a free buffer and returns it.
     pub(crate) fn take(&mut self) -> Option<RecvBox<T>> {
         self.free.pop()
     }
 
-    /// A buffer is posted no more.
+    /// Counts one posted buffer less: its Receive has completed.
     pub(crate) fn landed(&mut self) {
         self.posted -= 1;
     }
 
-    /// Takes what is to be posted for `target` to be posted: nothing unless `batch` are missing. It
-    /// counts as posted; what is not, [`Self::unposted`] takes back.
+    /// Removes the free buffers that the caller has to post so that `target` are posted. Returns an
+    /// empty list if fewer than `batch` are missing.
+    ///
+    /// The buffers count as posted. The caller returns those that it could not post by
+    /// [`Self::unposted`].
     pub(crate) fn missing(&mut self, target: u32, batch: u32) -> RecvList<T> {
         let mut list = RecvList::new();
         if self.posted + batch <= target {
@@ -445,7 +448,7 @@ impl<T> RecvPool<T> {
         list
     }
 
-    /// Takes back what could not be posted.
+    /// Returns buffers that could not be posted.
     pub(crate) fn unposted(&mut self, mut rest: RecvList<T>) {
         // CAST: They were counted above.
         self.posted -= rest.len() as u32;
@@ -499,7 +502,7 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
 }
 
 impl<T> RecvBox<T> {
-    /// Takes a message in; `next` is the next ticket of the QP.
+    /// Records a received message. `next` is the QP's next ticket.
     fn received(&mut self, wc: &bindings::ib_wc, next: Ticket) -> RecvWc {
         // CAST: The flags are a small positive number.
         let flag = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;

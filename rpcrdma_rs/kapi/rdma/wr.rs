@@ -2,13 +2,15 @@
 
 //! Chains of Send Work Requests.
 //!
-//! A Work Request is a field of what it is about: an [`Mr`] has the one that registers it and the
-//! one that invalidates it, a [`SendBuf`] its Send, a [`Transfer`] its RDMA Reads and Writes. They
-//! are filled in when that object is made or mapped. A chain, made inside
-//! [`Qp::post`](super::qp::Qp::post), only links them and hands them to the device in one post.
+//! A Work Request is a field of the object that it describes: an [`Mr`] has the Work Requests that
+//! register and invalidate it, a [`SendBuf`] has its Send, and a [`Transfer`] has its RDMA Reads and
+//! Writes. They are filled in when that object is created or mapped. A chain, which
+//! [`Qp::post`](super::qp::Qp::post) creates, only links them and passes them to the driver in one
+//! post.
 //!
-//! The device executes the requests of a chain in the order in which they were added. Only the
-//! last is signaled, and its completion stands for all: the Send Queue completes in order.
+//! The device executes the Work Requests of a chain in the order in which they were added. Only the
+//! last one is signaled. Its completion stands for the whole chain, because the Send Queue completes
+//! in order.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -33,12 +35,12 @@ use super::{
 };
 use crate::kapi::bindings;
 
-/// Names a post: a QP, and the number of the post on that QP. No two posts have the same ticket.
+/// Identifies a post by its QP and its number on that QP. No two posts have the same ticket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// The number of the QP, which no other QP has had.
+    /// The number of the QP, which no other QP has or had.
     pub(super) qp: u64,
-    /// The number of the post.
+    /// The number of the post on that QP.
     pub(super) post: u64,
 }
 
@@ -67,22 +69,22 @@ union Copied {
     rdma: ManuallyDrop<bindings::ib_rdma_wr>,
 }
 
-/// Requests that are linked to each other, to be appended to a chain together.
+/// Linked Work Requests that are appended to a chain together.
 pub(super) struct Requests {
-    /// The first.
+    /// The first request.
     pub(super) first: *mut bindings::ib_send_wr,
-    /// The one before the last; null if the last is the first.
+    /// The request before the last one; null if there is only one.
     pub(super) before_last: *mut bindings::ib_send_wr,
-    /// The last.
+    /// The last request.
     pub(super) last: *mut bindings::ib_send_wr,
-    /// What the last is.
+    /// The C type of the last request.
     pub(super) kind: Kind,
-    /// How many there are.
+    /// The number of requests.
     pub(super) count: u32,
 }
 
 impl Requests {
-    /// One request.
+    /// Creates a list of one request.
     pub(super) fn one(wr: *mut bindings::ib_send_wr, kind: Kind) -> Self {
         Requests {
             first: wr,
@@ -94,15 +96,15 @@ impl Requests {
     }
 }
 
-/// A chain that is being built, from what lives at least as long as `'a`.
+/// A chain that is being built from objects that live at least as long as `'a`.
 ///
 /// # Invariants
 ///
-/// `first` to `last` is a list of `count` requests, `before_last` the one before `last`, if there
-/// is one; all are null if the list is empty. Each request stays valid, and is not touched by
-/// anybody else, until the chain is posted or dropped: it is in something borrowed for `'a`, or in
-/// a memory region that this chain registers or invalidates. `last` is of `kind`. `qp` is valid
-/// during `'a`.
+/// `first` to `last` is a linked list of `count` requests, and `before_last` is the one before
+/// `last`, if there is one. All three are null if the list is empty. Each request is valid, and only
+/// this chain accesses it, until the chain is posted or dropped: it is a field of an object borrowed
+/// for `'a`, or of a memory region that this chain registers or invalidates. `last` is of `kind`.
+/// `qp` is valid during `'a`.
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
     before_last: *mut bindings::ib_send_wr,
@@ -113,18 +115,18 @@ pub(crate) struct Chain<'a> {
     qp: *mut bindings::ib_qp,
     pd: *mut bindings::ib_pd,
     sent: bool,
-    /// What the device sees in the place of `last`, see [`Self::finish`].
+    /// The copy of `last` that the driver gets, see [`Self::finish`].
     end: MaybeUninit<Copied>,
     // Invariant in 'a: a chain is for borrows of one owner.
     _owner: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 
 impl<'a> Chain<'a> {
-    /// An empty chain for `qp`, whose PD is `pd`.
+    /// Creates an empty chain for `qp`, whose PD is `pd`.
     ///
     /// # Safety
     ///
-    /// `qp` is valid during `'a`.
+    /// `qp` must be valid during `'a`.
     pub(super) unsafe fn new(
         qp: *mut bindings::ib_qp,
         pd: *mut bindings::ib_pd,
@@ -146,7 +148,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Returns what trace events show to pair this post with its completion.
+    /// Returns the identifier by which trace events pair this post with its completion.
     pub(crate) fn cid(&self) -> Cid {
         // SAFETY: The QP is valid by the invariants, and so is its CQ.
         unsafe { cid_of((*self.qp).send_cq, self.ticket.post) }
@@ -156,8 +158,8 @@ impl<'a> Chain<'a> {
     ///
     /// # Safety
     ///
-    /// They must stay valid and untouched by others until the chain is posted or dropped, be
-    /// linked as `list` says, and be in no other list.
+    /// The requests must be linked as `list` says, and be in no other list. Until the chain is posted
+    /// or dropped, they must be valid, and nobody else may access them.
     unsafe fn append(&mut self, list: Requests) {
         if self.last.is_null() {
             self.first = list.first;
@@ -179,7 +181,7 @@ impl<'a> Chain<'a> {
         self.count += list.count;
     }
 
-    /// Registers a mapped region.
+    /// Appends the registration of a mapped region.
     ///
     /// # Errors
     ///
@@ -197,7 +199,7 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// Invalidates a registered region.
+    /// Appends the local invalidation of a registered region.
     ///
     /// # Errors
     ///
@@ -215,7 +217,7 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// Reads from or writes to the peer, all that `transfer` holds.
+    /// Appends all RDMA Reads or Writes of `transfer`.
     ///
     /// # Errors
     ///
@@ -248,7 +250,7 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// Sends a message. Nothing may follow.
+    /// Appends a Send. It must be the last request.
     ///
     /// # Errors
     ///
@@ -257,26 +259,28 @@ impl<'a> Chain<'a> {
         self.send_with(message, bindings::ib_wr_opcode_IB_WR_SEND, 0)
     }
 
-    /// Sends a message that makes the peer's device invalidate `handle`. Nothing may follow.
+    /// Appends a Send With Invalidate, which invalidates `handle` at the peer. It must be the last
+    /// request.
     ///
     /// # Errors
     ///
-    /// As [`Chain::send`].
+    /// `EINVAL` after a Send, or if the message is of another PD.
     pub(crate) fn send_with_invalidate(&mut self, message: &'a SendBuf, handle: u32) -> Result {
         self.send_with(message, bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, handle)
     }
 
-    /// Returns the number of Work Requests so far, that is of Send Queue entries.
+    /// Returns the number of Work Requests added so far, which is the number of Send Queue entries
+    /// that the chain needs.
     pub(crate) fn wrs(&self) -> u32 {
         self.count
     }
 
-    /// Makes the last request carry the completion and returns the first; `None` if there is
-    /// none. Nothing may be added afterwards.
+    /// Makes the last request the signaled one, and returns the first; `None` if the chain is empty.
+    /// No request may be added afterwards.
     ///
-    /// The device may complete the chain, and the owner may put its requests into another chain,
-    /// before the driver has come back to the last request to see whether one follows. So the
-    /// driver gets a copy of that one, which is valid as long as the chain.
+    /// The device may complete the chain, and the owner may link its requests into another chain,
+    /// before the driver has checked whether another request follows the last one. So the driver gets
+    /// a copy of the last request, which is valid as long as the chain.
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
         if self.last.is_null() {
             return None;

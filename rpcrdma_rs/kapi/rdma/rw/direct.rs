@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! RDMA Reads and Writes that name pages directly.
+//! RDMA Reads and Writes whose elements point to pages, without a memory region.
 //!
 //! ```text
 //!   octets of the pages ──► runs ──DMA──► elements ──as many as a request takes──► requests
 //! ```
 //!
-//! As `rdma_rw_ctx_init` of ib_core does it, but in arrays that are kept: ib_core allocates and
-//! clears new ones for each segment. An IOMMU may join runs, so there may be fewer elements.
+//! `rdma_rw_ctx_init` of ib_core does the same, but it allocates and clears arrays for each segment.
+//! Here the arrays are reused. An IOMMU may join runs, so there may be fewer elements than runs.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
@@ -45,12 +45,12 @@ use crate::kapi::{
     }, //
 };
 
-/// What requests are made for.
+/// The device and the limits that requests are made for.
 pub(super) struct Target<'a> {
     pub(super) device: &'a Device,
-    /// The key of local memory.
+    /// The local key of the PD.
     pub(super) lkey: u32,
-    /// Elements of a request, at least one.
+    /// The largest number of elements of a request; at least one.
     pub(super) max_sge: usize,
     pub(super) direction: TransferDir,
 }
@@ -76,7 +76,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Runs that were mapped together.
+/// A range of runs that one call has DMA-mapped.
 struct Mapped {
     runs: Range<usize>,
     direction: TransferDir,
@@ -84,8 +84,8 @@ struct Mapped {
 
 /// # Invariants
 ///
-/// Each part of `runs` that is in `mapped` is mapped for the device that the requests are for.
-/// `elements` are mapped parts of these; the requests have them all, in order.
+/// The ranges of `runs` in `mapped` are DMA-mapped for the device that the requests are for.
+/// `elements` are parts of these mappings, and the requests refer to all of them, in order.
 pub(super) struct Direct {
     runs: KVec<bindings::scatterlist>,
     mapped: KVec<Mapped>,
@@ -143,7 +143,7 @@ impl Direct {
         self.make_requests(target, start, count, remote)
     }
 
-    /// Collects the runs of `octets`; returns how many bytes these are.
+    /// Appends the runs of `octets` to `runs`. Returns the number of bytes.
     fn gather(
         &mut self,
         pages: &PageVec,
@@ -164,7 +164,7 @@ impl Direct {
         Ok(length)
     }
 
-    /// Makes requests of `count` mapped runs, from `start` on.
+    /// Fills in the requests for `count` mapped runs, starting at `start`.
     fn make_requests(
         &mut self,
         target: &Target<'_>,
@@ -211,7 +211,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Links the requests, and returns them; `None` if there are none.
+    /// Links the requests and returns them; `None` if there are none.
     pub(super) fn link(&self) -> Option<Requests> {
         let wr = |request: &Opaque<bindings::ib_rdma_wr>| {
             // CAST: The first field.
@@ -241,7 +241,7 @@ impl Direct {
         })
     }
 
-    /// Unmaps everything. The arrays stay.
+    /// Unmaps all runs and empties the arrays, which stay allocated.
     pub(super) fn unmap(&mut self, device: &Device) {
         // INVARIANT: None of the runs is mapped any more.
         self.requests.clear();
