@@ -2,9 +2,9 @@
 
 //! The Read list, the Write list and the Reply chunk (RFC 8166, section 4.3).
 //!
-//! [`Survey::decode`] checks all three in one pass and remembers how long they are, in
-//! [`Places`]. The views in [`Lists`] borrow the received octets; their iterators read again
-//! what has been checked, and cannot fail.
+//! [`Survey::decode`] checks all three lists in one pass and records their lengths in [`Places`].
+//! The views in [`Lists`] borrow the received octets. Their iterators read octets that have been
+//! checked already, and cannot fail.
 
 use super::cursor::Reader;
 use super::error::{
@@ -28,30 +28,30 @@ use super::version::Version;
 /// for it and takes more chunks, as long as they are not used.
 pub(crate) const MAX_WRITE_CHUNKS: u32 = 8;
 
-/// What a receiver is ready to take in one header.
+/// Limits on the chunk lists that a receiver accepts in one header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListLimits {
-    /// Segments in all lists together.
+    /// Maximum number of segments in all three lists together.
     pub(crate) segments: u32,
-    /// Octets in all Read chunks together.
+    /// Maximum number of octets in all Read chunks together.
     pub(crate) read_octets: u32,
 }
 
-/// Where the lists of a header are, told by the number of segments in the first and in the last.
+/// The locations of a header's chunk lists, recorded as the number of items in each list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// Segments of the Read list.
+    /// Number of segments in the Read list.
     reads: u32,
-    /// Chunks of the Write list.
+    /// Number of chunks in the Write list.
     writes: u32,
-    /// Segments of the Reply chunk, if there is one.
+    /// Number of segments in the Reply chunk, or `None` without a Reply chunk.
     reply: Option<u32>,
 }
 
 impl Places {
-    /// Returns the views of `lists`, the part of a header from its Read list to its end. Any octets
-    /// have a result, if need be an empty one; only those that the places were made from have
-    /// a meaningful one.
+    /// Returns views of the chunk lists in `lists`, the part of a header from its Read list to its
+    /// end. The views are meaningful only for the octets that `self` was decoded from. Other octets
+    /// give arbitrary or empty views, but never a panic.
     pub(crate) fn lists<'a>(&self, lists: &'a [u8]) -> Lists<'a> {
         if self.is_empty() {
             return Lists::default();
@@ -72,7 +72,7 @@ impl Places {
                 (rest, Some(WriteChunk { segments }))
             }
         };
-        // The end of the Write list, and whether there is a Reply chunk.
+        // The word that ends the Write list, and the discriminator of the Reply chunk.
         let writes = rest.get(..rest.len().checked_sub(2 * WORD)?)?;
         Some(Lists {
             read: ReadList { items: reads },
@@ -81,52 +81,55 @@ impl Places {
         })
     }
 
-    /// Whether the header has no chunk of any kind.
+    /// Returns whether the header has no chunk of any kind.
     pub(crate) const fn is_empty(&self) -> bool {
         self.reads == 0 && self.writes == 0 && self.reply.is_none()
     }
 
-    /// Whether there is neither a Write chunk nor a Reply chunk.
+    /// Returns whether the header has neither a Write chunk nor a Reply chunk.
     pub(crate) const fn no_writes(&self) -> bool {
         self.writes == 0 && self.reply.is_none()
     }
 
-    /// Whether the Read list is empty.
+    /// Returns whether the Read list is empty.
     pub(crate) const fn no_reads(&self) -> bool {
         self.reads == 0
     }
 }
 
-/// The handles of a header's segments, as far as they matter.
+/// The distinct handles among a header's segments: none, one, or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handles {
     None,
-    /// All segments have this one.
+    /// All segments that are not empty have this handle.
     One(Handle),
     Several,
 }
 
-/// One pass over the lists of a header.
+/// The result of one pass over the chunk lists of a header.
 pub(crate) struct Survey {
-    /// Segments that may still come.
+    /// Number of segments that the limit still allows.
     segments_left: u32,
-    /// The most segments that may come.
+    /// Maximum number of segments in the header.
     max_segments: u32,
     version: Version,
     handles: Handles,
     position_zero: bool,
-    /// The handle that the header names, and whether a segment has it.
+    /// The handle that the header names for remote invalidation.
     named: Option<Handle>,
+    /// Whether a segment has the handle `named`.
     named_found: bool,
 }
 
 impl Survey {
-    /// Reads and checks the three lists of a header, which names the handle `named`; zero is
-    /// none. Version 1 names none.
+    /// Reads and checks the three chunk lists of a header.
+    ///
+    /// `named` is the handle that the header names for remote invalidation. `None` and a handle of
+    /// zero both mean that the header names no handle; headers of version 1 never do.
     ///
     /// # Errors
     ///
-    /// Those of [`DecodeError`] that are about lists, chunks and segments.
+    /// The variants of [`DecodeError`] about lists, chunks and segments.
     #[inline(always)]
     pub(crate) fn decode(
         r: &mut Reader<'_>,
@@ -144,7 +147,7 @@ impl Survey {
             named_found: false,
         };
         let mut places = Places::default();
-        // Nearly all messages have no chunks.
+        // Fast path: most messages have no chunks.
         if r.skip_zeros::<{ 3 * WORD }>() {
             return Ok((this, places));
         }
@@ -181,10 +184,12 @@ impl Survey {
         self.position_zero
     }
 
-    /// Returns the handle that a Responder of version 1 invalidates remotely if both peers support
-    /// that: the one handle of the Call, if all its segments share it (RFC 8797, sections 3.2
-    /// and 5.1). With two or more the Requester must invalidate by itself in any case. Segments
-    /// without octets do not count: they need no memory.
+    /// Returns the handle that a Responder of version 1 may invalidate remotely, if both peers
+    /// support remote invalidation (RFC 8797, sections 3.2 and 5.1).
+    ///
+    /// This is the handle that all segments of the Call share. A Requester that offers two or more
+    /// handles has to invalidate locally in any case. Segments without octets are ignored: they
+    /// need no registered memory.
     pub(crate) const fn only_handle(&self) -> Option<Handle> {
         match self.handles {
             Handles::One(handle) => Some(handle),
@@ -192,12 +197,12 @@ impl Survey {
         }
     }
 
-    /// Returns the handle that the header of a Call of version 2 names (section 6.2.3). In a Reply
-    /// it has no meaning.
+    /// Returns the handle that the header of a version 2 Call names for remote invalidation
+    /// (section 6.2.3). The field has no meaning in a Reply, for which this returns `None`.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Invalidate`] if no segment has it.
+    /// [`DecodeError::Invalidate`] if no segment has the named handle.
     fn named_handle(&self, direction: Direction) -> Result<Option<Handle>, DecodeError> {
         match (direction, self.named) {
             (Direction::Reply, _) | (_, None | Some(Handle(0))) => Ok(None),
@@ -206,12 +211,15 @@ impl Survey {
         }
     }
 
-    /// As above, if the RPC message goes the way that the header has `said`; it was `found` to go
-    /// that way.
+    /// Checks the direction of a version 2 message, and returns the handle that it names for remote
+    /// invalidation.
+    ///
+    /// `said` is the direction in the transport header, `found` the direction of the RPC message.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::RpcHeader`] and [`DecodeError::Direction`] if not.
+    /// [`DecodeError::RpcHeader`] if `found` is `None`, [`DecodeError::Direction`] if the two
+    /// directions differ, [`DecodeError::Invalidate`] if no segment has the named handle.
     pub(crate) fn check_direction(
         &self,
         said: Direction,
@@ -248,7 +256,7 @@ impl Survey {
         };
     }
 
-    /// Reads a counted array of segments; returns how many there are.
+    /// Reads a counted array of segments and returns the count.
     #[inline(always)]
     fn chunk(&mut self, r: &mut Reader<'_>) -> Result<u32, DecodeError> {
         let count = r.u32(Item::SegmentCount)?;
@@ -273,7 +281,7 @@ pub(crate) struct ReadList<'a> {
 }
 
 impl<'a> ReadList<'a> {
-    /// Returns whether there is no segment at all.
+    /// Returns whether the list has no segments.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -283,8 +291,8 @@ impl<'a> ReadList<'a> {
         ReadSegments { items: self.items }
     }
 
-    /// Returns the memory that holds the octets `[skip, skip + len)` of the chunk at `position`, in
-    /// order. Segments without octets are left out.
+    /// Returns the segments, cut to size, that hold the octets `[skip, skip + len)` of the chunk at
+    /// `position`, in order. Segments without octets are left out.
     pub(crate) fn chunk_range(
         &self,
         position: Position,
@@ -314,7 +322,7 @@ impl Iterator for ReadSegments<'_> {
             .items
             .split_first_chunk::<{ ReadSegment::ITEM_LEN }>()?;
         self.items = rest;
-        // The discriminator is known to be 1.
+        // `Survey::decode` has checked that the discriminator is 1.
         item.last_chunk().map(ReadSegment::from_wire)
     }
 }
@@ -334,13 +342,13 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// The number of segments.
+    /// Returns the number of segments.
     pub(crate) fn count(&self) -> u32 {
         // It was read from a word.
         u32::try_from(self.segments.len() / Segment::WIRE_LEN).unwrap_or(u32::MAX)
     }
 
-    /// Octets that the segments hold together.
+    /// Returns the total length of the segments in octets.
     pub(crate) fn capacity(&self) -> u64 {
         self.iter().fold(0u64, |sum, segment| {
             sum.saturating_add(u64::from(segment.length))
@@ -450,17 +458,17 @@ impl<'a> Iterator for WriteChunks<'a> {
 /// The three lists of a header.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Lists<'a> {
-    /// Memory to be read.
+    /// Memory that the Responder reads.
     pub(crate) read: ReadList<'a>,
     /// Memory for results that are placed directly.
     pub(crate) write: WriteList<'a>,
-    /// Memory for a whole Reply.
+    /// Memory for a whole Reply message.
     pub(crate) reply: Option<WriteChunk<'a>>,
 }
 
 impl Lists<'_> {
-    /// Octets of the header of a Reply that returns these lists: what is before the lists, an
-    /// empty Read list, the Write list and the Reply chunk as offered.
+    /// Returns the length in octets of the header of a Reply that returns these lists: the words
+    /// before the lists, an empty Read list, and the Write list and the Reply chunk as offered.
     pub(crate) fn reply_header_len(&self, version: Version) -> usize {
         version
             .lists_at()

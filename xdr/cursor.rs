@@ -8,16 +8,16 @@ use super::error::{
     Item, //
 };
 
-/// Reads from the front of a slice; never beyond its end.
+/// A cursor that reads from the front of a slice and never beyond its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
-    /// Length of the slice when nothing had been read.
+    /// Length of the whole slice, the octets read so far included.
     whole: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the first octet of `bytes`.
+    /// Creates a reader at the first octet of `bytes`.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: bytes,
@@ -25,22 +25,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns what has not been read yet.
+    /// Returns the octets that have not been read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Number of octets read so far.
+    /// Returns the number of octets read so far.
     pub(crate) fn at(&self) -> usize {
         self.whole.saturating_sub(self.rest.len())
     }
 
-    /// Length of the slice when nothing had been read.
+    /// Returns the length of the whole slice, the octets read so far included.
     pub(crate) fn whole(&self) -> usize {
         self.whole
     }
 
-    /// Takes the next `N` octets if all of them are zero. Says whether it did.
+    /// Consumes the next `N` octets if all of them are zero. Returns whether it did.
     pub(crate) fn skip_zeros<const N: usize>(&mut self) -> bool {
         match self.rest.split_first_chunk::<N>() {
             Some((head, rest)) if *head == [0; N] => {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the next `len` octets. `item` is what the caller reads, for the error.
+    /// Consumes and returns the next `len` octets. The error names `item` if they are missing.
     pub(crate) fn take(&mut self, len: usize, item: Item) -> Result<&'a [u8], DecodeError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {
             return Err(DecodeError::Truncated(item));
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Takes the next `N` octets.
+    /// Consumes and returns the next `N` octets.
     pub(crate) fn array<const N: usize>(&mut self, item: Item) -> Result<&'a [u8; N], DecodeError> {
         let Some((head, rest)) = self.rest.split_first_chunk::<N>() else {
             return Err(DecodeError::Truncated(item));
@@ -69,12 +69,12 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Takes one word.
+    /// Consumes and returns one word.
     pub(crate) fn u32(&mut self, item: Item) -> Result<u32, DecodeError> {
         Ok(u32::from_be_bytes(*self.array(item)?))
     }
 
-    /// Takes a word that tells whether an optional item is there.
+    /// Consumes the discriminator of an optional item. Returns whether the item is present.
     pub(crate) fn present(&mut self) -> Result<bool, DecodeError> {
         match self.u32(Item::Discriminator)? {
             0 => Ok(false),
@@ -84,19 +84,19 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes to the front of a buffer; never beyond its end.
+/// A cursor that writes from the front of a buffer and never beyond its end.
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> Writer<'a> {
-    /// Starts at the first octet of `buf`.
+    /// Creates a writer at the first octet of `buf`.
     pub(crate) fn new(buf: &'a mut [u8]) -> Self {
         Self { buf, len: 0 }
     }
 
-    /// Number of octets written so far.
+    /// Returns the number of octets written so far.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -133,12 +133,12 @@ impl<'a> Writer<'a> {
         self.put(value.to_be_bytes())
     }
 
-    /// Takes back what has been written behind the first `len` octets.
+    /// Discards everything written after the first `len` octets.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Replaces the word at `at`, which must have been written before.
+    /// Overwrites the word at offset `at`, which must have been written before.
     pub(crate) fn patch_u32(&mut self, at: usize, value: u32) -> Result<(), EncodeError> {
         let word = self
             .buf

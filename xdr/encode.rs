@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Writing transport headers (RFC 8166, section 4).
+//! Encoding of transport headers (RFC 8166, section 4).
 //!
-//! An [`Encoder`] goes through the lists in the order of the wire; its type says which list is
-//! next, so that none can be left out or come twice:
+//! An [`Encoder`] writes the chunk lists in wire order. Its type parameter names the next list, so
+//! that a caller can neither omit a list nor write one twice:
 //!
 //! ```text
 //!   Encoder<ReadStage> --end_reads--> Encoder<WriteStage> --end_writes--> Encoder<ReplyStage>
@@ -11,8 +11,8 @@
 //!                                                                           no_reply_chunk
 //! ```
 //!
-//! It serves Requesters and Responders in both directions. After an error the buffer holds
-//! part of a header, which must not be sent.
+//! Requesters and Responders use it in both directions. After an error the buffer holds an
+//! incomplete header, which must not be sent.
 
 use core::marker::PhantomData;
 
@@ -44,20 +44,20 @@ use super::units::{
 };
 use super::version::Version;
 
-/// What a header begins with, before its chunk lists.
+/// The fields of a header before its chunk lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
     /// The version of the message.
     pub(crate) version: Version,
-    /// That of the RPC message.
+    /// The XID of the RPC message.
     pub(crate) xid: Xid,
-    /// Requested in a Call, granted in a Reply.
+    /// The credits requested in a Call or granted in a Reply.
     pub(crate) credits: Credits,
     /// [`Proc::Msg`] or [`Proc::NoMsg`].
     pub(crate) proc: Proc,
-    /// Which way the message goes. Version 1 does not say so on the wire.
+    /// The direction of the message. Version 1 does not encode it.
     pub(crate) direction: Direction,
-    /// In a Call, the handle that the Reply may invalidate. Version 1 does not name it.
+    /// In a Call, the handle that the Reply may invalidate. Version 1 does not encode it.
     pub(crate) invalidate: Option<Handle>,
 }
 
@@ -80,11 +80,11 @@ impl Opening {
     }
 }
 
-/// Next is the Read list.
+/// Stage of an [`Encoder`] that writes the Read list next.
 pub(crate) enum ReadStage {}
-/// Next is the Write list.
+/// Stage of an [`Encoder`] that writes the Write list next.
 pub(crate) enum WriteStage {}
-/// Next is the Reply chunk.
+/// Stage of an [`Encoder`] that writes the Reply chunk next.
 pub(crate) enum ReplyStage {}
 
 /// Writes the header of an RDMA_MSG or RDMA_NOMSG message.
@@ -103,7 +103,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
         }
     }
 
-    /// Returns a counted array of segments.
+    /// Writes a counted array of segments.
     fn segments(&mut self, segments: impl IntoIterator<Item = Segment>) -> Result<(), EncodeError> {
         let at = self.w.len();
         self.w.u32(0)?;
@@ -113,7 +113,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
             count = count.checked_add(1).ok_or(EncodeError::SegmentCount)?;
         }
         match (count, self.version) {
-            // No server of version 1 is known to accept that.
+            // No version 1 server is known to accept a chunk without segments.
             (0, Version::One) => Err(EncodeError::SegmentCount),
             _ => self.w.patch_u32(at, count),
         }
@@ -121,7 +121,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
 }
 
 impl<Stage> Encoder<'_, Stage> {
-    /// A chunk that was offered, its segments filled in order with `octets` octets.
+    /// Writes an offered chunk back, its segments filled in order with `octets` octets.
     #[inline(always)]
     fn chunk_filled(&mut self, chunk: &WriteChunk<'_>, octets: u32) -> Result<(), EncodeError> {
         self.w.words([1, chunk.count()])?;
@@ -272,7 +272,7 @@ pub(crate) fn encode_error(
         ..*failed
     };
     header.encode(&mut w)?;
-    // Of a version that is not known, all that is reported is that.
+    // An unknown version gets only ERR_VERS, whose layout is the same in all versions.
     let version = Version::from_word(failed.version).unwrap_or(Version::One);
     let body = body.in_version(version);
     let arguments: &[u32] = match &body {

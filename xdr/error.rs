@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What can be wrong with a message, and what a Responder answers to it (RFC 8166, section
-//! 4.5).
+//! Errors in received messages, and the Responder's answer to each (RFC 8166, section 4.5).
 //!
 //! Protocol errors are kept apart from errno. [`DecodeError::answer`] has the answer to each;
 //! `Rejected::answer` in [`super::message`] is for messages that did not decode.
@@ -12,7 +11,7 @@ use super::version::{
     Versions, //
 };
 
-/// Part of a header that a message ended in.
+/// The part of a message that was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// The four fixed words, or the least length of a whole header.

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Receives of a connection in use, exchanged for others of another size
+//! Changing the size of the Receives on an established connection
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, section 5.2.1).
 //!
-//! A peer may send as much as it has been told that each Receive can take. So a larger size is told
-//! when no smaller Receive is posted any more. A smaller one is agreed on first: the peer asks for it,
-//! and keeps to it from then on.
+//! A peer may send messages up to the Receive size that was announced to it. A larger size is
+//! therefore announced only when no smaller Receive is posted. A smaller size is agreed
+//! on first: the peer asks for it and observes it from then on.
 //!
 //! ```text
 //!   raised    replacements made ─begin─▶ smaller Receives land, one by one ─▶ none left: told
 //!   lowered   asked for by the peer: told ─▶ replacements made ─begin─▶ larger Receives land
 //! ```
 //!
-//! Sizes and counts only: the buffers are those of the pools. One exchange goes on at a time.
+//! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
+//! is in progress at a time.
 
 use super::units::host_len;
 use super::version::Version;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What a device can do, turned into the sizes of a Requester's queues.
+//! Queue sizes and segment limits of a Requester, derived from the limits of its device.
 //!
-//! Queue sizes are numbers of Work Requests that the owner of the queue posts; what a drain
-//! needs is added by the one who makes the queue, so one entry of `max_qp_wr` is left alone.
+//! A queue size counts the Work Requests that the owner of the queue posts. The code that creates
+//! the queue adds an entry for the drain, so one entry of `max_qp_wr` is reserved here.
 
-/// Attributes of a device that matter here.
+/// The device attributes that limit a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceLimits {
     /// Most Work Requests in one queue.

@@ -9,13 +9,13 @@
 //!              +-----> Rejected { header if there was one, error } --> answer()
 //! ```
 //!
-//! A message is decoded once. [`Parsed`] owns what was found and is kept with the receive
-//! buffer; together with the octets it gives the chunk lists again whenever they are needed. It
-//! does not reach beyond the transport header: the RPC message may be rewritten in place, as
-//! the service does when it decrypts one.
+//! A message is decoded once. [`Parsed`] owns the result and is kept with the receive buffer.
+//! Together with the received octets it provides the chunk lists whenever they are needed. It does
+//! not refer to anything beyond the transport header, so the RPC message may be rewritten in place,
+//! as the service does when it decrypts one.
 //!
-//! Both versions have one path. In version 2 two more words follow the fixed words of RDMA_MSG
-//! and RDMA_NOMSG: the direction and the handle to invalidate. Version 1 leaves both to be
+//! Both versions share one decode path. In version 2 two more words follow the fixed words of
+//! RDMA_MSG and RDMA_NOMSG: the direction and the handle to invalidate. Version 1 leaves both to be
 //! derived from the RPC message and the lists.
 
 use super::chunk::{
@@ -203,12 +203,12 @@ impl Parsed {
 /// A received message that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rejected {
-    /// The fixed words, if the message had them. They are not to be trusted when the message
-    /// is shorter than a whole header.
+    /// The fixed words, if the message is long enough to have them. They cannot be trusted when the
+    /// message is shorter than a whole header.
     pub(crate) header: Option<Header>,
-    /// Which way the message goes, if the header says so. It does in version 2.
+    /// The direction of the message, if its header names one. Only headers of version 2 do.
     pub(crate) direction: Option<Direction>,
-    /// What is wrong.
+    /// The reason why the message was rejected.
     pub(crate) error: DecodeError,
 }
 
@@ -218,11 +218,11 @@ impl Rejected {
         Proc::from_wire(self.version(), self.header?.proc)
     }
 
-    /// Returns what a Responder answers.
+    /// Returns the Responder's answer to the message.
     ///
-    /// An error report is never answered with another one, whatever is wrong with it: two
-    /// peers would never stop (RFC 8166, section 4.2.4). Neither is what is known to be a
-    /// Reply: error reports flow from Responder to Requester.
+    /// An error report is never answered with another error report: two peers would exchange them
+    /// forever (RFC 8166, section 4.2.4). A message that is known to be a Reply is not answered
+    /// either: error reports flow from Responder to Requester.
     pub(crate) fn answer(&self) -> Answer {
         match self.proc() {
             Some(Proc::Error) => Answer::Drop,
@@ -232,7 +232,7 @@ impl Rejected {
         }
     }
 
-    /// The version whose errors can be reported.
+    /// Returns the version whose rules apply to the message: version 1 if its version is unknown.
     fn version(&self) -> Version {
         let word = self.header.map(|header| header.version);
         word.and_then(Version::from_word).unwrap_or(Version::One)
@@ -280,8 +280,9 @@ impl Rejected {
     }
 }
 
-/// Returns whether a message has a Read list, as far as its first words show: a look before
-/// [`decode`] for whoever has no use for another message.
+/// Returns whether a message seems to have a Read list, judging by its first words.
+///
+/// This is a cheap check before [`decode`] for callers that handle no other message.
 pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
     let word = |at: usize| {
         let word = bytes.get(at..at.saturating_add(WORD))?;
@@ -293,15 +294,17 @@ pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
         .is_some_and(|list| list != 0)
 }
 
-/// Whether a message is RDMA2_UPDPROP, as far as its first words show.
+/// Returns whether a message seems to be RDMA2_UPDPROP, judging by its first words.
 pub(crate) fn is_update(bytes: &[u8]) -> bool {
     const VERSION: [u8; WORD] = Version::Two.word().to_be_bytes();
     const PROC: [u8; WORD] = Proc::UpdProp.to_wire().to_be_bytes();
     bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD) == Some(&PROC)
 }
 
-/// Reads and checks a received message: `bytes` is exactly what the Receive got. `accepts` are
-/// the versions that may come on this connection at the moment.
+/// Decodes and checks a received message.
+///
+/// `bytes` holds exactly the octets that the Receive completed with. `accepts` is the range of
+/// versions that the connection accepts at the moment.
 pub(crate) fn decode(
     bytes: &[u8],
     limits: &ListLimits,
@@ -323,7 +326,7 @@ pub(crate) fn decode(
         direction,
         error,
     };
-    // What is rare works on a copy of the reader, so that this one can stay in registers.
+    // The rare cases take a copy of the reader, so that this reader can stay in registers.
     let Some(version) = accepts.find(header.version) else {
         return foreign(r, header, accepts).map_err(|error| reject(None, error));
     };
@@ -416,9 +419,10 @@ fn without_lists(
     Ok(no_lists(header, version, body, *direction, r.at()))
 }
 
-/// Reads a message of a version that is not accepted. A Responder may put any version into the
-/// header of an ERR_VERS (RFC 5666, section 4.2, did not say which), so that one is read
-/// whatever it is.
+/// Decodes a message of a version that the receiver does not accept.
+///
+/// An ERR_VERS report is accepted in any version: RFC 5666, section 4.2, does not say which version
+/// its header has. Any other message fails.
 #[cold]
 fn foreign(mut r: Reader<'_>, header: Header, accepts: Versions) -> Result<Parsed, DecodeError> {
     let is_report = header.proc == Proc::Error.to_wire();
@@ -500,7 +504,8 @@ fn no_lists(
     }
 }
 
-/// Which way the RPC message goes that begins with `payload`, in a message of this XID.
+/// Returns the direction of the RPC message that begins with `payload`, or `None` if its XID is not
+/// `xid` or its message type is unknown.
 pub(crate) fn payload_direction(xid: Xid, payload: &[u8]) -> Option<Direction> {
     let (words, _) = payload.split_first_chunk()?;
     let [x0, x1, x2, x3, t0, t1, t2, t3] = *words;

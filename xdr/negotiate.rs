@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which version a connection speaks (draft-cel-nfsv4-rpcrdma-version-two-04, section 7; RFC
-//! 8166, section 4.2.2).
+//! Version negotiation (draft-cel-nfsv4-rpcrdma-version-two-04, section 7; RFC 8166, section
+//! 4.2.2).
 //!
-//! The client's first message is RDMA2_CONNPROP, before any RPC. What comes back decides:
+//! The client sends RDMA2_CONNPROP before any RPC. The server's first answer decides the version:
 //!
 //! ```text
 //!   client   Asked   CONNPROP                          -> Two, with its properties
@@ -17,8 +17,9 @@
 //!            v       a version other than v            -> ERR_VERS v to v
 //! ```
 //!
-//! No RPC is sent in a version that might have to be taken back, so none is sent twice. A
-//! server never speaks version 2 first: a client that does not know it would discard that.
+//! The client sends no RPC before the version is settled, so it never has to send one again in the
+//! other version. A server never sends the first version 2 message: a client that does not
+//! implement version 2 would discard it.
 
 use super::error::ErrorBody;
 use super::header::Proc;
@@ -39,31 +40,33 @@ use super::version::{
     Versions, //
 };
 
-/// What an answer to the client's RDMA2_CONNPROP settles.
+/// The outcome of negotiation for a client, as the answer to its RDMA2_CONNPROP settles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// Version 2.
     Two {
-        /// What the server is like.
+        /// The server's transport properties.
         peer: Properties,
-        /// Whether the server has told its Receive size, and so read ours.
+        /// Whether the server has announced its Receive size, and thus has read ours.
         told: bool,
-        /// Messages that may be under way.
+        /// Number of messages that may be in flight.
         window: Credits,
     },
     /// Version 1.
     One,
-    /// No version that both speak.
+    /// The peers have no version in common.
     Failed {
         /// The lowest version that the server speaks.
         low: u32,
-        /// The highest one.
+        /// The highest version that the server speaks.
         high: u32,
     },
 }
 
-/// Returns what the message `parsed`, with the octets `message`, means to a client that has sent
-/// RDMA2_CONNPROP with `xid` and asked for `requested` credits. `None` if it is no answer.
+/// Returns the outcome of negotiation for a client that has sent RDMA2_CONNPROP with `xid` and
+/// asked for `requested` credits, or `None` if the message is not an answer.
+///
+/// `parsed` is the decoded message, and `message` holds the octets that it was decoded from.
 pub(crate) fn answer(
     parsed: &Parsed,
     message: &[u8],
@@ -91,7 +94,7 @@ pub(crate) fn answer(
             Some(Message::Connect { start }) => Some(Settled::Two {
                 peer: Properties::DEFAULT.with(&start),
                 told: start.tells_receive(),
-                // The credit value of a message that answers nothing is no grant.
+                // A message with another XID answers no request: its credit value grants nothing.
                 window: match ours {
                     true => parsed.header.credits.usable(requested),
                     false => Credits(1),
@@ -105,17 +108,17 @@ pub(crate) fn answer(
     }
 }
 
-/// What a server has heard on a connection.
+/// The state of version negotiation on a server's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
-    /// Nothing that decides; versions from 1 to this one are spoken.
+    /// No message has decided the version. The server accepts version 1 up to this version.
     Silent(Version),
     /// The first valid message was of this version.
     Decided(Version),
 }
 
 impl Server {
-    /// Returns what may come.
+    /// Returns the versions that the server accepts at the moment.
     pub(crate) const fn accepts(self) -> Versions {
         match self {
             Server::Silent(max) => Versions::up_to(max),
@@ -123,7 +126,8 @@ impl Server {
         }
     }
 
-    /// Handles a message. Error reports decide nothing: a server has sent nothing yet.
+    /// Returns the state after the message `parsed`. An error report decides nothing: a silent
+    /// server has sent nothing that a peer could report an error about.
     pub(crate) const fn heard(self, parsed: &Parsed) -> Self {
         match (self, parsed.body) {
             (Server::Silent(_), Body::Error(_)) | (Server::Decided(_), _) => self,

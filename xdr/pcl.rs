@@ -13,8 +13,8 @@
 //!   stream    |--- a ---|x|----- b ----|y|pad|-- c --|
 //! ```
 //!
-//! [`ReadChunks::set`] checks that the positions fit: no chunk overlaps another, none lies
-//! behind the end of the base. [`ReadChunks::pieces`] then walks the stream.
+//! [`ReadChunks::set`] checks the positions: no chunk overlaps another, and none lies beyond the
+//! end of the base. [`ReadChunks::pieces`] then walks the stream.
 
 use super::chunk::ReadList;
 use super::error::DecodeError;
@@ -31,7 +31,7 @@ pub(crate) const MAX_READ_CHUNKS: usize = 16;
 /// One Read chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadChunk {
-    /// Where it starts in the unreduced Payload stream.
+    /// Position of the chunk in the unreduced Payload stream.
     pub(crate) position: Position,
     /// Octets in all its segments. Never zero.
     pub(crate) length: u32,
@@ -80,7 +80,7 @@ pub(crate) struct ReadChunks {
 }
 
 impl ReadChunks {
-    /// None at all.
+    /// A set without Read chunks.
     pub(crate) const EMPTY: Self = Self {
         chunks: [ReadChunk::NONE; MAX_READ_CHUNKS],
         count: 0,
@@ -89,15 +89,16 @@ impl ReadChunks {
         stream_len: 0,
     };
 
-    /// Sorts and checks `list`, whose chunks take the place of those that were here before.
+    /// Replaces the contents with the chunks of `list`, sorted and checked.
     ///
     /// `inline_len` is the length of the inline Payload stream; `None` for RDMA_NOMSG.
     /// `max_stream` is the longest unreduced Payload stream that the receiver has room for.
-    /// Segments of no length count for nothing.
+    /// Segments without octets are ignored.
     ///
     /// # Errors
     ///
-    /// The chunks do not fit together, or there are too many; they are not to be used then.
+    /// Fails if the chunks do not fit together, or if there are too many. After an error the
+    /// contents must not be used.
     pub(crate) fn set(
         &mut self,
         list: &ReadList<'_>,
@@ -153,7 +154,7 @@ impl ReadChunks {
         Ok(())
     }
 
-    /// Checks every position; returns the length of the unreduced stream.
+    /// Checks every position and returns the length of the unreduced stream.
     fn check_stream(&self, max_stream: u32) -> Result<u32, DecodeError> {
         let mut base_left = self.base_len;
         let mut at = 0u32;

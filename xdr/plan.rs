@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How a message is to be moved (RFC 8166, sections 3.5 and 4.3.3).
+//! Choice of the transfer mode of a message (RFC 8166, sections 3.5 and 4.3.3).
 //!
-//! A Requester chooses for its Call and, since it has to provide the memory, for the Reply:
+//! A Requester chooses the mode of its Call. It also chooses the mode of the Reply, because it
+//! provides the memory for it:
 //!
 //! ```text
 //!   Reply:  longest fits inline, and is known -> Inline
@@ -14,8 +15,8 @@
 //!           else -> PositionZero
 //! ```
 //!
-//! "Inline" means: with the transport header, within the inline threshold. The header is
-//! counted as it will be sent, with the most segments that its chunks can have.
+//! A message fits inline if it does not exceed the inline threshold together with its transport
+//! header. The header is counted with the maximum number of segments in each of its chunks.
 
 use super::chunk::WriteChunk;
 use super::segment::{
@@ -31,7 +32,7 @@ use super::units::{
 };
 use super::version::Version;
 
-/// What a connection allows a Requester.
+/// The limits of a connection that a Requester has to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thresholds {
     /// The version of the messages.
@@ -49,7 +50,7 @@ pub(crate) struct Thresholds {
 /// A Call that waits to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallShape {
-    /// Octets before the pages: where the page part lies in the stream.
+    /// Octets before the pages, thus the position of the page part in the stream.
     pub(crate) head: u32,
     /// Octets in the pages.
     pub(crate) pages: u32,
@@ -74,7 +75,7 @@ pub(crate) struct ReplyShape {
     pub(crate) tail: u32,
     /// The page part is one item that may be placed directly (XDRBUF_READ).
     pub(crate) pages_eligible: bool,
-    /// The Reply may be longer than that: the Call does not limit it.
+    /// The Reply may be longer than the three lengths add up to: the Call does not limit it.
     pub(crate) open_ended: bool,
 }
 
@@ -226,11 +227,13 @@ pub(crate) enum Response {
     Inline,
     /// The message in the Reply chunk; RDMA_NOMSG.
     ReplyChunk,
-    /// There is no way; RDMA_ERROR, ERR_CHUNK.
+    /// The Reply does not fit anywhere; the answer is RDMA_ERROR, ERR_CHUNK.
     TooLarge,
 }
 
-/// Chooses for a Responder: `message` is the length of the (reduced) Payload stream, `header`
+/// Chooses the transfer mode of a Responder's Reply.
+///
+/// `message` is the length of the (reduced) Payload stream, `header`
 /// that of the transport header with the offered lists in it, and `send` the negotiated
 /// threshold towards the Requester.
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Properties that the peers tell each other in the private data of the connection manager
-//! (RFC 8797).
+//! RPC-over-RDMA private data: the properties that peers exchange in the private data of the
+//! connection manager (RFC 8797).
 
 use super::cursor::{
     Reader,
@@ -18,7 +18,7 @@ const VERSION: u8 = 1;
 /// Flag: remote invalidation is supported.
 const REMOTE_INVALIDATION: u8 = 1;
 
-/// What one peer tells the other.
+/// The properties that one peer sends to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Private {
     /// Any handle in a Call may be invalidated by the Send that carries the Reply.
@@ -33,15 +33,16 @@ impl Private {
     /// Octets on the wire.
     pub(crate) const WIRE_LEN: usize = 8;
 
-    /// What is assumed of a peer that tells nothing (RFC 8797, section 4.1).
+    /// The properties of a peer that sends no private data (RFC 8797, section 4.1).
     pub(crate) const DEFAULT: Self = Self {
         remote_invalidation: false,
         send: Version::One.default_inline(),
         receive: Version::One.default_inline(),
     };
 
-    /// Reads private data. Octets after the format are ignored: the connection manager fills
-    /// its field with zeros. `None` if this is not the format, or not a version known here.
+    /// Decodes private data. Returns `None` if the format identifier or its version is unknown.
+    ///
+    /// Octets after the format are ignored: the connection manager pads its field with zeros.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let magic = r.u32(Item::FixedHeader).ok()?;
@@ -53,7 +54,7 @@ impl Private {
         })
     }
 
-    /// Returns the octets to send.
+    /// Encodes the properties for the wire.
     pub(crate) fn encode(&self) -> [u8; Self::WIRE_LEN] {
         let mut bytes = [0; Self::WIRE_LEN];
         let flags = match self.remote_invalidation {
@@ -84,7 +85,7 @@ impl Private {
     }
 }
 
-/// Returns a size on the wire: whole KiB, less one.
+/// Decodes a size. The wire format is the number of KiB, less one.
 fn size_from_wire(size: u8) -> InlineSize {
     InlineSize(u32::from(size).saturating_add(1).saturating_mul(1024))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A Reply against its Call: what a Requester checks before it touches any result (RFC 8166,
+//! Checks of a Reply against its Call, which a Requester makes before it uses any result (RFC 8166,
 //! sections 3.4.6, 4.3.2 and 4.3.3).
 
 use super::chunk::WriteChunk;
@@ -14,7 +14,7 @@ use super::message::{
 };
 use super::segment::Segment;
 
-/// Where the result of a Call is.
+/// The location of the result of a Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome<'a> {
     /// The Payload stream is here, but for the octets placed in the Write chunk.
@@ -37,8 +37,8 @@ pub(crate) enum Outcome<'a> {
 /// one Reply chunk, each given by its segments in the order they were sent. `message` holds the
 /// octets that `parsed` was made from.
 ///
-/// A chunk that was offered and is not returned holds nothing. One that is returned has to be
-/// the one that was offered.
+/// An offered chunk that the Reply does not return holds no octets. A returned chunk has to match
+/// the offered chunk.
 ///
 /// # Errors
 ///
@@ -80,10 +80,10 @@ where
     }
 }
 
-/// Compares a returned chunk with the one that was offered; returns the octets it holds.
+/// Compares a returned chunk with the offered chunk. Returns the number of octets it holds.
 ///
 /// A Responder fills a chunk from its start: a segment after one that is not full is empty.
-/// Anything else would make octets pass for results that nobody wrote.
+/// Without this check, memory that the Responder never wrote could be taken for a result.
 pub(crate) fn check_chunk(
     returned: &WriteChunk<'_>,
     offered: impl IntoIterator<Item = Segment>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Where the arguments of an RPC Call begin (RFC 5531, section 9; RFC 2203, section 5).
+//! The offset of the arguments in an RPC Call (RFC 5531, section 9; RFC 2203, section 5).
 //!
 //! ```text
 //!   XID CALL 2 prog vers proc | flavor length credential | flavor length verifier | arguments

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Numbers of the protocol, each with its own type (RFC 8166, section 4.1.2).
+//! Types for the numbers of the protocol (RFC 8166, section 4.1.2).
 //!
-//! The field is open: these types keep a handle from being taken for a position, they do not
-//! hide the number. All are in host byte order.
+//! The types prevent one kind of number from being used as another, a handle as a position for
+//! example. They do not hide the value: the inner field is visible. All values are in host byte
+//! order.
 
 /// Transaction ID: joins a Reply to its Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

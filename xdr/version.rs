@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Versions of the protocol, and what depends on nothing but the version.
+//! Protocol versions, and the constants that depend only on the version (RFC 8166, section 4.2.2).
 //!
-//! A header carries its version as a word that may hold anything. [`Version`] is one that is
-//! implemented here, [`Versions`] what a receiver accepts at the moment.
+//! The version word of a header may hold any value. [`Version`] is a version that is implemented
+//! here, and [`Versions`] is the range of versions that a receiver accepts at the moment.
 
 use super::units::{
     InlineSize,
     WORD, //
 };
 
-/// A version that is implemented.
+/// An implemented protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     /// RFC 8166.
