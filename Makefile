@@ -109,7 +109,8 @@ export CFG_OF_SUITES
 
 # Document the crate with the command that compiled it, adapted for rustdoc.
 doc: all
-	rustdoc --edition 2021 --crate-name xdr -o doc xdr/mod.rs
+	rustdoc --edition 2021 --document-private-items -A rustdoc::private_intra_doc_links \
+		--crate-name xdr -o doc xdr/mod.rs
 	RUSTC_BOOTSTRAP=1 sh -c "$$(sed -n -e '1s/^savedcmd_[^=]*:= //p' rpcrdma_rs/.rpcrdma_main.o.cmd | \
 		sed -e 's/ rustc / rustdoc --document-private-items --crate-name rpcrdma_rs /' \
 			-e 's/ --emit=[^ ]*//g' -e 's/ --out-dir [^ ]*/ -o doc/' -e 's/ -Zbinary_dep_depinfo=y//')"

@@ -108,7 +108,7 @@ impl<T: XprtOps> BcRqst<T> {
     ///
     /// # Safety
     ///
-    /// `rqst` must have been enqueued by [`deliver`], and the service be done with it.
+    /// `rqst` must have been enqueued by [`Xprt::deliver_bc`], and the service be done with it.
     pub(super) unsafe fn free(rqst: *mut bindings::rpc_rqst) {
         // SAFETY: A leaked box by the invariants; CAST: the first field.
         let this: Pin<KBox<Self>> =
