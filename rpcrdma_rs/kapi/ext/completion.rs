@@ -11,7 +11,7 @@ use kernel::{
 
 use crate::kapi::bindings;
 
-/// Something that one thread waits for and another reports done.
+/// A completion: one thread waits until another reports that something is done.
 ///
 /// # Examples
 ///
@@ -38,7 +38,7 @@ unsafe impl Send for Done {}
 unsafe impl Sync for Done {}
 
 impl Done {
-    /// Makes one that is not done.
+    /// Creates an initialiser for a completion that is not done.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
@@ -48,26 +48,26 @@ impl Done {
         })
     }
 
-    /// Lets one waiter go on, now or when it comes. Any context.
+    /// Wakes one waiter. If there is none, the next [`Done::wait`] returns at once. Any context.
     pub(crate) fn complete(&self) {
         // SAFETY: The completion is initialised.
         unsafe { bindings::complete(self.inner.get()) };
     }
 
-    /// Lets every waiter go on, until [`Done::reset`]. Any context.
+    /// Wakes all waiters. [`Done::wait`] returns at once until [`Done::reset`]. Any context.
     pub(crate) fn complete_all(&self) {
         // SAFETY: The completion is initialised.
         unsafe { bindings::complete_all(self.inner.get()) };
     }
 
-    /// Makes it not done again. The caller knows that nobody waits.
+    /// Reinitialises the completion to not done. No thread may be waiting.
     pub(crate) fn reset(&self) {
         // SAFETY: The completion is initialised; the caller knows that nobody waits, and that
         // what is done is not reported again.
         unsafe { bindings::rpcrdma_shim_reinit_completion(self.inner.get()) };
     }
 
-    /// Waits. Sleeps.
+    /// Waits until the completion is done, without a time limit. Sleeps.
     pub(crate) fn wait(&self) {
         // SAFETY: The completion is initialised.
         unsafe { bindings::wait_for_completion(self.inner.get()) };

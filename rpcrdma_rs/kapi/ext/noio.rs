@@ -11,10 +11,10 @@ use kernel::{
 
 use crate::kapi::bindings;
 
-/// While it exists, no allocation of this thread starts I/O, not even inside of functions that
-/// take no flags: for work that reclaim may be waiting for, such as connecting.
+/// A scope in which allocations of the current thread start no I/O, as with `GFP_NOIO`.
 ///
-/// Of scopes inside each other, the outer one must end last.
+/// The scope covers functions that take no allocation flags. It is for work that reclaim may wait
+/// for, such as connecting. Nested scopes must end in reverse order.
 ///
 /// # Examples
 ///

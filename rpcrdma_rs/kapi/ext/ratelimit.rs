@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Messages in the log that a peer can cause at will, and therefore not at any rate.
+//! Rate limits for log messages that a peer can trigger.
 //!
 //! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
 
@@ -15,15 +15,15 @@ use crate::kapi::ext::atomic::{
     Relaxed, //
 };
 
-/// How long a period is.
+/// The length of a period, in milliseconds.
 const PERIOD_MS: u32 = 5_000;
 
-/// How many messages a period has.
+/// The number of messages that a period allows.
 const BURST: u32 = 10;
 
-/// Counts the messages of one place; use [`limited!`].
+/// The rate limit of one call site. Use [`limited!`] instead.
 ///
-/// Exact enough for its purpose: where periods meet, some more may pass.
+/// The limit is approximate: concurrent callers may print a few messages more.
 pub(crate) struct RateLimit {
     began: Atomic<Jiffies>,
     count: Atomic<u32>,
@@ -37,7 +37,7 @@ impl RateLimit {
         }
     }
 
-    /// Returns whether one more message may go out. Any context.
+    /// Counts a message and returns whether it may be printed. Any context.
     pub(crate) fn allow(&self) -> bool {
         let now = jiffies();
         let age = now.wrapping_sub(self.began.load(Relaxed));
@@ -53,7 +53,8 @@ impl RateLimit {
     }
 }
 
-/// Prints unless this place has printed too much recently: `limited!(pr_warn!("...\n"))`.
+/// Prints a message unless this call site has used up its period's messages:
+/// `limited!(pr_warn!("...\n"))`.
 macro_rules! limited {
     ($print:ident!($($message:tt)*)) => {{
         static LIMIT: $crate::kapi::ext::ratelimit::RateLimit =

@@ -19,7 +19,7 @@ use kernel::{
 
 use crate::kapi::bindings;
 
-/// Makes an initialiser of a [`WaitQueue`] with a lock class of its own.
+/// Creates an initialiser for a [`WaitQueue`] with a lock class of its own.
 macro_rules! new_waitqueue {
     ($name:literal) => {
         $crate::kapi::ext::wait::WaitQueue::new(
@@ -30,10 +30,10 @@ macro_rules! new_waitqueue {
 }
 pub(crate) use new_waitqueue;
 
-/// Threads that wait for something to become true.
+/// A queue of threads that wait for a condition.
 ///
-/// After making it true, call [`WaitQueue::wake_all`]. The condition is evaluated
-/// by the waiter, which is about to sleep: it must not sleep itself.
+/// A thread that makes the condition true calls [`WaitQueue::wake_all`] afterwards. The waiter
+/// evaluates the condition when it is about to sleep, so the condition itself must not sleep.
 ///
 /// # Examples
 ///
@@ -64,7 +64,7 @@ unsafe impl Send for WaitQueue {}
 unsafe impl Sync for WaitQueue {}
 
 impl WaitQueue {
-    /// See [`new_waitqueue!`].
+    /// Creates an initialiser for an empty queue. Use [`new_waitqueue!`] instead.
     pub(crate) fn new(name: &'static CStr, key: Pin<&'static LockClassKey>) -> impl PinInit<Self> {
         pin_init!(Self {
             head <- Opaque::ffi_init(|slot| {
@@ -76,7 +76,9 @@ impl WaitQueue {
         })
     }
 
-    /// Waits until `condition` holds, at most `limit`; returns whether it does. Sleeps.
+    /// Waits until `condition` holds, for at most `limit` jiffies. Sleeps.
+    ///
+    /// Returns whether the condition holds.
     pub(crate) fn wait_timeout(&self, limit: Jiffies, mut condition: impl FnMut() -> bool) -> bool {
         let mut left = isize::try_from(limit).unwrap_or(isize::MAX);
         let entry = Opaque::<bindings::wait_queue_entry>::uninit();
@@ -106,7 +108,7 @@ impl WaitQueue {
         holds
     }
 
-    /// Lets every waiter look at its condition. Any context.
+    /// Wakes all waiters, which evaluate their conditions again. Any context.
     pub(crate) fn wake_all(&self) {
         // SAFETY: The queue is initialised.
         unsafe {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Work queues: sunrpc's and the module's own; and cancelling of work.
+//! Work queues (sunrpc's and the module's own) and cancellation of delayed work.
 //!
 //! Work items themselves are the kernel crate's `Work` and `DelayedWork`.
 //!
@@ -40,8 +40,10 @@ pub(crate) fn xprtiod() -> &'static Queue {
 /// The module's own queue, while there is an [`OwnQueue`].
 static OWN: Atomic<*mut bindings::workqueue_struct> = Atomic::new(null_mut());
 
-/// The module's own queue, for work that the end of the module has to wait for. Dropping it does
-/// that, and ends the queue; who enqueues there must be gone.
+/// The module's own work queue, for work that module unload has to wait for.
+///
+/// Dropping it waits for all work on the queue and destroys the queue. Nothing may enqueue work
+/// afterwards.
 ///
 /// # Examples
 ///
@@ -53,11 +55,11 @@ static OWN: Atomic<*mut bindings::workqueue_struct> = Atomic::new(null_mut());
 pub(crate) struct OwnQueue(());
 
 impl OwnQueue {
-    /// Makes the queue. May sleep.
+    /// Allocates the queue. May sleep.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is one; `ENOMEM`.
+    /// `EBUSY` if the queue already exists; `ENOMEM`.
     pub(crate) fn new(name: &CStr) -> Result<Self> {
         // SAFETY: Format and argument are strings; the name is copied.
         let queue = unsafe {
@@ -79,10 +81,10 @@ impl OwnQueue {
         Ok(OwnQueue(()))
     }
 
-    /// Has `work` run soon, on a thread that may sleep. Any context.
+    /// Queues `work`, which runs in process context and may sleep. Any context.
     ///
-    /// The module's references must keep the queue: something of the module's that others use is
-    /// left, and the module with it.
+    /// The queue must exist. The caller runs on behalf of an object that keeps the module loaded,
+    /// and the queue exists until the module is unloaded.
     pub(crate) fn enqueue<W>(work: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<0> + Send + 'static,
@@ -90,7 +92,7 @@ impl OwnQueue {
         Self::queue().enqueue(work)
     }
 
-    /// Has `work` run after `delay`, as [`Self::enqueue`] does.
+    /// Queues `work` after `delay`, in jiffies. Otherwise like [`Self::enqueue`].
     pub(crate) fn enqueue_delayed<W, const ID: u64>(work: W, delay: Jiffies) -> W::EnqueueOutput
     where
         W: RawDelayedWorkItem<ID> + Send + 'static,
@@ -114,10 +116,10 @@ impl Drop for OwnQueue {
     }
 }
 
-/// Takes `this` back from its queue if it waits there or for its timer, and waits for it if it
-/// runs.
+/// Cancels the delayed work of `this` and waits until it no longer runs.
 ///
-/// Returns whether it was waiting. Sleeps; never to be called from the work itself.
+/// Returns whether the work was pending, on its timer or on its queue. Sleeps. The work itself
+/// must not call this.
 pub(crate) fn cancel_delayed_sync<T, const ID: u64>(this: &Arc<T>) -> bool
 where
     T: HasDelayedWork<T, ID> + WorkItem<ID, Pointer = Arc<T>>,

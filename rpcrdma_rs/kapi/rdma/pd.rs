@@ -42,11 +42,11 @@ unsafe impl Send for Pd {}
 unsafe impl Sync for Pd {}
 
 impl Pd {
-    /// Makes a PD on the device that `id` is bound to. May sleep.
+    /// Allocates a PD on the device that `id` is bound to. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if `id` is not bound to a device; else what the driver says.
+    /// `ENODEV` if `id` is not bound to a device; `ENOMEM`; errors of the driver.
     pub(crate) fn new<H: Handler>(id: &Id<H>) -> Result<Arc<Pd>> {
         let device = id.device().ok_or(ENODEV)?;
         // SAFETY: The device is valid, as `id` is bound to it.
@@ -64,7 +64,7 @@ impl Pd {
         )?)
     }
 
-    /// Returns the PD as C sees it.
+    /// Returns the C object.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.raw
     }
@@ -73,19 +73,19 @@ impl Pd {
         &self.id
     }
 
-    /// Returns the key of all local memory, for SGEs.
+    /// Returns the lkey for all local DMA memory, for SGEs.
     pub(super) fn lkey(&self) -> u32 {
         // SAFETY: The PD is valid and the key constant.
         unsafe { (*self.raw).local_dma_lkey }
     }
 
-    /// Returns the device.
+    /// Returns the device that the PD belongs to.
     pub(crate) fn device(&self) -> &Device {
         // SAFETY: The PD is valid; its device is kept by the id, which we keep.
         unsafe { Device::from_raw((*self.raw).device) }
     }
 
-    /// Reports the QP closed.
+    /// Records that the PD's QP is closed.
     pub(super) fn set_fenced(&self) {
         self.fenced.store(true, Release);
     }

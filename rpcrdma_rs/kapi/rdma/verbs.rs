@@ -10,12 +10,12 @@ use kernel::prelude::*;
 
 use crate::kapi::bindings;
 
-/// `ib_post_send`.
+/// Posts Send Work Requests, as `ib_post_send` does. Returns 0 or a negative errno.
 ///
 /// # Safety
 ///
-/// As for that: the QP and the requests, linked from `first`, must be valid, and what they name
-/// until they complete.
+/// The QP and the requests linked from `first` must be valid. The memory that the requests name
+/// must stay valid until they complete.
 #[inline]
 pub(super) unsafe fn post_send(
     qp: *mut bindings::ib_qp,
@@ -31,7 +31,7 @@ pub(super) unsafe fn post_send(
     }
 }
 
-/// `ib_post_recv`.
+/// Posts Receive Work Requests, as `ib_post_recv` does. Returns 0 or a negative errno.
 ///
 /// # Safety
 ///
