@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Notice of devices that go away.
+//! Device removal.
 //!
-//! ib_core tells its clients when a device is removed, and waits until they are done with it.
-//! Whoever has resources on a device holds a [`RemovalGuard`] for it:
+//! ib_core notifies its clients before it removes a device, and waits until they have released their
+//! resources. An object with resources on a device holds a [`RemovalGuard`] for it:
 //!
 //! ```text
-//!   RemovalGuard::new ──► guarding ─device removal─► told (Removal::removed) ──► dropped
-//!                            └──────────────────────────────────────────────────────┘
+//!   RemovalGuard::new ──► guarding ─device removal─► notified (Removal::removed) ──► dropped
+//!                            └──────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! The removal continues when the last guard of the device is dropped.
@@ -52,7 +52,7 @@ use crate::kapi::{
 
 /// Called when a device is added or removed, with its name. Process context.
 pub(crate) trait DeviceEvents: Sync {
-    /// A device is there.
+    /// A device was added.
     fn added(&self, device: &CStr);
 
     /// A device is being removed.
@@ -61,14 +61,14 @@ pub(crate) trait DeviceEvents: Sync {
     /// The removal waits for guards to be dropped.
     fn waiting(&self, device: &CStr);
 
-    /// Nothing keeps the device any more.
+    /// No guard holds the device any more.
     fn removed(&self, device: &CStr);
 }
 
-/// The one that the registration was made with.
+/// The callback that the registration was created with.
 static EVENTS: SetOnce<&'static dyn DeviceEvents> = SetOnce::new();
 
-/// Tells about a device.
+/// Calls the callback for a device.
 fn tell(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
     if let Some(events) = EVENTS.as_ref() {
         what(*events, &device.name());
@@ -77,8 +77,8 @@ fn tell(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
 
 /// Releases resources on a device when that device is removed.
 pub(crate) trait Removal: Send + Sync + 'static {
-    /// The device is being removed: drop the guard soon, or arrange for that. May sleep, and
-    /// may drop the guard itself.
+    /// Called when the device is being removed. The guard must be dropped soon; this function may
+    /// drop it. May sleep.
     fn removed(&self);
 }
 
@@ -96,7 +96,7 @@ struct Guards {
 struct DeviceData {
     #[pin]
     guards: Mutex<Guards>,
-    /// Done when the device is going away and the last guard is gone.
+    /// Completed when the device is being removed and the last guard was dropped.
     #[pin]
     empty: Completion,
 }
@@ -118,7 +118,7 @@ impl DeviceData {
     }
 }
 
-/// Our `struct ib_client`.
+/// The module's `struct ib_client`.
 struct Client(Opaque<bindings::ib_client>);
 
 // SAFETY: ib_core synchronises the use of its clients.
@@ -139,12 +139,11 @@ kernel::sync::global_lock! {
 /// Whether there is or was a registration.
 static MADE: Atomic<bool> = Atomic::new(false);
 
-/// Keeps the module told of devices. There is one, in the root's list of registrations, for as long
-/// as the module is loaded.
+/// The registration with ib_core. One exists while the module is loaded.
 pub(crate) struct Registration(());
 
 impl Registration {
-    /// Starts to be told, and to tell `events`. Sleeps.
+    /// Registers with ib_core, and passes events to `events`. Sleeps.
     ///
     /// # Errors
     ///
@@ -170,7 +169,7 @@ impl Drop for Registration {
     }
 }
 
-/// Holds a device that is going away back until it is dropped.
+/// Delays the removal of a device until it is dropped.
 ///
 /// # Examples
 ///
@@ -186,11 +185,11 @@ pub(crate) struct RemovalGuard {
 }
 
 impl RemovalGuard {
-    /// Asks to be told through `removal` when `device` goes away. May sleep.
+    /// Creates a guard for `device`, whose removal calls `removal`. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if it is going away now, `ENOMEM`.
+    /// `ENODEV` if the device is already being removed; `ENOMEM`.
     pub(crate) fn new(device: &Device, removal: Arc<dyn Removal>) -> Result<Self> {
         let devices = DEVICES.lock();
         // SAFETY: The device is valid, the client registered while the module is in use.
@@ -230,10 +229,10 @@ impl Drop for RemovalGuard {
     }
 }
 
-/// Called by ib_core for each device, those that there are and those that come.
+/// Called by ib_core for each existing device, and for each device that is added later.
 ///
-/// Waits for memory: ib_core ignores an error, and the device would be unusable until the
-/// module is loaded again.
+/// Waits for memory, because ib_core ignores an error, and the device would be unusable until the
+/// module is reloaded.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! ib_core and rdma_cm, as safe Rust sees them.
+//! Safe abstractions of ib_core and rdma_cm.
 //!
-//! # Who owns what
+//! # Ownership
 //!
 //! ```text
 //!   QpOwner ─► Qp ─► Pd ─► id (rdma_cm_id, and with it the device)
@@ -11,17 +11,16 @@
 //!               └── Transfer
 //! ```
 //!
-//! An arrow is a counted reference; what is pointed to outlives what points. Dropping the
-//! [`qp::QpOwner`] drains the queues: afterwards no completion runs, and the device touches no
-//! memory of this connection any more.
+//! An arrow is a counted reference, so an object outlives all objects that point to it. Dropping the
+//! [`qp::QpOwner`] drains the queues: afterwards no completion runs, and the device does not access
+//! memory of the connection any more.
 //!
-//! # What is posted is owned by what is posted
+//! # Posting transfers ownership
 //!
-//! A chain of Send Work Requests is posted together with an owner, and built from what can be
-//! borrowed from that owner, see [`qp::Qp::post`]. The owner is gone until its completion
-//! brings it back. Receives are their own owners, see [`recv::RecvBox`]. What a driver forgets to
-//! complete is brought back when the QP is closed, see [`entry`]. Memory that a peer may read or
-//! write is owned by an [`mr::Mr`], which gives it back only when it is fenced.
+//! [`qp::Qp::post`] takes the owner of a chain of Send Work Requests, and the chain can only borrow
+//! from that owner. The completion returns the owner. A Receive is its own owner, see
+//! [`recv::RecvBox`]. Closing the QP completes the chains that a driver forgot, see [`entry`]. An
+//! [`mr::Mr`] owns the memory that a peer may read or write, and returns it only when it is fenced.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
@@ -49,13 +48,13 @@ use super::{
     compat, //
 };
 
-/// Returns the name under which our objects appear in `rdma resource show`, for C: the module's, as
-/// `KBUILD_MODNAME` in C.
+/// Returns the name under which `rdma resource show` lists the module's objects, as `KBUILD_MODNAME`
+/// does in C code.
 const fn owner_name() -> *const c_char {
     crate::__LOG_PREFIX.as_ptr()
 }
 
-/// What a completion is about; pairs a post with its completion.
+/// The identifier by which trace events pair a post with its completion.
 #[derive(Clone, Copy)]
 pub(crate) struct Cid {
     /// The restrack number of the Completion Queue.
@@ -64,7 +63,7 @@ pub(crate) struct Cid {
     pub(crate) completion: u32,
 }
 
-/// Which side writes a piece of memory.
+/// The direction of a DMA mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The CPU writes, the device reads.
@@ -82,13 +81,13 @@ impl Direction {
     }
 }
 
-/// What a peer may do with registered memory.
+/// The access that a peer has to registered memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The peer may read it.
     RemoteRead,
-    /// The peer may read it; its owner may give the pages back before the region is unmapped,
-    /// which has references to them.
+    /// The peer may read it. The region holds references to the pages, so that their owner may
+    /// release them before the region is unmapped.
     SharedRead,
     /// The peer may write it.
     RemoteWrite,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queue Pairs, each with the one Completion Queue of its own.
+//! Queue Pairs (QPs), each with a Completion Queue (CQ) of its own.
 //!
 //! ```text
 //!   QpOwner::new ──► open ──close──► closing ──drained──► closed ──last reference──► freed
 //! ```
 //!
-//! While it is open, anybody who has a reference may post. [`QpOwner::close`] refuses further
-//! posts, drains both queues, and waits until each completion has run. Then it has happened for
-//! good: no peer reaches memory registered in the PD, and the device touches none of the buffers.
+//! While the QP is open, any holder of a reference may post. [`QpOwner::close`] refuses further
+//! posts, drains both queues, and waits until every completion has run. From then on no peer can
+//! access memory that is registered in the PD, and the device does not access the buffers.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
@@ -77,13 +77,13 @@ use crate::kapi::{
     ext::errno::enotconn, //
 };
 
-/// What happens on a QP.
+/// The callbacks of a QP.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
-    /// What is attached to each Receive.
+    /// The data of the user in each Receive buffer.
     type Recv: Send + 'static;
 
-    /// Called for each Receive that is done; `buffer` says what was received, nothing if
-    /// `result` is an error. Process context, see [`Completion::done`].
+    /// Called for each Receive that has completed. `buffer` contains the message, unless `result` is
+    /// an error. Process context, see [`Completion::done`].
     fn recv_done(
         &self,
         qp: &Qp<Self>,
@@ -96,19 +96,18 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     fn event(&self, event: QpEvent);
 }
 
-/// Something wrong with a QP.
+/// An event of a QP.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QpEvent {
     /// The device moved the QP to its error state.
     Fatal,
-    /// The device took a part of a chain only. The chain's owner comes back once the QP is
-    /// drained.
+    /// The device accepted only a part of a chain. Draining the QP returns the chain's owner.
     Broken,
     /// An event that is no error.
     Other,
 }
 
-/// What a QP is to hold. Room for draining, and for what rdma_rw needs, comes on top.
+/// The sizes of a QP. Entries for draining and for rdma_rw are added to them.
 #[derive(Clone, Copy)]
 pub(crate) struct QpConfig {
     /// Send Work Requests posted at a time.
@@ -117,7 +116,8 @@ pub(crate) struct QpConfig {
     pub(crate) max_recv_wr: u32,
     /// SGEs of a Send.
     pub(crate) max_send_sge: u32,
-    /// How many suffice, if the device has no room for a queue of so long entries.
+    /// The number of SGEs of a Send that suffices, if the device cannot create a queue of longer
+    /// entries.
     pub(crate) least_send_sge: u32,
     /// SGEs of a Receive.
     pub(crate) max_recv_sge: u32,
@@ -125,17 +125,17 @@ pub(crate) struct QpConfig {
     pub(crate) max_rdma_ctxs: u32,
 }
 
-/// A post that failed before the device saw anything of it.
+/// A post that failed before the device accepted any part of it.
 pub(crate) struct PostError<T> {
-    /// Why.
+    /// The reason.
     pub(crate) error: Error,
-    /// The owner, back again.
+    /// The owner of the chain.
     pub(crate) owner: Pin<KBox<T>>,
     ticket: Ticket,
 }
 
 impl<T> PostError<T> {
-    /// Which chain was not posted, for [`Mr::retract`](super::mr::Mr::retract).
+    /// Proof for [`Mr::retract`](super::mr::Mr::retract) that the chain was not posted.
     pub(crate) fn unposted(&self) -> Unposted {
         Unposted(self.ticket)
     }
@@ -151,16 +151,16 @@ impl Unposted {
     }
 }
 
-/// Numbers QPs.
+/// The number of the next QP.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// In [`Qp::gate`]: no more posts. Below it, the number of posts under way; above, that of chains
-/// and Receives that the device has taken, modulo 2^32.
+/// The bit of [`Qp::gate`] that refuses posts. The bits below count the posts in progress. The bits
+/// above count the chains and Receives that the device has accepted, modulo 2^32.
 const GATE_CLOSED: u64 = 1 << 31;
 const GATE_POSTS: u64 = GATE_CLOSED - 1;
 const GATE_TAKEN: u32 = 32;
 
-/// A QP. Always behind an `Arc`, made by [`QpOwner::new`].
+/// A QP. [`QpOwner::new`] creates it in an `Arc`.
 ///
 /// # Examples
 ///
@@ -171,24 +171,24 @@ const GATE_TAKEN: u32 = 32;
 ///     chain.send(&message.text)
 /// })
 /// .map_err(|failed| failed.error)?;
-/// // `Message::done` gets the message back.
+/// // The completion calls `Message::done` with the message.
 /// ```
 ///
 /// # Invariants
 ///
-/// Once the `QpOwner` is made, `qp` and `cq` do not change and are the QP of `id` and its CQ;
-/// the context of both is this object. Every object of this type is in an `Arc`.
+/// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ, and do not change. The
+/// context of both is this object. Every object of this type is in an `Arc`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
     gate: Atomic<u64>,
-    /// No other QP has the same.
+    /// The number of this QP, which no other QP has or had.
     number: u64,
     /// The number of the next post.
     next_post: Atomic<u64>,
-    /// Completions, modulo 2^32. Written by completions alone, of which there is one at a time,
-    /// and by [`Register::flush`], when none comes any more.
+    /// The number of completions, modulo 2^32. Only completions write it, which run one at a time,
+    /// and [`Register::flush`], when no completion can run any more.
     landed: Atomic<u32>,
     register: Arc<Register>,
     #[pin]
@@ -199,7 +199,7 @@ pub(crate) struct Qp<H: QpHandler> {
 }
 
 impl<H: QpHandler> Qp<H> {
-    /// Another reference.
+    /// Returns another reference to the QP.
     pub(crate) fn get(&self) -> Arc<Qp<H>> {
         // SAFETY: By the type's invariant `self` is in an `Arc`, which is not dropped while
         // `self` is borrowed.
@@ -237,7 +237,7 @@ impl<H: QpHandler> Qp<H> {
         self.qp.load(Relaxed)
     }
 
-    /// Returns the next ticket: every post that had begun before has an earlier one.
+    /// Returns the next ticket. Every post that began before has an earlier one.
     pub(super) fn next_ticket(&self) -> Ticket {
         Ticket {
             qp: self.number,
@@ -266,18 +266,18 @@ impl<H: QpHandler> Qp<H> {
 
     /// Posts a chain of Work Requests on the Send Queue.
     ///
-    /// `build` adds them, from what it can borrow of the owner; if it fails, nothing is
-    /// posted. The owner is given up until [`Completion::done`] gets it back, exactly once for
-    /// each `Ok`. Does not sleep, unless `build` does.
+    /// `build` appends the Work Requests, which it borrows from the owner. If it fails, nothing is
+    /// posted. For each `Ok`, [`Completion::done`] is called once with the owner. Does not sleep,
+    /// unless `build` does.
     ///
     /// # Errors
     ///
-    /// The owner is handed back, and nothing was posted:
+    /// Nothing was posted, and the error contains the owner:
     ///
-    /// * `ENOTCONN` when the QP is closing,
-    /// * `EBUSY` when the owner is in flight,
-    /// * `EINVAL` when the chain is empty,
-    /// * what `build` or the device says.
+    /// * `ENOTCONN` if the QP is closing,
+    /// * `EBUSY` if the owner is in flight,
+    /// * `EINVAL` if the chain is empty,
+    /// * errors of `build` or of the device.
     pub(crate) fn post<T>(
         &self,
         owner: Pin<KBox<T>>,
@@ -324,12 +324,12 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Hands a chain to the device. An error means that the device has nothing of it.
+    /// Posts a chain. An error means that the device has accepted no part of it.
     ///
     /// # Safety
     ///
-    /// `first` must be a chain for our QP that is valid during the call, with an entry in flight
-    /// on the last of it; what it points to must be valid until that completes.
+    /// `first` must be a chain for this QP that is valid during the call, and whose last request has
+    /// an entry in flight. The memory that the chain refers to must be valid until that completes.
     unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr) -> Result {
         let mut bad: *const bindings::ib_send_wr = core::ptr::null();
         // SAFETY: By this function's contract, and we are between `enter` and its end.
@@ -350,8 +350,8 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Errors
     ///
-    /// Those that were not posted are handed back, with `ENOTCONN` when the QP is closing,
-    /// `EINVAL` if one of them is of another PD, or what the device says.
+    /// The buffers that were not posted are returned, with `ENOTCONN` if the QP is closing, `EINVAL`
+    /// if one of them is of another PD, or the error of the device.
     pub(crate) fn post_recvs(
         &self,
         list: RecvList<H::Recv>,
@@ -393,7 +393,7 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
     }
 }
 
-/// A post under way, and how many chains or Receives the device has taken.
+/// A post in progress, and the number of chains or Receives that the device has accepted.
 struct Posting<'a> {
     gate: &'a Atomic<u64>,
     taken: u32,
@@ -408,7 +408,7 @@ impl Drop for Posting<'_> {
     }
 }
 
-/// A completion under way.
+/// A completion in progress.
 pub(super) struct Landing<'a>(&'a Atomic<u32>);
 
 impl Drop for Landing<'_> {
@@ -417,7 +417,7 @@ impl Drop for Landing<'_> {
     }
 }
 
-/// Something that keeps a QP.
+/// An object that holds a reference to a QP.
 pub(super) trait KeepQp: Send + Sync {
     /// Returns the QP.
     fn raw_qp(&self) -> *mut bindings::ib_qp;
@@ -443,16 +443,16 @@ impl<H: QpHandler> KeepQp for Qp<H> {
     }
 }
 
-/// The one that a QP belongs to. Dropping it drains the QP, see [`QpOwner::close`].
+/// The owner of a QP. Dropping it drains the QP, see [`QpOwner::close`].
 pub(crate) struct QpOwner<H: QpHandler>(Arc<Qp<H>>);
 
 impl<H: QpHandler> QpOwner<H> {
-    /// Makes a QP and its CQ on the device of `id`. May sleep.
+    /// Creates a QP and its CQ on the device of `id`. May sleep.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id; else what
-    /// the device says, such as `ENOMEM` for queues that are too long.
+    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id; otherwise errors of the
+    /// device, such as `ENOMEM` for queues that are too long.
     pub(crate) fn new<I: Handler>(
         id: &Id<I>,
         pd: &Arc<Pd>,
@@ -485,9 +485,10 @@ impl<H: QpHandler> QpOwner<H> {
         Ok(QpOwner(qp))
     }
 
-    /// Refuses further posts and drains: afterwards every completion has run, and the device
-    /// touches no memory of the connection. Sleeps; never from a completion. Does nothing the
-    /// second time.
+    /// Refuses further posts and drains the QP. Afterwards every completion has run, and the device
+    /// does not access memory of the connection. A second call does nothing.
+    ///
+    /// Sleeps. Must not be called from a completion.
     pub(crate) fn close(&self) {
         self.0.close();
     }
@@ -508,7 +509,7 @@ impl<H: QpHandler> Drop for QpOwner<H> {
 }
 
 impl<H: QpHandler> Qp<H> {
-    /// Makes the CQ and the QP.
+    /// Creates the CQ and the QP.
     // Not inlined, as its stack is not needed later.
     #[inline(never)]
     fn populate(&self, config: &QpConfig) -> Result {
@@ -558,7 +559,7 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Makes the QP, whose CQ is there.
+    /// Creates the QP. Its CQ already exists.
     fn create(&self, cap: bindings::ib_qp_cap) -> Result {
         let context: *const Self = self;
         let cq = self.cq.load(Relaxed);

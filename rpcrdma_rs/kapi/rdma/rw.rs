@@ -8,12 +8,11 @@
 //!    └───────────────── unmap ────────────────┘
 //! ```
 //!
-//! A transfer owns the pages it moves bytes from or to, and lends them only when nothing is
-//! mapped. It is a field of what owns the chain it is posted in.
+//! A transfer owns the pages that it moves bytes from or to, and lends them only when nothing is
+//! mapped. It is a field of the owner of the chain that it is posted in.
 //!
-//! Its Work Requests name the pages directly, by the PD's key for local memory, see [`direct`].
-//! Only RDMA Reads of an iWARP device need registered memory; `rdma_rw` of ib_core does that, see
-//! [`registered`].
+//! Its Work Requests refer to the pages by the PD's local key, see [`direct`]. Only RDMA Reads of an
+//! iWARP device need registered memory, for which `rdma_rw` of ib_core is used, see [`registered`].
 //!
 //! C header: [`include/rdma/rw.h`](srctree/include/rdma/rw.h)
 
@@ -49,7 +48,7 @@ use crate::kapi::{
 use direct::Direct;
 use registered::Registered;
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferDir {
     /// From the peer's memory into our pages.
@@ -67,20 +66,20 @@ impl TransferDir {
     }
 }
 
-/// Memory of the peer, or a part of it.
+/// A contiguous range of the peer's registered memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
-    /// The address of the first byte, as the peer's device knows it.
+    /// The address of the first byte, in the address space of the peer's registration.
     pub(crate) addr: u64,
     /// The number of bytes.
     pub(crate) length: u32,
-    /// The handle of the registration that it is in.
+    /// The handle (R_key) of the registration.
     pub(crate) handle: u32,
 }
 
 /// Pages, and the RDMA Reads and Writes that move bytes into and out of them.
 ///
-/// Arrays are kept for the next use; in steady state nothing is allocated.
+/// The arrays are reused, so that nothing is allocated in steady state.
 ///
 /// # Examples
 ///
@@ -89,18 +88,19 @@ pub(crate) struct Remote {
 /// transfer.unmap().take_from(&mut spare, 2, GFP_KERNEL)?;
 /// let remote = Remote { addr, length: 8192, handle };
 /// transfer.add(&qp, TransferDir::Read, core::iter::once(0..8192), remote)?;
-/// // Post it by `Chain::transfer`. Its pages are there again when the chain has completed:
+/// // Post it by `Chain::transfer`. When the chain has completed, its pages are available again:
 /// let pages = transfer.unmap();
 /// ```
 ///
 /// # Invariants
 ///
-/// `qp` is there when anything is mapped, and what is mapped is mapped for it: bytes of `pages`.
+/// If any bytes of `pages` are mapped, `qp` is set, and they are mapped for the device of that QP.
 pub(crate) struct Transfer {
     pages: PageVec,
     direct: Direct,
     registered: Registered,
-    /// The last chain it was put in. Also makes the type `!Sync`: chaining changes requests.
+    /// The last chain that the transfer was added to. The field also makes the type `!Sync`, because
+    /// adding the transfer to a chain changes its Work Requests.
     chain: Cell<Ticket>,
     qp: Option<Arc<dyn KeepQp>>,
 }
@@ -109,7 +109,7 @@ pub(crate) struct Transfer {
 unsafe impl Send for Transfer {}
 
 impl Transfer {
-    /// Makes an empty one, without pages.
+    /// Creates an empty transfer without pages.
     pub(crate) const fn new() -> Self {
         Transfer {
             pages: PageVec::new(),
@@ -120,7 +120,7 @@ impl Transfer {
         }
     }
 
-    /// Returns how many Send Queue entries its reads and writes take.
+    /// Returns the number of Send Queue entries that its RDMA Reads and Writes need.
     pub(crate) fn sqes(&self) -> u32 {
         self.direct.sqes().saturating_add(self.registered.sqes())
     }
@@ -163,7 +163,7 @@ impl Transfer {
         }
     }
 
-    /// Unmaps everything, and lends the pages. May sleep.
+    /// Unmaps all pages, and returns them. May sleep.
     pub(crate) fn unmap(&mut self) -> &mut PageVec {
         if let Some(qp) = self.qp.take() {
             // INVARIANT: Nothing is mapped any more.
@@ -173,8 +173,8 @@ impl Transfer {
         &mut self.pages
     }
 
-    /// Notes that it is put in a chain for `qp`; `false` if it is in this chain already or
-    /// mapped for another QP.
+    /// Records that the transfer is added to a chain for `qp`. Returns `false` if it is in this chain
+    /// already, or is mapped for another QP.
     pub(super) fn enter_chain(&self, qp: *mut bindings::ib_qp, ticket: Ticket) -> bool {
         match &self.qp {
             Some(kept) if kept.raw_qp() != qp => return false,

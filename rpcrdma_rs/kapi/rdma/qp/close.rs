@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How a queue pair ends.
+//! Closing a Queue Pair.
 //!
 //! ```text
-//!   open ──close──► refusing posts ──► told to stop ──drained──► all has completed ──► closed
-//!                                       ▲   │  │                                        ▲
-//!                                       │   │  └──drained, some of it is forgotten──► flushed
-//!                                       └───┴──the device refuses──────too often────────┘
+//!   open ──close──► refusing posts ──► error state ──drained──► all has completed ──► closed
+//!                                       ▲   │  │                                       ▲
+//!                                       │   │  └──drained, but some did not complete─► flushed
+//!                                       └───┴──the device refuses──────too often───────┘
 //! ```
 //!
-//! What is in flight owns its buffers, and through them the id of the connection, which the
-//! removal of a device waits for. So all of it has to come back, whatever the device does.
+//! A chain in flight owns its buffers, and through them the id of the connection, which the removal
+//! of a device waits for. So every chain has to complete, whatever the device does.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
