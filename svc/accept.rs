@@ -7,25 +7,26 @@
 //! request.
 
 use super::{
-    client::Clients,
-    conn::{
+    chan::{
         Chan,
         Conn,
-        ConnEvents,
         Params, //
     },
+    client::Clients,
+    events::Events,
     limits::{
         Bounds,
-        Sizes, //
+        Sizes,
+        CALLBACK_CREDITS, //
     },
     live::Live,
+    spoken::Spoken,
     tunables::{
         MAX_OUTBOUND_READ_REQUESTS,
         MAX_REQUESTS,
         MAX_REQ_SIZE,
         MAX_VERSION, //
-    },
-    version::Spoken, //
+    }, //
 };
 use crate::{
     kapi::{
@@ -80,9 +81,6 @@ use kernel::{
     },
 };
 
-/// Credits for callbacks: how many the server has under way at a time.
-pub(super) const CALLBACK_CREDITS: u32 = 2;
-
 /// Segments that one RDMA Read or Write gathers or scatters, if the device can.
 const RW_SGES: u32 = 16;
 /// Enough for long queues: more Work Requests are posted for a large payload then.
@@ -90,7 +88,7 @@ const LEAST_RW_SGES: u32 = 5;
 
 /// A request that was adopted and waits for a service thread. Dropping it refuses the request.
 pub(super) struct Pending {
-    id: Id<ConnEvents>,
+    id: Id<Events<Conn>>,
     /// What the client said of itself.
     client: Private,
     /// RDMA Reads that the client answers at a time.
@@ -101,7 +99,7 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Returns what handles the id's events.
-    pub(super) fn events(&self) -> &Arc<ConnEvents> {
+    pub(super) fn events(&self) -> &Arc<Events<Conn>> {
         self.id.handler()
     }
 }
@@ -114,9 +112,9 @@ impl Pending {
 /// The request is refused: `ENOMEM`, or `ENODEV` if the device is being removed.
 pub(super) fn adopt<R: Removal>(
     request: ConnectRequest<'_>,
-    removal: impl FnOnce(Arc<ConnEvents>) -> R,
+    removal: impl FnOnce(Arc<Events<Conn>>) -> R,
 ) -> Result<Pending> {
-    let events = ConnEvents::new()?;
+    let events = Events::new()?;
     let removal = Arc::new(removal(events.clone()), GFP_KERNEL)?;
     let _removal = RemovalGuard::new(request.device().ok_or(ENODEV)?, removal)?;
     let info = request.info();
@@ -268,7 +266,8 @@ fn build(
     };
     let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);
     let spoken = Spoken::new(max, agreed.send);
-    let member = clients.join(&peer, params.live.number, handle)?;
+    let wake = KBox::new(handle.clone(), GFP_KERNEL)?;
+    let member = clients.join(&peer, params.live.number, wake)?;
     let chan = Chan::new(params, spoken, handle.clone(), id.handler().clone(), member)?;
     // Events that came before this were kept.
     id.handler().attach(handle);

@@ -7,12 +7,12 @@
 //! sent later instead.
 
 use super::{
-    accept::CALLBACK_CREDITS,
-    conn::{
+    chan::{
         Chan,
-        Conn, //
+        Conn,
+        Work, //
     },
-    post::Work, //
+    limits::CALLBACK_CREDITS, //
 };
 use crate::{
     kapi::{

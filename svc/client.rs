@@ -14,13 +14,10 @@
 //! that of a WRITE with AUTH_SYS does. While none is pulled that counts, a Call costs a look or two at
 //! a number.
 
-use super::{
-    conn::Conn,
-    order::{
-        Order,
-        Place,
-        Train, //
-    }, //
+use super::order::{
+    Order,
+    Place,
+    Train, //
 };
 use crate::kapi::{
     compat::smp_mb,
@@ -53,6 +50,21 @@ pub(super) const PATIENCE_MS: u32 = 1000;
 
 /// For how many ms nothing waits after that.
 const LAX_MS: u64 = 30_000;
+
+/// A connection that messages wait on.
+pub(super) trait Wake: Send + Sync {
+    /// Has a service thread look at it. Under a spin lock.
+    fn wake(&self);
+}
+
+impl<C> Wake for Handle<C> {
+    fn wake(&self) {
+        self.set_data();
+        // As in `Chan::queue_pulled`.
+        smp_mb();
+        self.enqueue();
+    }
+}
 
 /// The clients of one listener.
 #[pin_data]
@@ -89,7 +101,7 @@ struct State {
 /// A connection.
 struct Waiter {
     number: u64,
-    handle: Handle<Conn>,
+    connection: KBox<dyn Wake>,
     /// Whether it has messages whose turn comes later. The connection sets it without a search:
     /// there may be thousands from one address.
     waits: Arc<Atomic<bool>>,
@@ -133,7 +145,7 @@ impl Clients {
         self: &Arc<Self>,
         peer: &SockAddr,
         number: u64,
-        handle: &Handle<Conn>,
+        connection: KBox<dyn Wake>,
     ) -> Result<Member> {
         let ip = peer.ip();
         let mut list = self.list.lock();
@@ -146,7 +158,7 @@ impl Clients {
         let waits = Arc::new(Atomic::new(false), GFP_KERNEL)?;
         let waiter = Waiter {
             number,
-            handle: handle.clone(),
+            connection,
             waits: waits.clone(),
         };
         let mut state = client.state.lock();
@@ -207,10 +219,7 @@ impl State {
         for member in &self.members {
             if member.waits.load(Relaxed) {
                 member.waits.store(false, Relaxed);
-                member.handle.set_data();
-                // As in `Chan::queue_pulled`.
-                smp_mb();
-                member.handle.enqueue();
+                member.connection.wake();
             }
         }
     }

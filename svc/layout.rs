@@ -2,17 +2,17 @@
 
 //! How the parts of a Call with Read chunks are put together, see [`super::read`].
 
-use super::{
-    conn::Chan,
-    tunables::STAT_READ, //
-};
+use super::tunables::STAT_READ;
 use crate::{
     kapi::{
         ext::pages::PageVec,
+        live::Traffic,
         rdma::{
-            qp::Qp,
+            qp::{
+                Qp,
+                QpHandler, //
+            },
             rw::{
-                Remote,
                 Transfer,
                 TransferDir, //
             }, //
@@ -155,7 +155,7 @@ impl Layout {
     }
 
     /// Returns how many memory regions that takes with a device that reads through those.
-    pub(super) fn read_mrs(&self, qp: &Qp<Chan>, lists: &Lists<'_>) -> u32 {
+    pub(super) fn read_mrs<H: QpHandler>(&self, qp: &Qp<H>, lists: &Lists<'_>) -> u32 {
         self.segments(lists).fold(0, |sum, (_, octets, _)| {
             let pages = octets.end.div_ceil(PAGE_SIZE) - octets.start / PAGE_SIZE;
             let pages = u32::try_from(pages).unwrap_or(u32::MAX);
@@ -164,9 +164,10 @@ impl Layout {
     }
 
     /// Adds what has to be pulled to `transfer`, whose pages are there.
-    pub(super) fn map(
+    pub(super) fn map<H: QpHandler>(
         &self,
-        qp: &Qp<Chan>,
+        qp: &Qp<H>,
+        traffic: &Traffic,
         lists: &Lists<'_>,
         transfer: &mut Transfer,
         call: Cid,
@@ -184,19 +185,10 @@ impl Layout {
                 qp,
                 TransferDir::Read,
                 core::iter::once(octets),
-                Remote {
-                    addr: segment.offset.0,
-                    length: segment.length,
-                    handle: segment.handle.0,
-                },
+                segment.into(),
             )?;
             STAT_READ.inc();
-            qp.handler()
-                .params
-                .live
-                .traffic
-                .read
-                .add(host_len(segment.length));
+            traffic.read.add(host_len(segment.length));
         }
         Ok(())
     }

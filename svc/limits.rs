@@ -6,6 +6,9 @@
 //! has cut the number of Receives, so there is a posted Receive for each of them at any time
 //! (RFC 8166, section 3.3.1). Those for replies to callbacks are apart (RFC 8167, section 4).
 
+/// Credits for callbacks: how many the server has under way at a time.
+pub(super) const CALLBACK_CREDITS: u32 = 2;
+
 /// Receives that are posted at a time.
 const RECV_BATCH: u32 = 8;
 

@@ -19,11 +19,9 @@ use super::{
         self,
         Pending, //
     },
+    chan::Conn,
     client::Clients,
-    conn::{
-        Conn,
-        ConnEvents, //
-    }, //
+    events::Events, //
 };
 use crate::kapi::{
     ext::work::{
@@ -138,7 +136,7 @@ struct Waiting {
 /// A request that waits, as device removal knows it.
 struct Request {
     listen: Arc<ListenEvents>,
-    events: Arc<ConnEvents>,
+    events: Arc<Events<Conn>>,
 }
 
 impl Removal for Request {
@@ -206,7 +204,7 @@ fn listening_id(
 
 impl ListenEvents {
     /// Takes a request out of the line, whose device is removed. Sleeps.
-    fn refuse(&self, events: &Arc<ConnEvents>) {
+    fn refuse(&self, events: &Arc<Events<Conn>>) {
         let mut state = self.state.lock();
         let is_it = |pending: &Pending| Arc::ptr_eq(pending.events(), events);
         let place = state.requests.iter().position(is_it);

@@ -5,27 +5,32 @@
 //! ```text
 //!   listen   waits for connection requests, hands them to
 //!   accept   which makes a connection out of one: limits, queues, Receives
-//!   conn     the connection: what sunrpc calls it for, closing, freeing
+//!   conn     what sunrpc and completions call the connection for, closing, freeing
+//!   recv     a received message becomes a Call, or is answered with an error
+//!   read     Read chunks are pulled before the Call is delivered
+//!   send     replies: inline, Write list, Reply chunk; error reports
+//!   version  the client's messages about its properties
+//!   trim     how a quiet connection gives back what it keeps
+//!   backchannel  callbacks, in the reverse direction (RFC 8167)
+//!   gate     when a service thread takes what was received
+//!   post     chains go to the device, or wait in line for room
+//!   chan     what all of these share: the data of a connection and of its chains
+//!   events   what the CM and device removal report
 //!   inbox    what was received and waits for a service thread
+//!   layout   says where the octets of Read chunks land
+//!   receives how many Receives there are, and of which size
+//!   spoken   which version the connection speaks
 //!   client   the order of Calls over all connections of one client, which
 //!   order    has the limits of
-//!   recv     a received message becomes a Call, or is answered with an error
-//!   read     Read chunks are pulled before the Call is delivered, into a
-//!   layout   that says what lands where
-//!   send     replies: inline, Write list, Reply chunk; error reports
-//!   version  what the connection speaks, and what the client tells of itself
-//!   post     chains go to the device, or wait in line for room
 //!   sq       room in the Send Queue, the line, and progress
-//!   pool     pages that are kept between two RPCs, and
-//!   trim     how a quiet connection gives them back
-//!   backchannel  callbacks, in the reverse direction (RFC 8167)
+//!   pool     pages that are kept between two RPCs
 //! ```
 //!
-//! `ledger`, `limits`, `order` and `call` are pure.
+//! A file imports those further down only. `ledger`, `limits`, `order` and `call` are pure.
 //!
 //! # Locks
 //!
-//! One at a time: the spin locks of [`conn::Chan`] and [`sq::Sq`] are held for a few lines, in
+//! One at a time: the spin locks of [`chan::Chan`] and [`sq::Sq`] are held for a few lines, in
 //! which no other is taken and nothing sleeps; only that of a [`client`] is taken inside the
 //! inbox's, and inside the mutex of the list of clients. The listener's mutexes are held while a connection
 //! request is adopted and while listening ids are made and destroyed.
@@ -35,8 +40,11 @@
 mod accept;
 mod backchannel;
 mod call;
+mod chan;
 mod client;
 mod conn;
+mod events;
+mod gate;
 mod inbox;
 mod layout;
 mod ledger;
@@ -47,8 +55,10 @@ mod order;
 mod pool;
 mod post;
 mod read;
+mod receives;
 mod recv;
 mod send;
+mod spoken;
 mod sq;
 mod trim;
 pub(crate) mod tunables;

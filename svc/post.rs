@@ -14,17 +14,15 @@
 //! in line than the threads have free.
 
 use super::{
-    conn::{
+    chan::{
         Chan,
-        Conn, //
+        Peer,
+        Reservation,
+        Waiting,
+        Work, //
     },
-    live::Live,
-    read::ReadCtx,
-    send::SendCtx,
     sq::{
         Client,
-        Sq,
-        SqReservation,
         Submitted, //
     },
     tunables::STAT_SQ_STARVE, //
@@ -35,12 +33,7 @@ use crate::kapi::{
     ext::ratelimit::limited,
     rdma::qp::Qp,
     sunrpc::{
-        addr::SockAddr,
-        errno::enotconn,
-        svc::{
-            Crowded,
-            Handle, //
-        }, //
+        errno::enotconn, //
     },
     trace::{
         trace_svcrdma_sq_full,
@@ -48,21 +41,7 @@ use crate::kapi::{
         trace_svcrdma_sq_retry, //
     }, //
 };
-use kernel::{prelude::*, sync::Arc};
-
-/// The Send Queue of a connection.
-pub(super) type Queue = Sq<Waiting, Peer>;
-
-/// Entries of the Send Queue of a connection.
-pub(super) type Reservation = SqReservation<Waiting, Peer>;
-
-/// What owns a chain, ready to be posted.
-pub(super) enum Work {
-    /// RDMA Writes and a Send.
-    Reply(Pin<KBox<SendCtx>>),
-    /// The RDMA Reads of a Call.
-    Pull(Pin<KBox<ReadCtx>>),
-}
+use kernel::prelude::*;
 
 impl Work {
     /// Returns the entries of the Send Queue that it takes.
@@ -72,19 +51,6 @@ impl Work {
             Work::Pull(ctx) => ctx.sqes(),
         }
     }
-}
-
-/// A chain in line.
-pub(super) struct Waiting {
-    work: Work,
-    _crowded: Crowded<Conn>,
-}
-
-/// Whom the Send Queue of a connection is of.
-pub(super) struct Peer {
-    pub(super) handle: Handle<Conn>,
-    pub(super) addr: SockAddr,
-    pub(super) live: Arc<Live>,
 }
 
 impl Client for Peer {

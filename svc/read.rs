@@ -27,21 +27,25 @@
 //! [`PagePool`]: super::pool::PagePool
 
 use super::{
+    chan::{
+        Chan,
+        Conn,
+        Job,
+        Pulled,
+        ReadCtx,
+        Reservation,
+        Work, //
+    },
     client::{
         Member,
         Turn, //
     },
-    conn::{
-        CallBox,
-        Chan,
-        Conn, //
+    inbox::{
+        Leave,
+        Ordered, //
     },
-    inbox::Leave,
     layout::Layout,
-    post::{
-        Reservation,
-        Work, //
-    },
+    receives::CallBox,
     tunables::STAT_RECV, //
 };
 use crate::{
@@ -52,7 +56,6 @@ use crate::{
         },
         rdma::{
             cq::{
-                impl_has_cqe,
                 Completion,
                 Cqe,
                 Wc,
@@ -81,32 +84,6 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// A Call whose Read chunks are being pulled, or were.
-#[pin_data]
-pub(super) struct ReadCtx {
-    #[pin]
-    cqe: Cqe<Self>,
-    /// Unmaps before the pages go.
-    transfer: Transfer,
-    reservation: Option<Reservation>,
-    job: Option<Job>,
-    /// That of the job's Call.
-    layout: Layout,
-}
-
-/// The Call.
-struct Job {
-    buf: CallBox,
-    call: Parsed,
-    leave: Leave,
-    /// Until a service thread has it; none if its order does not matter.
-    turn: Option<Turn>,
-}
-
-impl_has_cqe! {
-    impl HasCqe for ReadCtx { self.cqe }
-}
-
 impl ReadCtx {
     fn new() -> Result<Pin<KBox<Self>>> {
         KBox::pin_init(
@@ -121,15 +98,16 @@ impl ReadCtx {
         )
     }
 
-    /// Whether a service thread may take the Call now.
-    pub(super) fn is_next(&self, member: &Member) -> bool {
-        let turn = self.job.as_ref().and_then(|job| job.turn.as_ref());
-        turn.is_none_or(|turn| member.allows(turn.place))
-    }
-
     /// The entries of the Send Queue that its chain takes.
     pub(super) fn sqes(&self) -> u32 {
         self.transfer.sqes()
+    }
+}
+
+impl Ordered for Pulled {
+    fn is_next(&self, member: &Member) -> bool {
+        let turn = self.job.as_ref().and_then(|job| job.turn.as_ref());
+        turn.is_none_or(|turn| member.allows(turn.place))
     }
 }
 
@@ -269,7 +247,16 @@ impl Chan {
         let count = layout.page_count();
         self.pages.lock().fill(pages, count)?;
         match pages.len() == count {
-            true => layout.map(qp, &call.lists(buf.bytes()), fields.transfer, buf.cid()),
+            true => {
+                let traffic = &self.params.live.traffic;
+                layout.map(
+                    qp,
+                    traffic,
+                    &call.lists(buf.bytes()),
+                    fields.transfer,
+                    buf.cid(),
+                )
+            }
             false => Err(ENOMEM),
         }
     }
@@ -387,7 +374,13 @@ impl Conn {
         chan.map_patiently(transfer, |transfer| {
             // The memory regions are the client's to give back: no thread waits for them.
             layout
-                .map(self.qp(), &lists, transfer, buf.cid())
+                .map(
+                    self.qp(),
+                    &self.chan().params.live.traffic,
+                    &lists,
+                    transfer,
+                    buf.cid(),
+                )
                 .map_err(|e| if e == EAGAIN { EBUSY } else { e })
         })
         .map_err(|e| if e == EBUSY { EAGAIN } else { e })?;

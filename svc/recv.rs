@@ -19,11 +19,14 @@
 use super::{
     backchannel,
     call::CallState,
-    conn::{
-        CallBox,
+    chan::{
         Chan,
         Conn, //
     },
+    receives::{
+        CallBox,
+        Receives, //
+    }, //
 };
 use crate::kapi::ext::atomic::Relaxed;
 use crate::{
@@ -32,8 +35,7 @@ use crate::{
             qp::Qp,
             recv::{
                 RecvBox,
-                RecvList,
-                RecvPool, //
+                RecvList, //
             }, //
         },
         sunrpc::{
@@ -62,7 +64,6 @@ use crate::{
             DecodeError,
             ErrorBody, //
         },
-        growth::Growth,
         header::{
             Header,
             Proc, //
@@ -82,50 +83,6 @@ use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Credits that a connection grants at first. More are granted once the client uses these.
 const FIRST_CREDITS: u32 = 32;
-
-/// The Receives of a connection.
-///
-/// One is posted for each credit that was granted, and some more. A Call keeps its Receive until
-/// it is answered and released, and counts as long against the client's credits, so that there is
-/// always one posted for the next. Receives are added when the client uses more than half of those
-/// posted, and only then more credits are granted.
-pub(super) struct Receives {
-    pool: RecvPool<CallData<CallState>>,
-    /// Receives that are posted while no Call is in process.
-    target: u32,
-    /// Receives that exist.
-    total: u32,
-    /// Their size.
-    pub(super) growth: Growth,
-}
-
-impl Receives {
-    /// Without any; they will have room for `size` octets each.
-    pub(super) const fn new(size: u32) -> Self {
-        Receives {
-            pool: RecvPool::new(),
-            target: 0,
-            total: 0,
-            growth: Growth::new(size),
-        }
-    }
-
-    /// A buffer is free again. Returns it to be dropped if it has been replaced.
-    fn put(&mut self, buf: CallBox) -> Option<CallBox> {
-        if self.growth.keeps(buf.capacity()) {
-            self.pool.put(buf);
-            return None;
-        }
-        self.total = self.total.saturating_sub(1);
-        Some(buf)
-    }
-
-    /// A posted buffer of `capacity` octets has got a message, or has failed.
-    fn landed(&mut self, capacity: usize) {
-        self.pool.landed();
-        self.growth.landed(capacity, 1);
-    }
-}
 
 impl Chan {
     /// Makes and posts the first Receives.

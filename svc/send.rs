@@ -23,12 +23,11 @@ use super::{
         CallState,
         Payloads, //
     },
-    conn::{
+    chan::{
         Chan,
-        Conn, //
-    },
-    post::{
+        Conn,
         Reservation,
+        SendCtx,
         Work, //
     },
     tunables::STAT_WRITE, //
@@ -38,7 +37,6 @@ use crate::{
     kapi::{
         rdma::{
             cq::{
-                impl_has_cqe,
                 Completion,
                 Cqe,
                 Wc,
@@ -46,7 +44,6 @@ use crate::{
             },
             qp::Qp,
             rw::{
-                Remote,
                 Transfer,
                 TransferDir, //
             },
@@ -101,27 +98,6 @@ use crate::{
 };
 use core::ops::Range;
 use kernel::prelude::*;
-
-/// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
-#[pin_data]
-pub(super) struct SendCtx {
-    #[pin]
-    cqe: Cqe<Self>,
-    message: SendBuf,
-    /// Unmaps before the pages go.
-    transfer: Transfer,
-    reservation: Option<Reservation>,
-    /// Whether the transfer is to a Reply chunk, perhaps among others.
-    reply_chunk: bool,
-    /// The handle that the Send invalidates.
-    invalidate: Option<Handle>,
-    /// Whether the pages of the transfer were a service thread's own.
-    own_pages: bool,
-}
-
-impl_has_cqe! {
-    impl HasCqe for SendCtx { self.cqe }
-}
 
 impl SendCtx {
     fn new(qp: &Qp<Chan>, len: usize) -> Result<Pin<KBox<Self>>> {
@@ -305,16 +281,7 @@ fn write(
     let mut at = host_len(from.start);
     for segment in chunk.range(skip, from.end.saturating_sub(from.start)) {
         let end = at + host_len(segment.length);
-        transfer.add(
-            qp,
-            TransferDir::Write,
-            map.octets(at..end),
-            Remote {
-                addr: segment.offset.0,
-                length: segment.length,
-                handle: segment.handle.0,
-            },
-        )?;
+        transfer.add(qp, TransferDir::Write, map.octets(at..end), segment.into())?;
         STAT_WRITE.inc();
         qp.handler()
             .params

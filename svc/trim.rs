@@ -5,7 +5,7 @@
 //! A timer runs while there is something to give back. Each time it drops what was not used since
 //! the last time, so that a busy connection keeps what it needs and no RPC pays for it.
 
-use super::conn::{
+use super::chan::{
     Chan,
     Conn, //
 };

@@ -1,50 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which version a connection speaks, how much may be sent on it, and the client's messages about
-//! its properties (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
-//!
-//! The first valid message decides: see [`Server`]. In version 1 the private data says how much
-//! may be sent; in version 2 the client's properties do, which it may change later.
+//! The client's messages about its properties, and what it is told
+//! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
 
 use super::{
-    accept::CALLBACK_CREDITS,
-    conn::{
-        CallBox,
+    chan::{
         Chan,
         Conn, //
     },
-    tunables::{
-        MAX_REQ_SIZE,
-        STAT_VERSION_2, //
-    },
+    limits::CALLBACK_CREDITS,
+    receives::CallBox,
+    tunables::MAX_REQ_SIZE, //
 };
 use crate::kapi::{
-    ext::{
-        addr::SockAddr,
-        atomic::{
-            Atomic,
-            Relaxed, //
-        }, //
-    },
-    trace::{
-        trace_svcrdma_property,
-        trace_svcrdma_version, //
-    }, //
+    ext::atomic::Relaxed,
+    trace::trace_svcrdma_property, //
 };
 use crate::xdr::{
-    error::DecodeError,
     growth::Wish,
     header::Proc,
     message::{
         self,
         Parsed, //
     },
-    negotiate::Server,
     props::{
         encode_connprop,
         encode_receive,
         encode_resprop,
-        Backward,
         Message,
         PropSet,
         Properties, //
@@ -54,114 +36,8 @@ use crate::xdr::{
         InlineSize,
         Xid, //
     },
-    version::{
-        Version,
-        Versions, //
-    },
+    version::Version, //
 };
-
-/// The version of a connection, and what holds with it.
-pub(super) struct Spoken {
-    max: Version,
-    /// The number of the version, once it is decided; zero before.
-    decided: Atomic<u32>,
-    /// Whether the client has told its properties.
-    told: Atomic<bool>,
-    /// Octets of the largest message that the client receives in version 2.
-    receive: Atomic<u32>,
-    /// Whether the client receives Calls in version 2.
-    calls: Atomic<bool>,
-    /// Octets of the largest message that may be sent in version 1.
-    send: InlineSize,
-}
-
-impl Spoken {
-    /// Nothing is decided. Versions up to `max` are spoken; in version 1 messages up to `send` are
-    /// sent.
-    pub(super) fn new(max: Version, send: InlineSize) -> Self {
-        let untold = Properties::DEFAULT;
-        Self {
-            max,
-            decided: Atomic::new(0),
-            told: Atomic::new(false),
-            receive: Atomic::new(untold.receive.0),
-            calls: Atomic::new(untold.backward != Backward::None),
-            send,
-        }
-    }
-
-    fn state(&self) -> Server {
-        match Version::from_word(self.decided.load(Relaxed)) {
-            Some(version) => Server::Decided(version),
-            None => Server::Silent(self.max),
-        }
-    }
-
-    /// Returns what may come.
-    pub(super) fn accepts(&self) -> Versions {
-        self.state().accepts()
-    }
-
-    /// Returns the version. Nothing is sent before it is decided, error reports apart.
-    pub(super) fn version(&self) -> Version {
-        Version::from_word(self.decided.load(Relaxed)).unwrap_or(Version::One)
-    }
-
-    /// Handles a message.
-    ///
-    /// # Errors
-    ///
-    /// Another one, at the same time, has decided for another version.
-    pub(super) fn hear(&self, peer: &SockAddr, message: &Parsed) -> Result<(), DecodeError> {
-        let before = self.state();
-        let Server::Decided(version) = before.heard(message) else {
-            return Ok(());
-        };
-        if before == Server::Decided(version) {
-            return Ok(());
-        }
-        match self.decided.cmpxchg(0, version.word(), Relaxed) {
-            Ok(_) => {
-                trace_svcrdma_version(peer, version.word());
-                if version == Version::Two {
-                    STAT_VERSION_2.inc();
-                }
-                Ok(())
-            }
-            Err(other) if other == version.word() => Ok(()),
-            Err(_) => Err(DecodeError::Version(self.accepts())),
-        }
-    }
-
-    /// Returns the longest message that may be sent to the client from a buffer of `buffer` octets.
-    pub(super) fn send(&self, buffer: usize) -> InlineSize {
-        match self.version() {
-            Version::One => self.send,
-            Version::Two => {
-                let buffer = u32::try_from(buffer).unwrap_or(u32::MAX);
-                InlineSize(self.receive.load(Relaxed).min(buffer))
-            }
-        }
-    }
-
-    /// Returns whether the client receives Calls.
-    pub(super) fn has_calls(&self) -> bool {
-        self.version() == Version::One || self.calls.load(Relaxed)
-    }
-
-    /// The client tells the properties in `set`; what it does not tell stays.
-    fn update(&self, set: &PropSet<'_>) {
-        let before = Properties {
-            receive: InlineSize(self.receive.load(Relaxed)),
-            backward: Properties::DEFAULT.backward,
-        };
-        let now = before.with(set);
-        self.receive.store(now.receive.0, Relaxed);
-        if set.tells_backward() {
-            self.calls.store(now.backward != Backward::None, Relaxed);
-        }
-    }
-}
 
 impl Chan {
     /// Records what the client says of itself in RDMA2_UPDPROP, if the message `bytes` is that. Call it for one message at a time, in the order of their arrival: what a Call behind it

@@ -135,6 +135,7 @@ circles() {
 		}')
 }
 circles clnt 3
+circles svc 1
 
 # 4. Every room.
 forbid '\.rs$' '\btodo!|\bunimplemented!|\bdbg!' 'unfinished'

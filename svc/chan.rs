@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What the parts of a connection share, and who owns what.
+//!
+//! ```text
+//!   SvcXprt<Conn> --owns--> QpOwner, Id, RemovalGuard
+//!        ^                     |      |       |
+//!        |                     v      v       v     (they call)
+//!   Handle, not counted <--- Chan     Events
+//! ```
+//!
+//! [`Chan`] is what completions and service threads share. [`Events`] is what the CM and
+//! device removal call. Both reach the transport through a handle.
+//!
+//! A chain that waits in line is a part of the Send Queue, the Send Queue of the channel, and a chain
+//! has room in the Send Queue: so the data of all chains is here, too. What is done with it is in the
+//! modules above this one.
+
+use super::{
+    client::{
+        Member,
+        Turn, //
+    },
+    events::Events,
+    inbox::{
+        Inbox,
+        Leave, //
+    },
+    layout::Layout,
+    limits::Sizes,
+    live::Live,
+    pool::PagePool,
+    receives::{
+        CallBox,
+        Receives, //
+    },
+    spoken::Spoken,
+    sq::{
+        Sq,
+        SqReservation,
+        LOOK_MS, //
+    }, //
+};
+use crate::{
+    kapi::{
+        ext::{
+            atomic::Atomic,
+            debugfs::Folder,
+            patience::{
+                patiently,
+                Patience, //
+            },
+            ratelimit::limited, //
+        },
+        live::SERVER,
+        rdma::{
+            client::RemovalGuard,
+            cm::{
+                ConnParam,
+                Id, //
+            },
+            cq::{
+                impl_has_cqe,
+                Cqe,
+                WcError, //
+            },
+            qp::{
+                Qp,
+                QpOwner, //
+            },
+            rw::{
+                Remote,
+                Transfer, //
+            },
+            send::SendBuf, //
+        },
+        sunrpc::{
+            addr::SockAddr,
+            svc::{
+                Crowded,
+                Handle, //
+            }, //
+        }, //
+    },
+    xdr::{
+        chunk::ListLimits,
+        message::Parsed,
+        segment::Segment,
+        units::{
+            self,
+            wire_len, //
+        }, //
+    },
+};
+use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
+    new_spinlock,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    },
+    workqueue::DelayedWork, //
+};
+
+/// What was settled when the connection was accepted.
+pub(super) struct Params {
+    /// The client.
+    pub(super) peer: SockAddr,
+    /// Sizes of the queues; among them the credits that are granted.
+    pub(super) sizes: Sizes,
+    /// What the live view shows.
+    pub(super) live: Arc<Live>,
+    /// Octets of the first Receive buffers, and of the buffer that a reply is sent from.
+    pub(super) receive_size: usize,
+    /// Whether a reply may invalidate a handle of a client that speaks version 1.
+    pub(super) remote_invalidation: bool,
+    /// Whether the device can invalidate remotely. A client that speaks version 2 names the handle
+    /// in the Call.
+    pub(super) can_invalidate: bool,
+    /// Pages that a Call or a reply can have.
+    pub(super) max_pages: usize,
+    /// Memory regions that RDMA Reads go through; none if the device needs none.
+    pub(super) read_mrs: u32,
+}
+
+impl Params {
+    /// Returns what is taken in one header.
+    pub(super) fn list_limits(&self) -> ListLimits {
+        ListLimits {
+            segments: u32::try_from(self.max_pages).unwrap_or(u32::MAX),
+            read_octets: self.max_stream(),
+        }
+    }
+
+    /// Returns the longest Call in octets: all that lands in a thread's pages counts.
+    pub(super) fn max_stream(&self) -> u32 {
+        u32::try_from(self.max_pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX)
+    }
+}
+
+/// A connection. The fields are dropped in the order in which it is taken down.
+pub(super) struct Conn {
+    _folder: Folder<Live>,
+    pub(super) qp: QpOwner<Chan>,
+    pub(super) chan: Arc<Chan>,
+    pub(super) id: Id<Events<Conn>>,
+    /// The device stays until nothing of the above is left.
+    _removal: RemovalGuard,
+}
+
+/// What completions and service threads share.
+#[pin_data]
+pub(super) struct Chan {
+    pub(super) params: Params,
+    pub(super) spoken: Spoken,
+    pub(super) sq: Arc<Queue>,
+    pub(super) handle: Handle<Conn>,
+    pub(super) events: Arc<Events<Conn>>,
+    pub(super) member: Member,
+    #[pin]
+    pub(super) inbox: SpinLock<Inbox<Pulled>>,
+    #[pin]
+    pub(super) retry: DelayedWork<Chan, 1>,
+    #[pin]
+    pub(super) recvs: SpinLock<Receives>,
+    /// Credits that every reply grants.
+    pub(super) granted: Atomic<u32>,
+    /// Whether Receives are to be added.
+    pub(super) few_receives: Atomic<bool>,
+    #[pin]
+    pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
+    #[pin]
+    pub(super) reads: SpinLock<KVec<Pulled>>,
+    #[pin]
+    pub(super) pages: SpinLock<PagePool>,
+    /// Runs while the connection keeps pages, or has just had some.
+    #[pin]
+    pub(super) trimming: DelayedWork<Chan>,
+    pub(super) trimming_runs: Atomic<bool>,
+    /// Whether there were no spare pages when it ran last.
+    pub(super) without_pages: Atomic<bool>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Chan { self.trimming }
+}
+
+impl Chan {
+    /// Makes it, with room for all it will ever hold.
+    // Not inlined, as its stack is not needed when the queues are made.
+    #[inline(never)]
+    pub(super) fn new(
+        params: Params,
+        spoken: Spoken,
+        handle: Handle<Conn>,
+        events: Arc<Events<Conn>>,
+        member: Member,
+    ) -> Result<Arc<Self>> {
+        let contexts = params.sizes.contexts as usize;
+        let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
+        let peer = Peer {
+            handle: handle.clone(),
+            addr: params.peer,
+            live: params.live.clone(),
+        };
+        let sq = Sq::new(params.sizes.sends, contexts, peer, LOOK_MS)?;
+        let received = Inbox::new(contexts)?;
+        let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
+        let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
+        Arc::pin_init(
+            pin_init!(Chan {
+                params,
+                spoken,
+                sq,
+                handle,
+                events,
+                member,
+                inbox <- new_spinlock!(received),
+                retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
+                recvs <- new_spinlock!(Receives::new(receive)),
+                granted: Atomic::new(1),
+                few_receives: Atomic::new(false),
+                sends <- new_spinlock!(sends),
+                reads <- new_spinlock!(reads),
+                pages <- new_spinlock!(PagePool::new()),
+                trimming <- new_delayed_work!("rpcrdma_rs: trim"),
+                trimming_runs: Atomic::new(false),
+                without_pages: Atomic::new(false),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Closes the connection: it cannot go on. Idempotent; from any process context.
+    pub(super) fn fail(&self) {
+        self.handle.close();
+        self.sq.close();
+    }
+
+    /// Returns whether the connection is being closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.handle.is_closing()
+    }
+
+    /// Tries again as long as memory is short, which is no reason to lose the connection. Sleeps.
+    pub(super) fn patiently<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
+        patiently(|| self.is_closing(), f)
+    }
+
+    /// Has `map` map the pages of `transfer`, again as long as something for that is short, as
+    /// above. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// What `map` says otherwise; nothing is mapped then.
+    pub(super) fn map_patiently(
+        &self,
+        transfer: &mut Transfer,
+        mut map: impl FnMut(&mut Transfer) -> Result,
+    ) -> Result {
+        let mut patience = Patience::new();
+        loop {
+            let Err(error) = map(transfer) else {
+                return Ok(());
+            };
+            // Others may wait for what is mapped already.
+            transfer.unmap();
+            let _crowded = self.handle.crowd();
+            if !patience.pause(error, || self.is_closing()) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Closes the connection because of a completion, and says so unless it is an aftermath.
+    pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
+        self.params.live.traffic.failed_completions.add(1);
+        if !error.flushed() && !self.is_closing() {
+            limited!(pr_warn!(
+                "server: {what} failed: {} (vendor {:#x}); closing the connection of {}\n",
+                error.text().to_str().unwrap_or_default(),
+                error.vendor(),
+                self.params.peer
+            ));
+        }
+        self.fail();
+    }
+}
+
+impl Conn {
+    /// Puts a connection together.
+    pub(super) fn new(
+        qp: QpOwner<Chan>,
+        id: Id<Events<Conn>>,
+        chan: Arc<Chan>,
+        removal: RemovalGuard,
+    ) -> Self {
+        Conn {
+            _folder: Folder::new(&SERVER, chan.params.live.number, chan.params.live.clone()),
+            qp,
+            chan,
+            id,
+            _removal: removal,
+        }
+    }
+
+    /// Returns what is shared with completions.
+    pub(super) fn chan(&self) -> &Chan {
+        &self.chan
+    }
+
+    /// Returns the same, to be kept.
+    pub(super) fn shared_chan(&self) -> &Arc<Chan> {
+        &self.chan
+    }
+
+    /// Returns the queue pair.
+    pub(super) fn qp(&self) -> &Qp<Chan> {
+        &self.qp
+    }
+
+    /// Returns the address of the client.
+    pub(super) fn peer_addr(&self) -> SockAddr {
+        self.chan.params.peer
+    }
+
+    /// Accepts the connection.
+    pub(super) fn accept(&self, param: &ConnParam<'_>) -> Result {
+        self.id.accept(param)
+    }
+}
+
+/// The Send Queue of a connection.
+pub(super) type Queue = Sq<Waiting, Peer>;
+
+/// Entries of the Send Queue of a connection.
+pub(super) type Reservation = SqReservation<Waiting, Peer>;
+
+/// What owns a chain, ready to be posted.
+pub(super) enum Work {
+    /// RDMA Writes and a Send.
+    Reply(Pin<KBox<SendCtx>>),
+    /// The RDMA Reads of a Call.
+    Pull(Pulled),
+}
+
+/// A chain in line.
+pub(super) struct Waiting {
+    pub(super) work: Work,
+    pub(super) _crowded: Crowded<Conn>,
+}
+
+/// Whom the Send Queue of a connection is of.
+pub(super) struct Peer {
+    pub(super) handle: Handle<Conn>,
+    pub(super) addr: SockAddr,
+    pub(super) live: Arc<Live>,
+}
+
+/// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
+#[pin_data]
+pub(super) struct SendCtx {
+    #[pin]
+    pub(super) cqe: Cqe<Self>,
+    pub(super) message: SendBuf,
+    /// Unmaps before the pages go.
+    pub(super) transfer: Transfer,
+    pub(super) reservation: Option<Reservation>,
+    /// Whether the transfer is to a Reply chunk, perhaps among others.
+    pub(super) reply_chunk: bool,
+    /// The handle that the Send invalidates.
+    pub(super) invalidate: Option<units::Handle>,
+    /// Whether the pages of the transfer were a service thread's own.
+    pub(super) own_pages: bool,
+}
+
+impl_has_cqe! {
+    impl HasCqe for SendCtx { self.cqe }
+}
+
+/// A Call whose Read chunks are being pulled, or were.
+#[pin_data]
+pub(super) struct ReadCtx {
+    #[pin]
+    pub(super) cqe: Cqe<Self>,
+    /// Unmaps before the pages go.
+    pub(super) transfer: Transfer,
+    pub(super) reservation: Option<Reservation>,
+    pub(super) job: Option<Job>,
+    /// That of the job's Call.
+    pub(super) layout: Layout,
+}
+
+/// The Call.
+pub(super) struct Job {
+    pub(super) buf: CallBox,
+    pub(super) call: Parsed,
+    pub(super) leave: Leave,
+    /// Until a service thread has it; none if its order does not matter.
+    pub(super) turn: Option<Turn>,
+}
+
+impl_has_cqe! {
+    impl HasCqe for ReadCtx { self.cqe }
+}
+
+/// A Call whose Read chunks are here.
+pub(super) type Pulled = Pin<KBox<ReadCtx>>;
+
+// The client's memory that a segment is about, as the device is told.
+impl From<Segment> for Remote {
+    fn from(segment: Segment) -> Self {
+        Remote {
+            addr: segment.offset.0,
+            length: segment.length,
+            handle: segment.handle.0,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What happens to a connection from outside: the CM's events, device removal, and the client that
+//! gets no answer.
+//!
+//! Events may come before there is a transport to report them to. [`Events`] keeps them until then.
+
+use crate::kapi::{
+    compat::smp_mb,
+    ext::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        work::xprtiod, //
+    },
+    rdma::{
+        client::Removal,
+        cm::{
+            Event,
+            Handler, //
+        }, //
+    },
+    sunrpc::svc::Handle, //
+};
+use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
+    prelude::*,
+    sync::{
+        Arc,
+        SetOnce, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+
+/// How long a connection is left on which a Call was dropped before any was answered.
+const UNANSWERED_MS: u32 = 2_000;
+
+/// What the CM, device removal and the timer call.
+#[pin_data]
+pub(super) struct Events<C: 'static> {
+    pub(super) established: Atomic<bool>,
+    lost: Atomic<bool>,
+    /// Whether a message of the client has been answered with a Reply or an error report.
+    answered: Atomic<bool>,
+    conn: SetOnce<Handle<C>>,
+    #[pin]
+    unanswered: DelayedWork<Events<C>>,
+}
+
+impl_has_delayed_work! {
+    impl{C: 'static} HasDelayedWork<Self> for Events<C> { self.unanswered }
+}
+
+impl<C: 'static> WorkItem for Events<C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if !this.answered.load(Relaxed) {
+            this.lose();
+        }
+    }
+}
+
+impl<C: 'static> Events<C> {
+    /// Of a connection that nobody knows yet.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Events {
+                established: Atomic::new(false),
+                lost: Atomic::new(false),
+                answered: Atomic::new(false),
+                conn: SetOnce::new(),
+                unanswered <- new_delayed_work!("rpcrdma_rs: unanswered"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The client gets a Reply or an error report.
+    pub(super) fn answer(&self) {
+        self.answered.store(true, Relaxed);
+    }
+
+    /// A Call was dropped: the connection ends in a while if no message is answered until then.
+    pub(super) fn expect_answer(self: &Arc<Self>) {
+        if !self.answered.load(Relaxed) {
+            // It may be queued already.
+            let _ = xprtiod().enqueue_delayed(self.clone(), msecs_to_jiffies(UNANSWERED_MS));
+        }
+    }
+
+    /// Tells where to report to, and reports what has happened already.
+    pub(super) fn attach(&self, handle: &Handle<C>) {
+        self.conn.populate(handle.clone());
+        // Pairs with the exchange in `lose`: one of the two sees the other.
+        smp_mb();
+        if self.lost.load(Acquire) {
+            handle.close();
+        }
+    }
+
+    fn lose(&self) {
+        self.lost.xchg(true, Full);
+        if let Some(handle) = self.conn.as_ref() {
+            handle.close();
+        }
+    }
+}
+
+#[vtable]
+impl<C: 'static> Handler for Events<C> {
+    fn event(&self, event: Event<'_>) {
+        match event {
+            Event::Established(_) => {
+                self.established.xchg(true, Full);
+                if let Some(handle) = self.conn.as_ref() {
+                    // Something may have arrived before.
+                    handle.enqueue();
+                }
+            }
+            Event::Disconnected
+            | Event::DeviceRemoval
+            | Event::ConnectError
+            | Event::Unreachable
+            | Event::Rejected { .. } => self.lose(),
+            // Without meaning on this side, or, as a move of the address, harmless: if the
+            // path is gone, the client finds out.
+            Event::AddrResolved
+            | Event::AddrError
+            | Event::RouteResolved
+            | Event::RouteError
+            | Event::AddrChange
+            | Event::TimewaitExit
+            | Event::Other => {}
+        }
+    }
+}
+
+impl<C: 'static> Removal for Events<C> {
+    fn removed(&self) {
+        self.lost.xchg(true, Full);
+        if let Some(handle) = self.conn.as_ref() {
+            // There may be no service thread left to do it.
+            handle.close_now();
+        }
+    }
+}
