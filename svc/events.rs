@@ -5,6 +5,11 @@
 //!
 //! Events may come before there is a transport to report them to. [`Events`] keeps them until then.
 
+use super::phase::{
+    Happening,
+    Phase,
+    Task, //
+};
 use crate::kapi::{
     compat::smp_mb,
     ext::{
@@ -46,8 +51,8 @@ const UNANSWERED_MS: u32 = 2_000;
 /// What the CM, device removal and the timer call.
 #[pin_data]
 pub(super) struct Events<C: 'static> {
-    pub(super) established: Atomic<bool>,
-    lost: Atomic<bool>,
+    /// The number of a [`Phase`].
+    phase: Atomic<u32>,
     /// Whether a message of the client has been answered with a Reply or an error report.
     answered: Atomic<bool>,
     conn: SetOnce<Handle<C>>,
@@ -64,7 +69,7 @@ impl<C: 'static> WorkItem for Events<C> {
 
     fn run(this: Arc<Self>) {
         if !this.answered.load(Relaxed) {
-            this.lose();
+            this.handle(Happening::Lost);
         }
     }
 }
@@ -74,8 +79,7 @@ impl<C: 'static> Events<C> {
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Events {
-                established: Atomic::new(false),
-                lost: Atomic::new(false),
+                phase: Atomic::new(Phase::Accepted.to_word()),
                 answered: Atomic::new(false),
                 conn: SetOnce::new(),
                 unanswered <- new_delayed_work!("rpcrdma_rs: unanswered"),
@@ -100,17 +104,45 @@ impl<C: 'static> Events<C> {
     /// Tells where to report to, and reports what has happened already.
     pub(super) fn attach(&self, handle: &Handle<C>) {
         self.conn.populate(handle.clone());
-        // Pairs with the exchange in `lose`: one of the two sees the other.
+        // Pairs with the exchange in `step`: one of the two sees the other.
         smp_mb();
-        if self.lost.load(Acquire) {
+        if self.phase() == Phase::Lost {
             handle.close();
         }
     }
 
-    fn lose(&self) {
-        self.lost.xchg(true, Full);
-        if let Some(handle) = self.conn.as_ref() {
-            handle.close();
+    /// Returns whether service threads look at what arrives.
+    pub(super) fn is_open(&self) -> bool {
+        self.phase() == Phase::Open
+    }
+
+    fn phase(&self) -> Phase {
+        Phase::from_word(self.phase.load(Acquire))
+    }
+
+    /// Takes the phase one step further; returns what is to be done.
+    fn step(&self, happening: Happening) -> Task {
+        let mut word = self.phase.load(Relaxed);
+        loop {
+            let phase = Phase::from_word(word);
+            let next = phase.after(happening);
+            match self.phase.cmpxchg(word, next.to_word(), Full) {
+                Ok(_) => return phase.task(next),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Does what `happening` asks for, if there is a transport. If not, `attach` does.
+    fn handle(&self, happening: Happening) {
+        let task = self.step(happening);
+        let Some(handle) = self.conn.as_ref() else {
+            return;
+        };
+        match task {
+            Task::Nothing => {}
+            Task::Wake => handle.enqueue(),
+            Task::Close => handle.close(),
         }
     }
 }
@@ -119,18 +151,12 @@ impl<C: 'static> Events<C> {
 impl<C: 'static> Handler for Events<C> {
     fn event(&self, event: Event<'_>) {
         match event {
-            Event::Established(_) => {
-                self.established.xchg(true, Full);
-                if let Some(handle) = self.conn.as_ref() {
-                    // Something may have arrived before.
-                    handle.enqueue();
-                }
-            }
+            Event::Established(_) => self.handle(Happening::Established),
             Event::Disconnected
             | Event::DeviceRemoval
             | Event::ConnectError
             | Event::Unreachable
-            | Event::Rejected { .. } => self.lose(),
+            | Event::Rejected { .. } => self.handle(Happening::Lost),
             // Without meaning on this side, or, as a move of the address, harmless: if the
             // path is gone, the client finds out.
             Event::AddrResolved
@@ -146,7 +172,7 @@ impl<C: 'static> Handler for Events<C> {
 
 impl<C: 'static> Removal for Events<C> {
     fn removed(&self) {
-        self.lost.xchg(true, Full);
+        let _ = self.step(Happening::Lost);
         if let Some(handle) = self.conn.as_ref() {
             // There may be no service thread left to do it.
             handle.close_now();

@@ -44,7 +44,6 @@ use super::{
 };
 use crate::kapi::{
     compat::smp_mb,
-    ext::atomic::Acquire,
     ext::work::xprtiod, //
 };
 use kernel::{
@@ -137,9 +136,9 @@ impl Chan {
         inbox.messages.push(message);
         self.handle.set_data();
         drop(inbox);
-        // Pairs with the exchange in `Events::event`: one of the two sees the other.
+        // Pairs with the exchange in `Events::step`: one of the two sees the other.
         smp_mb();
-        if self.events.established.load(Acquire) {
+        if self.events.is_open() {
             self.handle.enqueue();
         }
     }

@@ -16,6 +16,7 @@
 //!   post     chains go to the device, or wait in line for room
 //!   chan     what all of these share: the data of a connection and of its chains
 //!   events   what the CM and device removal report
+//!   phase    how far a connection has come
 //!   inbox    what was received and waits for a service thread
 //!   layout   says where the octets of Read chunks land
 //!   receives how many Receives there are, and of which size
@@ -26,7 +27,7 @@
 //!   pool     pages that are kept between two RPCs
 //! ```
 //!
-//! A file imports those further down only. `ledger`, `limits`, `order` and `call` are pure.
+//! A file imports those further down only. `ledger`, `limits`, `order`, `phase` and `call` are pure.
 //!
 //! # Locks
 //!
@@ -52,6 +53,7 @@ mod limits;
 mod listen;
 mod live;
 mod order;
+mod phase;
 mod pool;
 mod post;
 mod read;

@@ -28,6 +28,7 @@ mod svc {
     mod ledger;
     mod limits;
     mod order;
+    mod phase;
 }
 
 pub mod checks;

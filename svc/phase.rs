@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! How far a connection has come, as the CM and device removal tell.
+//!
+//! Pure code: `core` only.
+//!
+//! ```text
+//!   Accepted --Established--> Open
+//!       |                      |
+//!       +-------- Lost --------+-----> Lost, which nothing changes
+//! ```
+//!
+//! A message may arrive before the event that says that the connection is established. It waits for
+//! that event. A connection may be lost before there is a transport to close: it is closed as soon as
+//! there is one.
+
+/// How far a connection has come. It never goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// The request is being accepted, or has been.
+    Accepted,
+    /// Both sides have it.
+    Open,
+    /// The peer, the path, or the device is gone.
+    Lost,
+}
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Happening {
+    /// The CM says that both sides have it.
+    Established,
+    /// It cannot be used any more.
+    Lost,
+}
+
+/// What is to be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Nothing.
+    Nothing,
+    /// Have a service thread look at what arrived before.
+    Wake,
+    /// Have the transport closed.
+    Close,
+}
+
+impl Phase {
+    /// Returns the phase of this number.
+    pub(super) const fn from_word(word: u32) -> Self {
+        match word {
+            0 => Phase::Accepted,
+            1 => Phase::Open,
+            _ => Phase::Lost,
+        }
+    }
+
+    /// Returns the number of the phase.
+    pub(super) const fn to_word(self) -> u32 {
+        match self {
+            Phase::Accepted => 0,
+            Phase::Open => 1,
+            Phase::Lost => 2,
+        }
+    }
+
+    /// Returns the phase after `happening`.
+    pub(super) const fn after(self, happening: Happening) -> Self {
+        match (self, happening) {
+            (Phase::Lost, _) | (_, Happening::Lost) => Phase::Lost,
+            (_, Happening::Established) => Phase::Open,
+        }
+    }
+
+    /// Returns what is to be done once this phase has become `next`. Closing is idempotent, so a
+    /// connection that is lost twice is closed twice.
+    pub(super) const fn task(self, next: Self) -> Task {
+        match (self, next) {
+            (_, Phase::Lost) => Task::Close,
+            (Phase::Accepted, Phase::Open) => Task::Wake,
+            _ => Task::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PHASES: [Phase; 3] = [Phase::Accepted, Phase::Open, Phase::Lost];
+    const HAPPENINGS: [Happening; 2] = [Happening::Established, Happening::Lost];
+
+    #[test]
+    fn numbers_are_those_of_phases() {
+        for phase in PHASES {
+            assert_eq!(Phase::from_word(phase.to_word()), phase);
+        }
+    }
+
+    #[test]
+    fn no_phase_comes_back() {
+        for phase in PHASES {
+            for happening in HAPPENINGS {
+                assert!(phase.after(happening) >= phase);
+            }
+        }
+    }
+
+    #[test]
+    fn opens_once() {
+        let open = Phase::Accepted.after(Happening::Established);
+        assert_eq!(open, Phase::Open);
+        assert_eq!(Phase::Accepted.task(open), Task::Wake);
+        let again = open.after(Happening::Established);
+        assert_eq!(open.task(again), Task::Nothing);
+    }
+
+    #[test]
+    fn what_is_lost_stays_lost_and_is_closed() {
+        for phase in PHASES {
+            let lost = phase.after(Happening::Lost);
+            assert_eq!(lost, Phase::Lost);
+            assert_eq!(phase.task(lost), Task::Close);
+            assert_eq!(lost.after(Happening::Established), Phase::Lost);
+        }
+    }
+}
