@@ -10,6 +10,7 @@ import collections
 import contextlib
 import glob
 import os
+import shlex
 import subprocess
 import time
 
@@ -30,6 +31,7 @@ SERVER_RECEIVES = "/proc/sys/sunrpc/svc_rdma/max_req_size"
 RECEIVES = "/proc/sys/sunrpc/rdma_max_inline_read"
 SENDS = "/proc/sys/sunrpc/rdma_max_inline_write"
 SMALL, LARGE = 4096, 16384
+TRACING = "/sys/kernel/tracing"
 STATUS = "/sys/kernel/debug/rpcrdma_rs/{}/*/status"
 
 
@@ -45,15 +47,42 @@ def io(folder):
     subprocess.run(["rm", "-r", folder], check=True)
 
 
-def session(version):
-    """Mount and do I/O; return the captured messages and the mount's counters."""
-    with Capture("versions") as capture:
+@contextlib.contextmanager
+def traced():
+    """Collect our trace events of version and properties while the block runs: lines without
+    addresses, by side, filled in when the block ends."""
+    found = {}
+    sides = [("client", "xprtrdma", shell)] * OURS
+    sides += [("server", "svcrdma", lambda text: shell("peer " + shlex.quote(text)))] * THEIRS
+
+    def enable(events, run, value):
+        run(f"cd {TRACING} && for event in version property; do "
+            f"echo {value} >events/rpcrdma/{events}_$event/enable; done")
+    for _, events, run in sides:
+        run(f"echo >{TRACING}/trace")
+        enable(events, run, 1)
+    try:
+        yield found
+    finally:
+        for side, events, run in sides:
+            enable(events, run, 0)
+            text = run(f"sed -n 's/^.*: {events}_\\(version\\|property\\): [^ ]* //p' {TRACING}/trace")
+            found[side] = text.splitlines()
+
+
+def session(version, client, server):
+    """A mount with I/O; returns what was captured of it, and how many regions the client had to
+    invalidate by itself for how many chunks. The trace events of ours say `client` and `server`."""
+    with traced() as events, Capture("versions") as capture:
         mount(version, "ipv4", FOLDER)
         folder = f"{FOLDER}/versions-{version}"
         os.mkdir(folder)
         io(folder)
         count = counters(FOLDER)
         umount(FOLDER)
+    for side, wanted in (("client", client), ("server", server)):
+        if side in events:
+            expect(f"trace events of the {side}", set(events[side]), set(wanted))
     return capture.messages(), count
 
 
@@ -124,7 +153,8 @@ def speaks_2():
     """Check that both sides use version 2."""
     for version in ("3", "4.1", "4.2"):
         with case(f"NFS {version} over version 2"):
-            messages, count = session(version)
+            messages, count = session(version, ["vers=2 why=agreed"],
+                                      ["vers=2", "proc=CONNPROP rbsiz=4096"])
             greeting(messages, roce.CONNPROP)
             all_of_version_2(messages)
             chunks = sum(count[name] for name in ("read_chunks", "write_chunks", "reply_chunks"))
@@ -135,7 +165,7 @@ def speaks_2():
 
 def falls_back(version):
     """The client requests version 2, is refused, and uses version 1 on the same connection."""
-    messages, count = session(version)
+    messages, count = session(version, ["vers=1 why=refused"], ["vers=1"])
     greeting(messages, roce.ERROR)
     only_version_1(messages[2:])
     expect("connections", count["connect_count"], 1)
@@ -196,7 +226,8 @@ def told(messages):
 
 def server_sizes():
     """Make the server's Receives larger, smaller, and larger again."""
-    with Capture("sizes", 128) as capture, sizes(SMALL, SMALL, LARGE) as churn:
+    with traced() as events, Capture("sizes", 128) as capture, \
+            sizes(SMALL, SMALL, LARGE) as churn:
         expect("what is sent at first", live("client", "send_threshold"), SMALL)
         time.sleep(2)
         set_to(SERVER_RECEIVES, LARGE, "peer")
@@ -217,6 +248,11 @@ def server_sizes():
     expect("RESPROPs", seen.count(("server", "RESPROP")), 5)
     expect("UPDPROPs of the server", seen.count(updated), 3)
     expect("UPDPROPs of the client", seen.count(("client", "UPDPROP")), 0)
+    size = f"proc=UPDPROP rbsiz={LARGE}"
+    for side in events:
+        expect(f"trace events of UPDPROP, {side}", events[side].count(size), 3)
+    asked = [line for line in events["client"] if line.startswith("proc=REQPROP")]
+    expect("trace events of REQPROP", len(asked), 5)
 
 
 def client_sizes():
@@ -237,7 +273,7 @@ def main():
     if OURS:
         with case("version 1 is spoken unless version 2 is asked for"):
             expect(ASK, read_file(ASK), b"1\n")
-            only_version_1(session("4.1")[0])
+            only_version_1(session("4.1", ["vers=1 why=not asked for"], ["vers=1"])[0])
         set_to(ASK, 2)
     try:
         if OURS and THEIRS:
@@ -256,7 +292,7 @@ def main():
                     falls_back(version)
         else:
             with case("a client that does not ask is answered in version 1"):
-                only_version_1(session("4.1")[0])
+                only_version_1(session("4.1", [], ["vers=1"])[0])
     finally:
         if OURS:
             set_to(ASK, 1)
