@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What one connection works with: its limits, its pools, its Receives, its completed Sends.
+//! The data of one connection: its limits, its pools, its Receives and its completed Sends.
 //!
-//! A [`Conn`] is the handler of the connection's QP. Everything in it belongs to that one
-//! connection and is dropped with it. The lock of its pools is held for a moment only, and taken
-//! inside the lock of a request's chunks.
+//! A [`Conn`] is the handler of the connection's QP. Everything in it belongs to that connection,
+//! and is dropped with it. The lock of its pools is a spin lock that nests inside the lock of a
+//! request's chunks.
 //!
-//! While a connection is used, a watchdog looks at it every [`LOOK_MS`]:
+//! While a connection is in use, a watchdog checks it every [`LOOK_MS`]:
 //!
 //! ```text
 //!   unwatched ──a chain is posted──▶ watched ──look: quiet──▶ trimmed, unwatched
@@ -124,20 +124,20 @@ use crate::{
 /// The pause before a refill that failed is tried again.
 const REFILL_PAUSE_MS: u32 = 250;
 
-/// How often the watchdog looks at a connection that is used. What was posted before one look, and has
-/// not completed at the next, is stalled.
+/// The interval of the watchdog's checks while a connection is in use. A chain that was posted
+/// before one check and has not completed at the next one is stalled.
 const LOOK_MS: u32 = 10_000;
 
-/// Numbers connections.
+/// The number of the next connection.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// The work item that makes regions.
+/// The work item that allocates regions.
 const REFILL: u64 = 0;
 /// The watchdog.
 const LOOK: u64 = 1;
 
-/// The XID of messages about properties on the connection `number`. No RPC of it waits when it is
-/// made.
+/// Returns the XID of messages about properties on the connection `number`. No RPC is outstanding
+/// when the connection is created.
 fn property_xid(number: u64) -> Xid {
     // CAST: The lower half suffices.
     Xid(number as u32)
@@ -147,16 +147,16 @@ fn property_xid(number: u64) -> Xid {
 #[pin_data]
 pub(super) struct Conn {
     link: XprtLink<ClntXprt>,
-    /// No other connection has the same.
+    /// The number of the connection, which no other connection has or had.
     number: u64,
     limits: ClientLimits,
-    /// What makes the connection, and learns of its loss until it is made.
+    /// Wakes the worker that sets up the connection, and afterwards closes the transport.
     pub(super) events: Arc<Events>,
-    /// The version of the connection, and what holds on it.
+    /// The version of the connection and its message sizes.
     pub(super) spoken: Spoken,
     /// The grant of the last Reply.
     credits: Atomic<u32>,
-    /// What the live view shows.
+    /// The debugfs status.
     pub(super) live: Arc<Live>,
     reported: Atomic<bool>,
     #[pin]
@@ -167,7 +167,7 @@ pub(super) struct Conn {
     look: DelayedWork<Conn, LOOK>,
     #[pin]
     closed: Done,
-    /// Where servers write what is behind all room of a Reply.
+    /// The page to which a server writes the part of a Reply that exceeds the caller's memory.
     spare: SparePage,
     pd: Arc<Pd>,
 }
@@ -178,11 +178,11 @@ impl_has_delayed_work! {
 }
 
 impl Conn {
-    /// Makes what a connection in `pd` works with. May sleep.
+    /// Allocates the data of a connection in `pd`. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and what the device says.
+    /// `ENOMEM`, and errors of the device.
     pub(super) fn new(
         link: XprtLink<ClntXprt>,
         events: Arc<Events>,
@@ -237,7 +237,7 @@ impl Conn {
         self.number
     }
 
-    /// Returns what a message may be.
+    /// Returns the limits of a message.
     pub(super) fn thresholds(&self) -> Thresholds {
         let (version, send, receive) = match self.spoken.agreed() {
             Some(agreed) => (agreed.version, agreed.send(), agreed.receive()),
@@ -261,7 +261,7 @@ impl Conn {
         &self.limits
     }
 
-    /// The page for what is cut off.
+    /// Returns the page that absorbs the excess part of a Reply.
     pub(super) fn spare(&self) -> &SparePage {
         &self.spare
     }
@@ -271,7 +271,8 @@ impl Conn {
         self.link.get()
     }
 
-    /// The connection is broken: has the transport disconnected, once.
+    /// Disconnects the transport because the connection is broken. Only the first call has an
+    /// effect.
     pub(super) fn lost(&self) {
         if self.spoken.is_awaited() {
             return self.events.feed(Event::Down(Failure::Lost));
@@ -285,7 +286,7 @@ impl Conn {
         }
     }
 
-    /// The connection is being closed: its loss is not reported from here on.
+    /// Records that the connection is being closed. Its loss is not reported from here on.
     pub(super) fn retire(&self) {
         if !self.reported.xchg(true, Relaxed) && self.live.is_connected() {
             if let Some(xprt) = self.link.get() {
@@ -296,7 +297,7 @@ impl Conn {
         self.pools.lock().retire();
     }
 
-    /// Notes that the connection is drained, and that the last regions can be dropped.
+    /// Records that the connection is drained, so that the last regions can be dropped.
     pub(super) fn set_closed(self: &Arc<Self>) {
         cancel_delayed_sync::<_, REFILL>(self);
         cancel_delayed_sync::<_, LOOK>(self);
@@ -308,7 +309,7 @@ impl Conn {
         self.closed.wait();
     }
 
-    /// Records a grant; tells the transport if it is a new one.
+    /// Records a grant of credits, and passes it to the transport if it has changed.
     pub(super) fn set_credits(&self, xprt: &Xprt<ClntXprt>, grant: Credits) {
         if self.credits.load(Relaxed) != grant.0 {
             self.credits.store(grant.0, Relaxed);
@@ -317,7 +318,7 @@ impl Conn {
         }
     }
 
-    /// Changes the pools, and wakes the sender if it waits for something.
+    /// Calls `change` with the pools, and wakes the sender if it waits for a resource.
     pub(super) fn give_back(&self, f: impl FnOnce(&mut Pools)) {
         let starved = {
             let mut pools = self.pools.lock();
@@ -337,19 +338,19 @@ impl Conn {
         }
     }
 
-    /// Takes what a Call with up to `regions` regions is sent with. May sleep.
+    /// Takes the resources of a Call with up to `regions` regions from the pools. May sleep.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` when the sender is woken as soon as there is more; `ENOBUFS` when it has to come
-    /// again after a delay; `ENOTCONN` when the connection is broken.
+    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` if it has to
+    /// retry after a delay; `ENOTCONN` if the connection is broken.
     pub(super) fn take(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,
         qp: &Qp<Conn>,
         regions: usize,
     ) -> Result<Taken> {
-        // Each turn makes what was short; the last one waits for it.
+        // Each turn allocates the resource that was short; the last one waits for it.
         for _ in 0..4 {
             let shortage = {
                 let mut pools = self.pools.lock();
@@ -380,14 +381,14 @@ impl Conn {
         }
         xprt.stats.send_waits.add(1);
         xprt.wait_for_buffer_space();
-        // What came back before the line above has woken nobody.
+        // A resource that was returned before the line above has not woken the sender.
         if !self.pools.lock().starve(regions) {
             xprt.write_space();
         }
         Err(EAGAIN)
     }
 
-    /// Takes the buffers of a Send of the reverse direction. May sleep.
+    /// Takes the buffers of a Send of the reverse direction from the pool. May sleep.
     pub(super) fn take_reverse_send(self: &Arc<Self>) -> Option<Pin<KBox<SendCtx>>> {
         for _ in 0..2 {
             let mut pools = self.pools.lock();
@@ -403,9 +404,9 @@ impl Conn {
         None
     }
 
-    /// Makes the buffers of one more Send. May sleep.
+    /// Allocates the buffers of one more Send. May sleep.
     fn make_send(&self, reverse: bool) -> Result {
-        // Reclaim may be waiting for what is to be sent.
+        // Reclaim may be waiting for the message that is about to be sent.
         let _no_io = NoIo::begin();
         let (len, sges) = (
             self.spoken.ours().send.0 as usize,
@@ -417,14 +418,15 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes what a chain of LOCAL_INV needs.
+    /// Takes the resources of a chain of LOCAL_INV from the pool.
     pub(super) fn take_inv(self: &Arc<Self>) -> Option<Pin<KBox<InvCtx>>> {
         let mut pools = self.pools.lock();
         self.watch(&mut pools);
         pools.take_inv()
     }
 
-    /// Unmaps the regions in `list` that are fenced, and gives them back. The others are left.
+    /// Unmaps the regions in `list` that are fenced, and returns them to the pool. The others stay
+    /// in `list`.
     pub(super) fn recycle(&self, list: &mut MrList) {
         let mut idle = unmap_fenced(list);
         if !idle.is_empty() {
@@ -432,11 +434,11 @@ impl Conn {
         }
     }
 
-    /// Makes the first regions, and posts the first Receives. May sleep.
+    /// Allocates the first regions, and posts the first Receives. May sleep.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// Errors of the device.
     pub(super) fn begin(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>) -> Result {
         if xprt.is_reverse_allowed() {
             self.allow_reverse();
@@ -445,17 +447,17 @@ impl Conn {
         self.post_receives(qp)
     }
 
-    /// Has more regions made.
+    /// Schedules the allocation of more regions.
     fn refill_regions(self: &Arc<Self>, pause: Jiffies) {
-        // It may be queued already.
+        // The work may be queued already.
         let _ = OwnQueue::enqueue_delayed::<_, REFILL>(self.clone(), pause);
     }
 
-    /// Makes regions, as many as are missing. May sleep.
+    /// Allocates the missing regions. May sleep.
     ///
     /// # Errors
     ///
-    /// What the device says, or `ENOMEM`; those made before are in the pool.
+    /// `ENOMEM`, or errors of the device. The regions allocated before the error are in the pool.
     fn make_regions(&self, xprt: &Xprt<ClntXprt>) -> Result {
         let mut made = 0;
         let result = loop {
@@ -478,18 +480,18 @@ impl Conn {
         result
     }
 
-    /// Gives a receive buffer back.
+    /// Returns a Receive buffer to the pool.
     pub(super) fn put_receive(&self, buffer: RecvBox<()>) {
         self.pools.lock().put_receive(buffer);
     }
 
-    /// A message came, or a Receive was flushed; `owed` is whether the server owed us a message
-    /// less than before, `capacity` the octets of its buffer.
+    /// Records that a Receive of `capacity` octets has completed or was flushed. `owed` is whether
+    /// it was a Reply that the server owed.
     pub(super) fn received(&self, owed: bool, capacity: usize) {
         self.pools.lock().received(owed, capacity);
     }
 
-    /// The server may call from here on.
+    /// Allows Calls from the server.
     pub(super) fn allow_reverse(&self) {
         self.pools.lock().allow_reverse();
     }
@@ -531,7 +533,7 @@ impl Conn {
         result
     }
 
-    /// Makes up to `count` receive buffers of `size` octets; returns how many there was memory for.
+    /// Allocates up to `count` Receive buffers of `size` octets. Returns the number allocated.
     pub(super) fn make_receives(&self, count: u32, size: u32, list: &mut RecvList<()>) -> u32 {
         if count == 0 {
             return 0;
@@ -546,8 +548,8 @@ impl Conn {
         count
     }
 
-    /// Queues the watchdog, unless it is queued. Under the lock of the pools, so that
-    /// nothing is queued once the connection is retired.
+    /// Queues the watchdog, unless it is queued. Called with the lock of the pools held, so that it
+    /// is not queued after the connection was retired.
     fn watch(self: &Arc<Self>, pools: &mut Pools) {
         if pools.watch() {
             let pause = msecs_to_jiffies(LOOK_MS);
@@ -555,7 +557,7 @@ impl Conn {
         }
     }
 
-    /// Destroys what a quiet connection can do without. Sleeps.
+    /// Frees the resources that a quiet connection does not need. Sleeps.
     fn trim(&self) {
         loop {
             let (send, inv) = {
@@ -580,7 +582,7 @@ impl WorkItem<REFILL> for Conn {
         };
         let _scope = xprt.reclaim_scope();
         if this.make_regions(&xprt).is_err() {
-            // There may be no request under way whose regions come back: try again.
+            // There may be no request in progress that returns regions, so retry.
             this.refill_regions(msecs_to_jiffies(REFILL_PAUSE_MS));
         }
         this.give_back(|_| ());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A connection: made step by step, ended in one order (RFC 8166, section 3; RFC 8797).
+//! Setup of a connection in steps, and its teardown in a fixed order (RFC 8166, section 3; RFC
+//! 8797).
 //!
 //! ```text
 //!   resolve address ─▶ resolve route ─▶ limits, PD, pools, QP, first Receives and regions
@@ -8,8 +9,8 @@
 //!        ─▶ shutdown: disconnect, drain ─▶ dropped, field by field
 //! ```
 //!
-//! The connection manager's events only feed the state in [`Events`] and wake the worker that
-//! takes the steps, or have sunrpc close the transport.
+//! The connection manager's events only change the state in [`Events`]. They wake the worker that
+//! takes the steps, or make sunrpc close the transport.
 
 use kernel::{
     prelude::*,
@@ -76,10 +77,11 @@ use crate::{
 const RESOLVE_MS: u32 = 5_000;
 /// How long connecting may take. The connection manager gives up before.
 const CONNECT_MS: u32 = 120_000;
-/// How long a server may take to answer the question for version 2. A service thread has to be free.
+/// How long a server may take to answer the request for version 2. It needs a free service thread
+/// for that.
 const VERSION_MS: u32 = 10_000;
 
-/// A connection, from its first step on.
+/// A connection, from its first setup step on.
 ///
 /// The fields are dropped in the order they are written: the QP is drained before its buffers
 /// are freed, the id is destroyed when nothing is left on the device, and the removal of the device
@@ -97,9 +99,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What happened, and what is reported to the RPC layer: `EPROTO` without a device that leads
-    /// to the server, `EINVAL` and `ENOMEM` with one that cannot do it, `ECONNREFUSED`,
-    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` when
+    /// The cause, and the error for the RPC layer: `EPROTO` if no device leads to the server,
+    /// `EINVAL` and `ENOMEM` if the device cannot support the connection, `ECONNREFUSED`,
+    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` if
     /// the device or the transport is removed meanwhile.
     pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, Failed> {
         if tunables::MAX_VERSION.get() < Version::Two.word() || xprt.avoids_version_2() {
@@ -116,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// Connects `xprt` and, if told so, asks for version 2.
+    /// Connects `xprt`, and requests version 2 if it is enabled.
     fn attempt(xprt: &SendLocked<'_, ClntXprt>, asks: bool) -> Result<Arc<Self>, Failed> {
         let events = Events::new(xprt.link()).map_err(Failed::passing)?;
         let conn = Self::steps(xprt, &events, asks);
@@ -150,7 +152,7 @@ impl Connection {
         Ok(conn)
     }
 
-    /// Makes all that a connection works with, on the device that was found.
+    /// Allocates the resources of the connection on the device that was found.
     // In a stack frame of its own, as that of the caller is large.
     #[inline(never)]
     fn prepare(
@@ -207,7 +209,7 @@ impl Connection {
             initiator_depth: 0,
             // Short, to notice soon that a server has moved; the RPC layer tries again.
             retry_count: 6,
-            // Credits leave no room for a message without a Receive.
+            // Credits ensure that a Receive is posted for each message.
             rnr_retry_count: 0,
         };
         xprt.restart_window();
@@ -215,7 +217,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Settles which version is spoken, and what a message may be.
+    /// Negotiates the version and the message sizes.
     fn settle(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
         let spoken = &self.conn.spoken;
         if let Some(xid) = spoken.asks() {
@@ -241,7 +243,7 @@ impl Connection {
                 low,
                 high
             );
-            // A hard mount tries again: the server may be replaced.
+            // A hard mount retries, because the server may be replaced.
             return Err(Failed::known(econnrefused()));
         }
         spoken.agree(&events.peer.lock());
@@ -272,24 +274,24 @@ impl Connection {
         &self.qp
     }
 
-    /// Returns what the connection works with.
+    /// Returns the data of the connection.
     pub(super) fn conn(&self) -> &Arc<Conn> {
         &self.conn
     }
 
-    /// Our address.
+    /// Returns the local address.
     pub(super) fn local_addr(&self) -> SockAddr {
         self.id.local_addr()
     }
 
-    /// Tells the peer that the connection ends, and does nothing else.
+    /// Disconnects from the peer, and does nothing else.
     pub(super) fn disconnect(&self) {
-        // Fails without a connection, and then there is no peer to tell.
+        // Fails if there is no connection, and then no peer has to be notified.
         let _ = self.qp.disconnect();
     }
 
-    /// Ends the connection: on return no completion runs, and the server reaches none of our
-    /// memory. Sleeps.
+    /// Shuts down the connection. On return no completion runs, and the server cannot access memory
+    /// of the client. Sleeps.
     pub(super) fn shutdown(&self) {
         self.id.handler().fsm.lock().retire();
         self.conn.retire();
@@ -299,8 +301,8 @@ impl Connection {
     }
 }
 
-/// Returns our offer: the sizes that the administrator has set, and remote invalidation. A server
-/// that is asked for version 2 may send what every peer of that version can receive.
+/// Returns the client's offer: the sizes that the administrator has set, and remote invalidation. A
+/// server from which version 2 is requested may send messages of that version's default size.
 pub(super) fn our_sizes(asks: bool) -> Private {
     let receive = InlineSize::representable(tunables::MAX_INLINE_READ.get());
     Private {
@@ -313,7 +315,7 @@ pub(super) fn our_sizes(asks: bool) -> Private {
     }
 }
 
-/// Fits the connection to the device.
+/// Chooses the sizes of the connection by the limits of the device.
 fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLimits> {
     let attrs = device.attrs();
     let limits = DeviceLimits {
@@ -337,8 +339,8 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
     Ok(limits)
 }
 
-/// Returns the most elements that `choose` counts for a message that is sent inline: header, head,
-/// tail, and pages that begin anywhere.
+/// Returns the largest number of elements that `choose` counts for an inline message: header, head,
+/// tail, and pages that need not be aligned.
 fn inline_sges(send: InlineSize) -> u32 {
     // CAST: A page is not larger than `u32::MAX`.
     let page = kernel::page::PAGE_SIZE as u32;

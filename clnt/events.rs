@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Events of a connection, and who handles them: the worker that makes the connection step by
-//! step, and later sunrpc, which closes the transport.
+//! Events of a connection. During setup they wake the worker that takes the steps; afterwards they
+//! make sunrpc close the transport.
 
 use kernel::{
     new_spinlock,
@@ -52,7 +52,7 @@ use crate::{
     xdr::private::Private, //
 };
 
-/// Receives a connection's events.
+/// The receiver of a connection's events.
 #[pin_data]
 pub(super) struct Events {
     #[pin]
@@ -65,7 +65,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Makes the events of a connection that has not begun.
+    /// Allocates the events of a connection before its first step.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl Events {
         }
     }
 
-    /// Notes why an established connection ends.
+    /// Records why an established connection ends.
     fn note_end(&self, event: Event) {
         if let Some(xprt) = self.link.get() {
             xprt.note_end(match event {
@@ -105,8 +105,8 @@ impl Events {
         }
     }
 
-    /// Has sunrpc close this connection, and no later one: that comes after it has been retired,
-    /// under the lock that the caller holds.
+    /// Makes sunrpc close this connection, and no later one: the next connection is set up after
+    /// this one was retired, under the lock that the caller holds.
     fn force_disconnect(&self, fsm: &Fsm) {
         if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
             xprt.force_disconnect();
@@ -163,7 +163,7 @@ const REJECT_STALE: i32 = 10;
 impl Removal for Events {
     fn removed(&self) {
         self.feed(Event::Down(Failure::DeviceGone));
-        // In any state: the removal of the device waits for us.
+        // In any state, because removal of the device waits for this connection.
         self.force_disconnect(&self.fsm.lock());
     }
 }
@@ -175,7 +175,7 @@ pub(super) struct Failed {
     pub(super) cause: Error,
     /// What is reported to the RPC layer: one of the errors that it knows for connecting.
     pub(super) status: Error,
-    /// Whether the server has left the question for version 2 without an answer.
+    /// Whether the server has not answered the request for version 2.
     pub(super) unanswered: bool,
 }
 
@@ -189,8 +189,8 @@ impl Failed {
         }
     }
 
-    /// A device may be leaving, or be short of something, and say so by any number. A hard mount
-    /// must not fail for that, so it has to be one after which the RPC layer tries again.
+    /// A device that is being removed, or is short of a resource, may return any error. A hard
+    /// mount must not fail for that, so the result is an error after which the RPC layer retries.
     pub(super) fn passing(error: Error) -> Self {
         let retried = [
             eproto(),

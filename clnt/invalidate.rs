@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The end of the server's access to regions that it did not invalidate (RFC 8166, section 3.4).
+//! Local invalidation of regions that the server did not invalidate (RFC 8166, section 3.4).
 //!
 //! ```text
 //!   Reply ──▶ LOCAL_INV for what is left ──done──▶ After::Complete: the RPC completes
@@ -45,40 +45,40 @@ use crate::kapi::{
 pub(super) struct PendingReply {
     /// The RPC.
     pub(super) rqst: Pinned<ClntXprt>,
-    /// What was received.
+    /// The Receive buffer of the Reply.
     pub(super) buffer: RecvBox<()>,
-    /// What becomes of the RPC.
+    /// The outcome of the RPC.
     pub(super) delivery: Delivery,
 }
 
-/// What becomes of an RPC.
+/// The outcome of an RPC.
 pub(super) enum Delivery {
-    /// Its Reply is in the receive buffer at `message`, with `placed` bytes in the pages.
+    /// The Reply is in the Receive buffer at `message`, with `placed` bytes in the pages.
     Inline {
         /// Where the message is in the receive buffer.
         message: core::ops::Range<usize>,
-        /// The length of what the server placed.
+        /// The number of bytes that the server placed.
         placed: u32,
     },
-    /// Its Reply is where the Reply chunk was offered.
+    /// The Reply is in the memory of the Reply chunk.
     Placed {
         /// The length of the message.
         len: u32,
     },
-    /// It fails with `EIO`, whatever the server did: that is what the layers above know. Trace
-    /// events tell more.
+    /// The RPC fails with `EIO`, whatever the server did, because the layers above expect that.
+    /// Trace events have the reason.
     Failed,
 }
 
-/// What happens when regions are fenced.
+/// The action when regions are fenced.
 pub(super) enum After {
-    /// The RPC completes.
+    /// Complete the RPC.
     Complete(PendingReply),
-    /// The task that gave the RPC up continues.
+    /// Wake the task that gave up the RPC.
     Wake(Arc<Fence>),
 }
 
-/// What a posted chain of LOCAL_INV owns.
+/// The owner of a posted chain of LOCAL_INV.
 #[pin_data]
 pub(super) struct InvCtx {
     #[pin]
@@ -93,7 +93,7 @@ impl_has_cqe! {
 }
 
 impl InvCtx {
-    /// Makes one. May sleep.
+    /// Allocates the owner of a chain. May sleep.
     pub(super) fn new() -> Result<Pin<KBox<Self>>> {
         KBox::pin_init(
             pin_init!(Self {
@@ -105,7 +105,7 @@ impl InvCtx {
         )
     }
 
-    /// Takes out what it held for the chain.
+    /// Removes the regions and the action of the chain.
     pub(super) fn take(mut self: Pin<&mut Self>) -> (MrList, Option<After>) {
         let list = core::mem::take(&mut *self.mrs.lock());
         (list, self.as_mut().project().after.take())
@@ -115,7 +115,7 @@ impl InvCtx {
 impl Conn {
     /// Ends the server's access to the regions in `list`, however long that takes. Sleeps.
     ///
-    /// For a request that is given up without a Reply. `fence` is the request's.
+    /// Called for a request that is given up without a Reply, with that request's `fence`.
     pub(super) fn fence(self: &Arc<Self>, qp: &Qp<Conn>, mut list: MrList, fence: &Arc<Fence>) {
         self.recycle(&mut list);
         if list.is_empty() {
@@ -131,17 +131,18 @@ impl Conn {
         };
         self.recycle(&mut list);
         if !list.is_empty() {
-            // The connection is broken. When it is drained, nobody reaches the memory.
+            // The connection is broken. Once it is drained, the server cannot access the memory.
             self.lost();
             self.wait_closed();
         }
     }
 
-    /// Posts a chain that invalidates the regions in `list`; `after` happens when it is done.
+    /// Posts a chain that invalidates the regions in `list`, and performs `after` when it
+    /// completes.
     ///
     /// # Errors
     ///
-    /// The connection is broken: both are handed back.
+    /// The connection is broken. The error contains both arguments.
     pub(super) fn invalidate(
         self: &Arc<Self>,
         qp: &Qp<Conn>,

@@ -6,17 +6,17 @@
 //! which use each other:
 //!
 //! ```text
-//!   xprt          what sunrpc calls
-//!   send, reply   sending a Call, handling a message received
+//!   xprt          the callbacks of sunrpc
+//!   send, reply   sending a Call; handling a received message
 //!   backchannel   Calls of the reverse direction, and their Replies
-//!   connect       a connection is made and closed (state, backoff: pure)
-//!   sizes         what a message may be follows what the administrator sets
-//!   conn          what a connection works with, and its watchdog
-//!   events        its events; version: what it speaks
-//!   invalidate    its LOCAL_INVs
-//!   transport     what outlives connections, and the transport's part of a request
+//!   connect       setup and teardown of a connection (state, backoff: pure)
+//!   sizes         changes of the message sizes of version 2
+//!   conn          the data of a connection, and its watchdog
+//!   events        events of a connection; version: the version that it uses
+//!   invalidate    local invalidation of regions
+//!   transport     data of a transport that outlives its connections, and of a request slot
 //!   marshal       the header of a Call, its memory, its Send
-//!   pools         what messages take and give back (send_queue: pure)
+//!   pools         the Sends, regions and Receives of a connection (send_queue: pure)
 //!   chunks, sendctx, stats, tunables
 //! ```
 
@@ -48,13 +48,14 @@ use kernel::error::Result;
 
 use crate::kapi::sunrpc::class::Registration;
 
-/// The limit on Calls of the reverse direction that are under way: the credits we grant.
+/// The largest number of Calls of the reverse direction in progress: the credits that we grant.
 const REVERSE_REQUESTS: u32 = 16;
-/// How many there is room for: the server may call again as soon as it has a Reply, and what
-/// belongs to the Call before is given back a little later.
+/// The number of Calls of the reverse direction that there is room for. The server may send the
+/// next Call as soon as it has a Reply, and the buffers of the Call before are returned a little
+/// later.
 const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
 
-/// Makes the class known to sunrpc, until the result is dropped. May sleep.
+/// Registers the transport class with sunrpc, until the result is dropped. May sleep.
 ///
 /// # Errors
 ///

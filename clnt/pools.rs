@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the messages of a connection take, and give back.
+//! The resources of a connection that messages use: Sends, regions, Receives, Send Queue entries.
 //!
-//! All of it is behind one lock, for it is taken and given back together: a Call takes a Send, its
-//! regions, and entries of the Send Queue; a Reply gives back regions and a Receive. Everything is
-//! made when it is first needed, up to what the connection was sized for, and what a busy connection
-//! has made is destroyed when it has been quiet.
+//! One lock protects all of them, because they are taken and returned together: a Call takes a
+//! Send, its regions, and Send Queue entries; a Reply returns regions and a Receive. A resource is
+//! allocated when it is first needed, up to the limits of the connection. When a busy connection
+//! has become quiet, its surplus resources are freed.
 //!
-//! There is always a Receive posted for each Reply that the server owes, and for each Call of the
-//! reverse direction that it has a credit for: a Call is not sent before its Receive is posted. So
-//! for want of memory a Call waits, and no connection is lost.
+//! A Receive is posted for each Reply that the server owes, and for each Call of the reverse
+//! direction that it has a credit for: a Call is not sent before its Receive is posted. So if
+//! memory is short a Call waits, and the connection is not lost.
 
 use core::pin::Pin;
 
@@ -48,31 +48,31 @@ use crate::{
     },
 };
 
-/// How many Sends a quiet connection keeps.
+/// The number of Sends that a quiet connection keeps.
 const SENDS_KEPT: usize = 4;
-/// How many Sends of the reverse direction there are at least, so that one is never out of reach.
+/// The least number of Sends of the reverse direction, so that one can always be sent.
 pub(super) const REVERSE_KEPT: usize = 2;
-/// How many Receives are posted at a time.
+/// The number of Receives that are posted together.
 const RECEIVE_BATCH: u32 = 16;
-/// How many regions a refill makes idle at most.
+/// The largest number of idle regions after a refill.
 const REFILL: usize = 32;
 
 type Pool<T> = KVec<Pin<KBox<T>>>;
 
-/// What a Call is sent with.
+/// The resources of a Call.
 pub(super) struct Taken {
     /// The buffers of the Send.
     pub(super) ctx: Pin<KBox<SendCtx>>,
-    /// Idle regions, as many as were asked for.
+    /// Idle regions, as many as were requested.
     pub(super) regions: MrList,
 }
 
-/// What there is too little of.
+/// The resource that is short.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shortage {
-    /// Sends, and one may be made.
+    /// Sends, and another one may be allocated.
     Send,
-    /// Sends, and there are as many as there may be; or entries of the Send Queue.
+    /// Sends, and their number has reached its limit; or Send Queue entries.
     Room,
     /// Idle regions.
     Regions,
@@ -88,7 +88,7 @@ pub(super) struct Pools {
     sends_made: usize,
     reverse_sends: Pool<SendCtx>,
     reverse_made: usize,
-    /// As many as there are regions, those in use included.
+    /// One for each region, including regions in use.
     invs: Pool<InvCtx>,
     idle: MrList,
     regions_made: usize,
@@ -96,22 +96,22 @@ pub(super) struct Pools {
     free: RecvList<()>,
     /// How many Receives are posted.
     posted: u32,
-    /// The size of them and of those in `free`.
+    /// The size of the posted Receives and of those in `free`.
     pub(super) growth: Growth,
-    /// Replies to Calls that were sent.
+    /// The number of Replies that the server owes.
     owed: u32,
     /// Whether the server may call.
     reverse: bool,
     queue: SendQueue,
-    /// The sender waits for something to be given back.
+    /// Whether the sender waits for a resource.
     starved: bool,
-    /// The watchdog is queued.
+    /// Whether the watchdog is queued.
     watched: bool,
     retired: bool,
 }
 
 impl Pools {
-    /// Without anything in it.
+    /// Creates empty pools.
     ///
     /// # Errors
     ///
@@ -144,26 +144,26 @@ impl Pools {
         limits.requests as usize * 2 + Self::per_request(limits)
     }
 
-    /// Returns the most regions of one request: one more than the segments of its chunks, for spare
-    /// room.
+    /// Returns the largest number of regions of one request: one more than the segments of its
+    /// chunks, for the spare page.
     fn per_request(limits: &ClientLimits) -> usize {
         limits.registrations() as usize + 1
     }
 
-    /// Entries that a Call with so many regions claims: the Send, and for each region its
-    /// registration and its invalidation.
+    /// Returns the number of Send Queue entries that a Call with `regions` regions claims: the
+    /// Send, and for each region its registration and its invalidation.
     fn entries(regions: usize) -> u32 {
         // CAST: At most as many as the segments of two chunks.
         1 + 2 * regions as u32
     }
 
-    /// Returns how many Receives have to be posted while `owed` Replies are due.
+    /// Returns the number of Receives that must be posted while `owed` Replies are due.
     fn receives_needed(&self, owed: u32) -> u32 {
         let reverse = if self.reverse { REVERSE_CALLS } else { 2 };
         owed.saturating_add(reverse).min(self.limits.recv_wr)
     }
 
-    /// Takes what a Call with up to `regions` regions is sent with.
+    /// Takes the resources of a Call with up to `regions` regions.
     pub(super) fn take(&mut self, regions: usize) -> Result<Taken, Shortage> {
         if self.posted < self.receives_needed(self.owed.saturating_add(1)) {
             return Err(Shortage::Receives);
@@ -198,7 +198,7 @@ impl Pools {
         })
     }
 
-    /// Tells the live view what there is.
+    /// Updates the numbers in the debugfs status.
     pub(super) fn publish(&self) {
         self.live.owed.store(self.owed, Relaxed);
         self.live.receives.store(self.posted, Relaxed);
@@ -207,8 +207,8 @@ impl Pools {
         self.live.queue_room.store(self.queue.room(), Relaxed);
     }
 
-    /// Gives back what a Call was to be sent with: the device has seen nothing of it. `registered`
-    /// is how many regions were to be registered, `unused` are those that were not.
+    /// Returns the resources of a Call that was not posted. `registered` is the number of regions
+    /// that the chain was to register, `unused` are the other regions.
     pub(super) fn untake(
         &mut self,
         ctx: Pin<KBox<SendCtx>>,
@@ -220,24 +220,24 @@ impl Pools {
         self.send_done(ctx, registered);
     }
 
-    /// Gives back regions that a Call did not need.
+    /// Returns regions that a Call did not need.
     pub(super) fn unused(&mut self, unused: &mut MrList) {
         // CAST: At most as many as were taken. The registration; `recycled` has the invalidation.
         self.queue.release(unused.len() as u32);
         self.recycled(unused);
     }
 
-    /// A Send is done, and the `registered` registrations before it.
+    /// Returns a Send that has completed, with the `registered` registrations before it.
     pub(super) fn send_done(&mut self, ctx: Pin<KBox<SendCtx>>, registered: usize) {
         // CAST: At most as many as the segments of two chunks.
         self.queue.release(1 + registered as u32);
         self.queue.complete();
-        // There is room: it came from there.
+        // There is room, because it was taken from there.
         let _ = self.sends.push_within_capacity(ctx);
     }
 
-    /// Takes the buffers of a Send of the reverse direction; `Err` if there is none, with whether
-    /// one may be made.
+    /// Takes the buffers of a Send of the reverse direction. If there is none, the error says
+    /// whether one may be allocated.
     pub(super) fn take_reverse(&mut self) -> Result<Pin<KBox<SendCtx>>, bool> {
         let may_make = self.reverse_made < REVERSE_REQUESTS as usize;
         let ctx = self.reverse_sends.pop().ok_or(may_make)?;
@@ -245,13 +245,13 @@ impl Pools {
         Ok(ctx)
     }
 
-    /// A Send of the reverse direction is done, or was not posted.
+    /// Returns a Send of the reverse direction that has completed or was not posted.
     pub(super) fn reverse_done(&mut self, ctx: Pin<KBox<SendCtx>>) {
         self.queue.complete();
         let _ = self.reverse_sends.push_within_capacity(ctx);
     }
 
-    /// Adds a new Send; hands it back if there are enough meanwhile.
+    /// Adds a new Send. Returns it if the limit was reached meanwhile.
     pub(super) fn add_send(&mut self, ctx: Pin<KBox<SendCtx>>) -> Result<(), Pin<KBox<SendCtx>>> {
         let (pool, made, most) = if ctx.is_reverse() {
             (
@@ -271,34 +271,33 @@ impl Pools {
         Ok(())
     }
 
-    /// Returns whether there is a Send, idle or in flight.
+    /// Returns whether any Send exists, idle or in flight.
     pub(super) fn has_sends(&self) -> bool {
         self.sends_made != 0
     }
 
-    /// Takes what a chain of LOCAL_INV needs.
+    /// Takes the resources of a chain of LOCAL_INV.
     pub(super) fn take_inv(&mut self) -> Option<Pin<KBox<InvCtx>>> {
         let ctx = self.invs.pop()?;
         self.queue.post();
         Some(ctx)
     }
 
-    /// A chain of LOCAL_INV is done, or was not posted.
+    /// Returns the resources of a chain of LOCAL_INV that has completed or was not posted.
     pub(super) fn inv_done(&mut self, ctx: Pin<KBox<InvCtx>>) {
         self.queue.complete();
-        // There is room: it came from there.
+        // There is room, because it was taken from there.
         let _ = self.invs.push_within_capacity(ctx);
     }
 
-    /// Gives regions back that are idle again.
+    /// Returns regions that are idle again.
     pub(super) fn recycled(&mut self, list: &mut MrList) {
         // CAST: At most as many as there are.
         self.queue.release(list.len() as u32);
         self.idle.append(list);
     }
 
-    /// Returns how many regions have to be made for a refill, none if there are as many as there
-    /// may be.
+    /// Returns the number of regions to allocate for a refill; zero if the limit is reached.
     pub(super) fn regions_missing(&self) -> usize {
         let per_request = Self::per_request(&self.limits);
         let target = self
@@ -308,7 +307,7 @@ impl Pools {
         target.saturating_sub(self.idle.len()).min(room)
     }
 
-    /// Adds a new region, with what its invalidation may need.
+    /// Adds a new region, with the resources for its invalidation.
     pub(super) fn add_region(&mut self, mr: Mr, inv: Pin<KBox<InvCtx>>) {
         self.idle.push(mr);
         self.regions_made += 1;
@@ -317,13 +316,13 @@ impl Pools {
         self.publish();
     }
 
-    /// The server may call from here on.
+    /// Allows Calls from the server.
     pub(super) fn allow_reverse(&mut self) {
         self.reverse = true;
     }
 
-    /// A message came into a Receive of `capacity` octets, or that was flushed; `owed` is whether it
-    /// was one that the server owed.
+    /// Records that a Receive of `capacity` octets has completed or was flushed. `owed` is whether
+    /// it was a Reply that the server owed.
     pub(super) fn received(&mut self, owed: bool, capacity: usize) {
         self.posted = self.posted.saturating_sub(1);
         self.growth.landed(capacity, 1);
@@ -332,27 +331,27 @@ impl Pools {
         }
     }
 
-    /// Gives a receive buffer back. It is dropped if it has been replaced.
+    /// Returns a Receive buffer. It is dropped if it was replaced meanwhile.
     pub(super) fn put_receive(&mut self, buffer: RecvBox<()>) {
         if self.growth.keeps(buffer.capacity()) {
             self.free.push(buffer);
         }
     }
 
-    /// How many Receive buffers there are, those of messages that are looked at left out.
+    /// Returns the number of Receive buffers, without those of messages that are being handled.
     pub(super) fn receive_buffers(&self) -> u32 {
         // CAST: There are fewer buffers than a queue can have entries.
         self.posted.saturating_add(self.free.len() as u32)
     }
 
-    /// Replaces the Receives by those in `list`, of `size` octets; returns what is not needed any
-    /// more.
+    /// Replaces the Receives by those in `list`, of `size` octets. Returns the free buffers that
+    /// were replaced.
     pub(super) fn replace_receives(&mut self, size: u32, list: RecvList<()>) -> RecvList<()> {
         self.growth.begin(size, self.posted);
         core::mem::replace(&mut self.free, list)
     }
 
-    /// Whether Receives have to be posted for the server's own Calls.
+    /// Returns whether Receives must be posted for the server's own Calls.
     pub(super) fn lacks_receives(&self) -> bool {
         // Half of them is what the server has credits for. Without any it may still send messages
         // about properties.
@@ -360,8 +359,8 @@ impl Pools {
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 
-    /// The free buffers of a batch to be posted, and how many have to be made, of what size. All of
-    /// them count as posted.
+    /// Returns the free buffers for a batch to post, the number of buffers to allocate for it, and
+    /// their size. All of them count as posted.
     pub(super) fn receives_to_post(&mut self) -> (RecvList<()>, u32, u32) {
         let target = self
             .receives_needed(self.owed)
@@ -380,8 +379,8 @@ impl Pools {
         (list, to_make, self.growth.size())
     }
 
-    /// Takes back what could not be posted, and `missing` that could not be made; all are of `size`
-    /// octets.
+    /// Returns buffers that could not be posted, and uncounts `missing` that could not be
+    /// allocated; all are of `size` octets.
     pub(super) fn receives_unposted(&mut self, mut rest: RecvList<()>, missing: u32, size: u32) {
         // CAST: They were counted as posted.
         let count = rest.len() as u32 + missing;
@@ -394,7 +393,7 @@ impl Pools {
         self.publish();
     }
 
-    /// Replies that are due.
+    /// Returns the number of Replies that are due.
     pub(super) fn owed(&self) -> u32 {
         self.owed
     }
@@ -404,7 +403,7 @@ impl Pools {
         self.posted
     }
 
-    /// Notes that the sender waits, unless a Call with so many regions could be sent now.
+    /// Records that the sender waits, unless a Call with `regions` regions could be sent now.
     pub(super) fn starve(&mut self, regions: usize) -> bool {
         let possible = self.idle.len() >= regions
             && self.queue.has_room(Self::entries(regions))
@@ -423,13 +422,13 @@ impl Pools {
         !self.retired && !core::mem::replace(&mut self.watched, true)
     }
 
-    /// The connection is being closed: the watchdog is not queued again.
+    /// Records that the connection is being closed. The watchdog is not queued again.
     pub(super) fn retire(&mut self) {
         self.retired = true;
     }
 
-    /// Looks at the Send Queue. If all is quiet, the connection is not watched any longer, and the
-    /// result has what it can do without.
+    /// Checks the progress of the Send Queue. If the connection is quiet, it is no longer watched,
+    /// and the result contains the resources that it does not need.
     pub(super) fn look(&mut self) -> (Progress, Surplus) {
         let progress = self.queue.look();
         let mut surplus = Surplus::default();
@@ -452,7 +451,7 @@ impl Pools {
         self.publish();
     }
 
-    /// Takes a Send out that is surplus.
+    /// Removes a surplus Send.
     pub(super) fn shrink_sends(&mut self) -> Option<Pin<KBox<SendCtx>>> {
         if self.sends.len() <= SENDS_KEPT {
             return None;
@@ -461,7 +460,7 @@ impl Pools {
         self.sends.pop()
     }
 
-    /// Takes out what belongs to a region that is gone.
+    /// Removes the resources for a region that was freed.
     pub(super) fn shrink_invs(&mut self) -> Option<Pin<KBox<InvCtx>>> {
         if self.invs.len() <= self.regions_made {
             return None;
@@ -470,7 +469,7 @@ impl Pools {
     }
 }
 
-/// What a quiet connection can do without.
+/// The resources that a quiet connection does not need.
 #[derive(Default)]
 pub(super) struct Surplus {
     /// Receive buffers that are not posted.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Sending a Call: its Send and its regions are taken, and all of it is handed to the device
-//! in one post, registrations first, the Send last.
+//! Sending a Call. The Call takes a Send and its regions from the pools, and one post passes all
+//! its Work Requests to the device: the registrations first, the Send last (RFC 8166, section 4.3).
 
 use core::pin::Pin;
 
@@ -44,8 +44,8 @@ use crate::kapi::{
 ///
 /// # Errors
 ///
-/// * `EAGAIN`: out of Sends or regions; the sender is woken when there are some.
-/// * `ENOBUFS`, `ENOMEM`: out of something else.
+/// * `EAGAIN`: no Send or region is available; the sender is woken when there is one.
+/// * `ENOBUFS`, `ENOMEM`: another resource is short.
 /// * `ENOTCONN`: the connection is broken.
 /// * Anything else: the Call cannot be sent at all.
 pub(super) fn send_call(
@@ -91,7 +91,8 @@ fn marshal_failed(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>, error: Error) {
 ///
 /// # Errors
 ///
-/// As for [`send_call`]; `ctx` is handed back, and `chunks` may have regions to be recycled.
+/// Those of [`send_call`]. The error contains `ctx`, and `chunks` may contain regions to be
+/// recycled.
 fn send(
     xprt: &SendLocked<'_, ClntXprt>,
     connection: &Connection,

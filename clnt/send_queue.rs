@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What is claimed of a connection's Send Queue, and whether it makes progress. Pure.
+//! Accounting of a connection's Send Queue, and detection of stalls. Pure.
 //!
-//! An entry is claimed for each Work Request before it is posted, and for each region in use one
-//! more, for the LOCAL_INV that it may need: a Reply can always be fenced, however many Sends wait.
-//! The device completes chains in order, so that counting them is enough to see a stall.
+//! An entry is claimed for each Work Request before it is posted. Each region in use claims another
+//! one, for the LOCAL_INV that it may need, so that the regions of a Reply can always be fenced,
+//! however many Sends wait. The device completes chains in order, so counting them suffices to
+//! detect a stall.
 
-/// What a look at the queue shows.
+/// The result of a check of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// What was posted before the last look has not completed.
+    /// A chain that was posted before the last check has not completed.
     Stalled,
-    /// Something was posted since, or is in flight.
+    /// A chain was posted since the last check, or is in flight.
     Active,
-    /// Nothing was posted since the last look, and nothing is in flight.
+    /// No chain was posted since the last check, and none is in flight.
     Quiet,
 }
 
@@ -23,12 +24,12 @@ pub(super) struct SendQueue {
     room: u32,
     posted: u64,
     completed: u64,
-    /// `posted` at the last look.
+    /// `posted` at the last check.
     seen: u64,
 }
 
 impl SendQueue {
-    /// An empty queue of so many entries.
+    /// Creates an empty queue of `entries` entries.
     pub(super) const fn new(entries: u32) -> Self {
         Self {
             room: entries,
@@ -49,32 +50,32 @@ impl SendQueue {
         }
     }
 
-    /// Returns whether there is room for so many entries.
+    /// Returns whether `entries` entries could be claimed.
     pub(super) fn has_room(&self, entries: u32) -> bool {
         self.room >= entries
     }
 
-    /// Returns how many entries are not claimed.
+    /// Returns the number of entries that are not claimed.
     pub(super) fn room(&self) -> u32 {
         self.room
     }
 
-    /// Gives claimed entries back.
+    /// Releases claimed entries.
     pub(super) fn release(&mut self, entries: u32) {
         self.room = self.room.saturating_add(entries);
     }
 
-    /// A chain is about to be posted.
+    /// Records that a chain is about to be posted.
     pub(super) fn post(&mut self) {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// A chain has completed, or was not posted after all.
+    /// Records that a chain has completed or could not be posted.
     pub(super) fn complete(&mut self) {
         self.completed = self.completed.wrapping_add(1);
     }
 
-    /// Looks whether there is progress since the last look.
+    /// Checks for progress since the last check.
     pub(super) fn look(&mut self) -> Progress {
         let (in_flight, fresh) = (
             self.posted.wrapping_sub(self.completed),

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What a posted Send owns: the bytes it takes, until the device is done with them.
+//! The owner of a posted Send. It keeps the bytes of the message until the device has read them.
 //!
-//! The transport header and what lies in a Call's head and tail are copied into the Send's own
-//! buffer, so that a request may be given up, and its slot be used for another, while its Send
-//! is still under way. Only pages are sent from where they are, and the map of them keeps
-//! them.
+//! The transport header and a Call's head and tail are copied into the Send's own buffer. So a
+//! request may be given up, and its slot reused, while its Send is in flight. Only pages are sent
+//! in place; the Send holds references to them.
 //!
 //! ```text
 //!   body:  | header | head |····| tail |          SGEs: lead, pages..., trail
@@ -28,7 +27,7 @@ use crate::kapi::rdma::{
     send::SendBuf, //
 };
 
-/// What one Send owns.
+/// The buffers of one Send.
 #[pin_data]
 pub(super) struct SendCtx {
     #[pin]
@@ -43,14 +42,14 @@ impl_has_cqe! {
 }
 
 impl SendCtx {
-    /// Makes what a Send of up to `len` bytes and `sges` elements needs. May sleep.
+    /// Allocates the buffers of a Send of up to `len` bytes and `sges` elements. May sleep.
     pub(super) fn new(
         pd: &Arc<Pd>,
         len: usize,
         sges: usize,
         reverse: bool,
     ) -> Result<Pin<KBox<Self>>> {
-        // One each for lead and trail.
+        // One element each for lead and trail.
         let message = SendBuf::new(pd, len, sges.max(2))?;
         KBox::pin_init(
             pin_init!(Self {
@@ -73,23 +72,23 @@ impl SendCtx {
         &self.message
     }
 
-    /// Returns the message, to be put together.
+    /// Returns the message, for building it.
     pub(super) fn message_mut(self: Pin<&mut Self>) -> &mut SendBuf {
         self.project().message
     }
 
-    /// Returns the buffer, to be filled in from the front.
+    /// Returns the buffer, which the caller fills in from the front.
     pub(super) fn body(self: Pin<&mut Self>) -> &mut [u8] {
         self.message_mut().body_mut()
     }
 
-    /// Says how many regions are registered ahead of the message, in the same chain.
+    /// Sets the number of regions that the same chain registers before the message.
     pub(super) fn set_registered(self: Pin<&mut Self>, count: usize) {
         *self.project().registered = count;
     }
 
-    /// Makes the message empty, and releases its pages; returns how many regions were registered
-    /// ahead of it.
+    /// Empties the message and releases its pages. Returns the number of regions that the chain
+    /// registered.
     pub(super) fn clear(self: Pin<&mut Self>) -> usize {
         let this = self.project();
         this.message.clear();

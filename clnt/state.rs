@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The life of one connection, as the connection manager reports it. Pure.
+//! The state of one connection, by the events of the connection manager. Pure.
 //!
 //! ```text
 //!             begin(Address)      begin(Route)       begin(Connect)
@@ -14,10 +14,10 @@
 //!   Ready ─failed─▶ Down           any ─shut down, or connecting failed─▶ Retired
 //! ```
 //!
-//! One thread takes the steps and waits for each; events come from other threads. An event
-//! says what is to be done about it: nothing, wake the worker that waits, or have the transport
-//! disconnected. `Down` is final. Once the connection is shut down it is `Retired`, and what is
-//! reported of it later does not matter to the transport, which may have the next one.
+//! One thread takes the steps and waits for each; events arrive on other threads. Handling an event
+//! returns an action: none, wake the waiting worker, or disconnect the transport. `Down` is final.
+//! A connection that was shut down is `Retired`: later events do not affect the transport, which
+//! may have another connection by then.
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) enum Failure {
     Connect,
     /// The device or the address is gone.
     DeviceGone,
-    /// The connection was there and is gone.
+    /// The connection was established, and was lost.
     Lost,
     /// No event came in time.
     TimedOut,
@@ -49,29 +49,29 @@ pub(super) enum Step {
     Address,
     /// Finds the path to the peer.
     Route,
-    /// Makes the connection.
+    /// Establishes the connection.
     Connect,
-    /// Asks the server for a version.
+    /// Requests a version from the server.
     Version,
 }
 
-/// What the connection manager reports.
+/// An event of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A step is done.
+    /// A step has succeeded.
     Done(Step),
-    /// A step failed, or the peer or the device ended what was there.
+    /// A step has failed, or the connection was lost.
     Down(Failure),
 }
 
-/// What to do about an event.
+/// The action for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing.
+    /// Do nothing.
     None,
-    /// Wake the worker that waits.
+    /// Wake the waiting worker.
     Wake,
-    /// Have the transport disconnected.
+    /// Disconnect the transport.
     Disconnect,
 }
 
@@ -120,7 +120,7 @@ impl Fsm {
                 };
                 Action::Wake
             }
-            // Of a step that was given up, or that the peer repeats.
+            // The event belongs to a step that was given up, or the peer repeats it.
             (_, Event::Done(_)) => Action::None,
             (State::Down(_) | State::Retired, Event::Down(_)) => Action::None,
             (State::Established, Event::Down(failure)) => {
@@ -134,7 +134,7 @@ impl Fsm {
         }
     }
 
-    /// How the step that was begun last ended; `None` if it has not.
+    /// Returns the result of the current step; `None` if it has not ended.
     pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
         match self.0 {
             State::Waiting(_) => None,
@@ -144,7 +144,7 @@ impl Fsm {
         }
     }
 
-    /// The connection is shut down, or about to be.
+    /// Records that the connection is being shut down.
     pub(super) fn retire(&mut self) {
         self.0 = State::Retired;
     }

@@ -36,34 +36,34 @@ use crate::kapi::{
     sunrpc::link::XprtLink, //
 };
 
-/// How long a server is not asked again after it failed to take the question for version 2.
+/// How long version 2 is not requested after a server failed to handle the request.
 const AVOID_MS: u32 = 15 * 60_000;
 
-/// What a transport keeps.
+/// The data of a transport.
 #[pin_data]
 pub(crate) struct ClntXprt {
-    /// Its counters.
+    /// The transport's counters.
     pub(super) stats: Stats,
     link: XprtLink<Self>,
-    /// Whether the last attempt to connect failed, and the log says so.
+    /// Whether the last attempt to connect failed. If so, it was logged.
     failed: Atomic<bool>,
-    /// Whether a good Reply, or a good Call of the server, came since the last attempt.
+    /// Whether a good Reply, or a good Call of the server, has arrived since the last attempt.
     useful: Atomic<bool>,
     /// Why the last connection has ended, as `Ended`; 0 if none has.
     ended: Atomic<u32>,
     #[pin]
     backoff: SpinLock<Backoff>,
-    /// Whether the server may call.
+    /// Whether the server may send Calls.
     reverse: Atomic<bool>,
-    /// When the server last failed to take the question for version 2, in jiffies; zero if it
-    /// has not.
+    /// The time in jiffies when the server last failed to handle the request for version 2; zero if
+    /// it never did.
     no_version_2: Atomic<usize>,
 }
 
 /// Why a connection has ended.
 #[derive(Clone, Copy)]
 pub(super) enum Ended {
-    /// The server disconnected, or cannot be reached any more.
+    /// The server disconnected, or has become unreachable.
     Peer = 1,
     /// The device or our address was removed.
     Device,
@@ -74,7 +74,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// One word for it.
+    /// Returns the word for it in the debugfs status.
     pub(super) fn text(self) -> &'static str {
         match self {
             Ended::Peer => "peer",
@@ -109,8 +109,8 @@ impl ClntXprt {
         self.link.clone()
     }
 
-    /// Notes that the server has answered a Call, or made a good one: when the connection is lost,
-    /// reconnect at once.
+    /// Records that the server has answered a Call or sent a good one. If the connection is lost,
+    /// the client reconnects at once.
     pub(super) fn note_use(&self) {
         if !self.useful.load(Relaxed) {
             self.useful.store(true, Relaxed);
@@ -132,19 +132,19 @@ impl ClntXprt {
         self.reverse.store(true, Relaxed);
     }
 
-    /// Returns whether the server may call.
+    /// Returns whether the server may send Calls.
     pub(super) fn is_reverse_allowed(&self) -> bool {
         self.reverse.load(Relaxed)
     }
 
-    /// Returns whether the server is not to be asked for version 2 for now.
+    /// Returns whether version 2 is not requested from the server for now.
     pub(super) fn avoids_version_2(&self) -> bool {
         let since = self.no_version_2.load(Relaxed);
         since != 0 && jiffies().wrapping_sub(since) < msecs_to_jiffies(AVOID_MS)
     }
 
-    /// Remembers for a while that the server does not take the question for version 2, and says
-    /// so in the log: it `does` something that leaves no connection.
+    /// Records for a while that the server cannot handle the request for version 2, and logs it.
+    /// `does` says what the server does instead, which leaves no connection.
     pub(super) fn avoid_version_2(&self, does: &str) {
         let before = self.no_version_2.xchg(jiffies().max(1), Relaxed);
         if let (0, Some(xprt)) = (before, self.link.get()) {
@@ -157,7 +157,7 @@ impl ClntXprt {
         }
     }
 
-    /// Notes why a connection ends.
+    /// Records why a connection ends.
     pub(super) fn note_end(&self, why: Ended) {
         self.ended.store(why as u32, Relaxed);
     }
@@ -170,25 +170,25 @@ impl ClntXprt {
             .find(|why| *why as u32 == ended)
     }
 
-    /// Notes whether an attempt to connect has failed; returns whether the one before had.
+    /// Records whether an attempt to connect has failed. Returns whether the previous one had.
     pub(super) fn note_attempt(&self, failed: bool) -> bool {
         self.failed.xchg(failed, Relaxed)
     }
 }
 
-/// What a request slot keeps.
+/// The transport's data of a request slot.
 #[pin_data]
 pub(crate) struct ClntSlot {
-    /// Memory of the request that the server may reach. The lock is held while the Call is
-    /// sent, so that a Reply finds all of it.
+    /// Memory of the request that the server can access. The lock is held while the Call is sent,
+    /// so that a Reply finds all regions.
     #[pin]
     pub(super) chunks: SlotChunks,
-    /// Where the task that gives the request up waits.
+    /// The fence on which a task waits that gives up the request.
     pub(super) fence: Arc<Fence>,
 }
 
 impl ClntSlot {
-    /// A slot without a request.
+    /// Creates the data of a slot without a request.
     pub(super) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             chunks <- SlotChunks::new(),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The transport: what sunrpc asks of it.
+//! The callbacks of sunrpc for a transport.
 //!
-//! Everything that makes, uses for sending, or ends a connection runs under sunrpc's send lock,
-//! one at a time. Replies, completions and requests that are given up come at any time; they
-//! take a reference to the connection, or are handed it.
+//! Connecting, sending and closing run under sunrpc's send lock, one at a time. Replies,
+//! completions and requests that are given up arrive at any time; they hold a reference to the
+//! connection.
 //!
-//! Lock order: a request's chunks, then the lock of one of the connection's pools or that of the
-//! reference to the connection, which is held for a moment only.
+//! Lock order: the lock of a request's chunks, then the lock of the connection's pools or of the
+//! reference to the connection. The latter two are spin locks.
 
 use kernel::{
     prelude::*,
@@ -65,10 +65,10 @@ use crate::{
     },
 };
 
-/// The class. NFS asks for it by its number, `XPRT_TRANSPORT_RDMA`.
+/// The transport class. NFS finds it by its number, `XPRT_TRANSPORT_RDMA`.
 pub(super) static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);
 
-/// Remembers how an attempt to connect went, and logs the first of a row that failed.
+/// Records the result of an attempt to connect, and logs the first failure in a row.
 fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
     let failed_before = xprt.note_attempt(failed.is_some());
     if let (Some(failed), false) = (failed, failed_before) {
@@ -137,7 +137,7 @@ impl XprtOps for ClntXprt {
         }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
         for slot in xprt.slot_data() {
-            // Fenced by now, and useless to the next connection.
+            // These regions are fenced by now, and the next connection cannot use them.
             drop(slot.chunks.lock().take());
         }
         drop(xprt.set_conn(None));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the parts of a connection share, and who owns what.
+//! The data of a connection and of its chains, and its ownership.
 //!
 //! ```text
 //!   SvcXprt<Conn> --owns--> QpOwner, Id, RemovalGuard
@@ -9,12 +9,12 @@
 //!   Handle, not counted <--- Chan     Events
 //! ```
 //!
-//! [`Chan`] is what completions and service threads share. [`Events`] is what the CM and
-//! device removal call. Both reach the transport through a handle.
+//! Completions and service threads share a [`Chan`]. The CM and device removal call [`Events`].
+//! Both reach the transport through a handle, which does not keep it alive.
 //!
-//! A chain that waits in line is a part of the Send Queue, the Send Queue of the channel, and a chain
-//! has room in the Send Queue: so the data of all chains is here, too. What is done with it is in the
-//! modules above this one.
+//! A `Chan` contains the Send Queue, the Send Queue contains the chains that wait for room, and a
+//! chain holds a reservation in the Send Queue. So the data of chains is defined here too. The
+//! modules above this one operate on it.
 
 use super::{
     client::{
@@ -105,13 +105,13 @@ use kernel::{
     workqueue::DelayedWork, //
 };
 
-/// What was settled when the connection was accepted.
+/// The parameters that were fixed when the connection was accepted.
 pub(super) struct Params {
     /// The client.
     pub(super) peer: SockAddr,
-    /// Sizes of the queues; among them the credits that are granted.
+    /// Sizes of the queues, and the largest number of credits.
     pub(super) sizes: Sizes,
-    /// What the live view shows.
+    /// Counters for the debugfs status.
     pub(super) live: Arc<Live>,
     /// Octets of the first Receive buffers, and of the buffer that a reply is sent from.
     pub(super) receive_size: usize,
@@ -120,14 +120,14 @@ pub(super) struct Params {
     /// Whether the device can invalidate remotely. A client that speaks version 2 names the handle
     /// in the Call.
     pub(super) can_invalidate: bool,
-    /// Pages that a Call or a reply can have.
+    /// The largest number of pages of a Call or a reply.
     pub(super) max_pages: usize,
-    /// Memory regions that RDMA Reads go through; none if the device needs none.
+    /// The number of memory regions for RDMA Reads; 0 if the device needs none.
     pub(super) read_mrs: u32,
 }
 
 impl Params {
-    /// Returns what is taken in one header.
+    /// Returns the limits on the chunk lists of one message.
     pub(super) fn list_limits(&self) -> ListLimits {
         ListLimits {
             segments: u32::try_from(self.max_pages).unwrap_or(u32::MAX),
@@ -135,23 +135,23 @@ impl Params {
         }
     }
 
-    /// Returns the longest Call in octets: all that lands in a thread's pages counts.
+    /// Returns the length in octets of the longest Call, which must fit into a thread's pages.
     pub(super) fn max_stream(&self) -> u32 {
         u32::try_from(self.max_pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX)
     }
 }
 
-/// A connection. The fields are dropped in the order in which it is taken down.
+/// A connection. The order of the fields is the order of teardown.
 pub(super) struct Conn {
     _folder: Folder<Live>,
     pub(super) qp: QpOwner<Chan>,
     pub(super) chan: Arc<Chan>,
     pub(super) id: Id<Events<Conn>>,
-    /// The device stays until nothing of the above is left.
+    /// Delays removal of the device until the fields above are dropped.
     _removal: RemovalGuard,
 }
 
-/// What completions and service threads share.
+/// The part of a connection that completions and service threads share.
 #[pin_data]
 pub(super) struct Chan {
     pub(super) params: Params,
@@ -166,9 +166,9 @@ pub(super) struct Chan {
     pub(super) retry: DelayedWork<Chan, 1>,
     #[pin]
     pub(super) recvs: SpinLock<Receives>,
-    /// Credits that every reply grants.
+    /// The credits that each reply grants.
     pub(super) granted: Atomic<u32>,
-    /// Whether Receives are to be added.
+    /// Whether a service thread should add Receives.
     pub(super) few_receives: Atomic<bool>,
     #[pin]
     pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
@@ -176,11 +176,11 @@ pub(super) struct Chan {
     pub(super) reads: SpinLock<KVec<Pulled>>,
     #[pin]
     pub(super) pages: SpinLock<PagePool>,
-    /// Runs while the connection keeps pages, or has just had some.
+    /// Scheduled while the connection keeps spare pages, or had some until recently.
     #[pin]
     pub(super) trimming: DelayedWork<Chan>,
     pub(super) trimming_runs: Atomic<bool>,
-    /// Whether there were no spare pages when it ran last.
+    /// Whether there were no spare pages at the last run of `trim`.
     pub(super) without_pages: Atomic<bool>,
 }
 
@@ -189,7 +189,7 @@ impl_has_delayed_work! {
 }
 
 impl Chan {
-    /// Makes it, with room for all it will ever hold.
+    /// Creates the data of a connection, with room for all entries that it can ever hold.
     // Not inlined, as its stack is not needed when the queues are made.
     #[inline(never)]
     pub(super) fn new(
@@ -234,7 +234,7 @@ impl Chan {
         )
     }
 
-    /// Closes the connection: it cannot go on. Idempotent; from any process context.
+    /// Closes the connection after an error. Idempotent. Process context.
     pub(super) fn fail(&self) {
         self.handle.close();
         self.sq.close();
@@ -245,17 +245,17 @@ impl Chan {
         self.handle.is_closing()
     }
 
-    /// Tries again as long as memory is short, which is no reason to lose the connection. Sleeps.
+    /// Retries `f` while memory is short, as that must not end the connection. Sleeps.
     pub(super) fn patiently<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
         patiently(|| self.is_closing(), f)
     }
 
-    /// Has `map` map the pages of `transfer`, again as long as something for that is short, as
-    /// above. Sleeps.
+    /// Calls `map` to map the pages of `transfer`, and retries it while memory or a resource of the
+    /// device is short. Sleeps.
     ///
     /// # Errors
     ///
-    /// What `map` says otherwise; nothing is mapped then.
+    /// Other errors of `map`; nothing is mapped then.
     pub(super) fn map_patiently(
         &self,
         transfer: &mut Transfer,
@@ -266,7 +266,7 @@ impl Chan {
             let Err(error) = map(transfer) else {
                 return Ok(());
             };
-            // Others may wait for what is mapped already.
+            // Other transfers may wait for the resources of a part that is mapped already.
             transfer.unmap();
             let _crowded = self.handle.crowd();
             if !patience.pause(error, || self.is_closing()) {
@@ -275,7 +275,8 @@ impl Chan {
         }
     }
 
-    /// Closes the connection because of a completion, and says so unless it is an aftermath.
+    /// Closes the connection because of a failed completion. Logs it, unless the connection is
+    /// closing already.
     pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
         self.params.live.traffic.failed_completions.add(1);
         if !error.flushed() && !self.is_closing() {
@@ -291,7 +292,7 @@ impl Chan {
 }
 
 impl Conn {
-    /// Puts a connection together.
+    /// Creates a connection from its parts.
     pub(super) fn new(
         qp: QpOwner<Chan>,
         id: Id<Events<Conn>>,
@@ -307,12 +308,12 @@ impl Conn {
         }
     }
 
-    /// Returns what is shared with completions.
+    /// Returns the part that is shared with completions.
     pub(super) fn chan(&self) -> &Chan {
         &self.chan
     }
 
-    /// Returns the same, to be kept.
+    /// Returns a reference to that part that the caller may keep.
     pub(super) fn shared_chan(&self) -> &Arc<Chan> {
         &self.chan
     }
@@ -339,7 +340,7 @@ pub(super) type Queue = Sq<Waiting, Peer>;
 /// Entries of the Send Queue of a connection.
 pub(super) type Reservation = SqReservation<Waiting, Peer>;
 
-/// What owns a chain, ready to be posted.
+/// The owner of a chain that is ready to be posted.
 pub(super) enum Work {
     /// RDMA Writes and a Send.
     Reply(Pin<KBox<SendCtx>>),
@@ -347,20 +348,20 @@ pub(super) enum Work {
     Pull(Pulled),
 }
 
-/// A chain in line.
+/// A chain that waits for room in the Send Queue.
 pub(super) struct Waiting {
     pub(super) work: Work,
     pub(super) _crowded: Crowded<Conn>,
 }
 
-/// Whom the Send Queue of a connection is of.
+/// The type parameter of a connection's Send Queue.
 pub(super) struct Peer {
     pub(super) handle: Handle<Conn>,
     pub(super) addr: SockAddr,
     pub(super) live: Arc<Live>,
 }
 
-/// What one chain ends in: a Send from `header`, after the RDMA Writes of `transfer`.
+/// The chain of a reply: the RDMA Writes of `transfer`, and a Send of `header`.
 #[pin_data]
 pub(super) struct SendCtx {
     #[pin]
@@ -369,7 +370,7 @@ pub(super) struct SendCtx {
     /// Unmaps before the pages go.
     pub(super) transfer: Transfer,
     pub(super) reservation: Option<Reservation>,
-    /// Whether the transfer is to a Reply chunk, perhaps among others.
+    /// Whether the transfer writes to a Reply chunk, perhaps among other chunks.
     pub(super) reply_chunk: bool,
     /// The handle that the Send invalidates.
     pub(super) invalidate: Option<units::Handle>,
@@ -381,7 +382,7 @@ impl_has_cqe! {
     impl HasCqe for SendCtx { self.cqe }
 }
 
-/// A Call whose Read chunks are being pulled, or were.
+/// A Call whose Read chunks are being pulled or have been pulled.
 #[pin_data]
 pub(super) struct ReadCtx {
     #[pin]
@@ -390,7 +391,7 @@ pub(super) struct ReadCtx {
     pub(super) transfer: Transfer,
     pub(super) reservation: Option<Reservation>,
     pub(super) job: Option<Job>,
-    /// That of the job's Call.
+    /// The layout of the job's Call.
     pub(super) layout: Layout,
 }
 
@@ -399,7 +400,7 @@ pub(super) struct Job {
     pub(super) buf: CallBox,
     pub(super) call: Parsed,
     pub(super) leave: Leave,
-    /// Until a service thread has it; none if its order does not matter.
+    /// Held until a service thread takes the Call; `None` if its order does not matter.
     pub(super) turn: Option<Turn>,
 }
 
@@ -407,7 +408,7 @@ impl_has_cqe! {
     impl HasCqe for ReadCtx { self.cqe }
 }
 
-/// A Call whose Read chunks are here.
+/// A Call whose Read chunks have been pulled.
 pub(super) type Pulled = Pin<KBox<ReadCtx>>;
 
 // The client's memory that a segment is about, as the device is told.

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the connections of one client have in common: the order of its Calls, see [`super::order`].
+//! The order of Calls over all connections of one client, see [`super::order`].
 //!
 //! A client may use a security context on several connections (`nconnect`). So all connections from
-//! one address share an order. Only a client that has shown that it has access has one.
+//! one address share an order. Only Calls of a client that has proved that it has access are
+//! ordered.
 //!
-//! A client decides when a pull ends, and others may have the same address. While the oldest pull has
-//! not ended for [`PATIENCE_MS`], nothing waits for any. If the oldest ends now and then, so that Calls
-//! have waited long for those that were under way at one time (see [`Train`]), nothing waits for
+//! A client decides when a pull ends, and other clients may have the same address. So Calls do not
+//! wait for a pull that has been the oldest for more than [`PATIENCE_MS`]. If Calls have waited too
+//! long for the pulls that were in progress at one time (see [`Train`]), no Call waits for
 //! [`LAX_MS`].
 //!
-//! A pull counts unless the header that came inline shows that the Call has no sequence number, as
-//! that of a WRITE with AUTH_SYS does. While none is pulled that counts, a Call costs a look or two at
-//! a number.
+//! A pull is ordered unless the inline part of the Call shows that the Call has no sequence number,
+//! as that of a WRITE with AUTH_SYS does. While no ordered pull is in progress, a Call costs one or
+//! two atomic loads.
 
 use super::order::{
     Order,
@@ -45,15 +46,15 @@ use kernel::{
     time::Jiffies, //
 };
 
-/// How many ms Calls wait for the oldest pull.
+/// The longest time in ms that Calls wait for the oldest pull.
 pub(super) const PATIENCE_MS: u32 = 1000;
 
-/// For how many ms nothing waits after that.
+/// The time in ms for which no Call waits after a train was too long.
 const LAX_MS: u64 = 30_000;
 
-/// A connection that messages wait on.
+/// A connection whose messages may wait for their turn.
 pub(super) trait Wake: Send + Sync {
-    /// Has a service thread look at it. Under a spin lock.
+    /// Wakes a service thread for the connection. Called under a spin lock.
     fn wake(&self);
 }
 
@@ -136,7 +137,7 @@ impl Clients {
         )
     }
 
-    /// Takes in the connection with this `number`, from `peer`. May sleep.
+    /// Adds the connection with this `number` from `peer`. May sleep.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl Client {
 }
 
 impl State {
-    /// Whether it is the turn of what is at `place`, or nothing waits.
+    /// Returns whether the message at `place` may be delivered.
     fn allows(&mut self, place: Place) -> bool {
         if self.order.allows(place) {
             return true;
@@ -206,12 +207,12 @@ impl State {
             || self.slow.is_some_and(|slow| msecs_since(slow) < LAX_MS)
     }
 
-    /// How many ms Calls have waited for the oldest pull.
+    /// Returns for how many ms Calls have waited for the oldest pull.
     fn patience_used(&self) -> u64 {
         msecs_since(self.moved).min(u64::from(PATIENCE_MS))
     }
 
-    /// Has service threads look at the connections that wait.
+    /// Wakes service threads for the connections whose messages wait.
     fn wake(&mut self) {
         if !core::mem::take(&mut self.waits) {
             return;
@@ -226,13 +227,13 @@ impl State {
 }
 
 impl Member {
-    /// The place of a message that has just come.
+    /// Returns the place of a message that has just arrived.
     pub(super) fn place(&self) -> Place {
         Place(self.client.place.load(Relaxed))
     }
 
-    /// Whether it is the turn of what is at `place`. If not, a service thread is called once it is; the
-    /// caller has it look again after [`PATIENCE_MS`].
+    /// Returns whether the message at `place` may be delivered. If not, a service thread is woken
+    /// when its turn comes. The caller must check again after [`PATIENCE_MS`].
     pub(super) fn allows(&self, place: Place) -> bool {
         if self.is_open() {
             return true;
@@ -246,12 +247,13 @@ impl Member {
         allowed
     }
 
-    /// Whether nothing has to wait.
+    /// Returns whether no message has to wait.
     pub(super) fn is_open(&self) -> bool {
         self.client.pulls.load(Relaxed) == 0
     }
 
-    /// A Call is pulled, until the result is dropped; `None` if there are too many already.
+    /// Begins an ordered pull, which ends when the result is dropped. Returns `None` if there are
+    /// too many already.
     pub(super) fn pull(&self) -> Option<Turn> {
         let client = self.client.clone();
         let mut state = client.state.lock();

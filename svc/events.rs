@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What happens to a connection from outside: the CM's events, device removal, and the client that
+//! Events of a connection: from the CM, from device removal, and from the timer for a client that
 //! gets no answer.
 //!
-//! Events may come before there is a transport to report them to. [`Events`] keeps them until then.
+//! An event may arrive before the transport exists. [`Events`] records it until then.
 
 use super::phase::{
     Happening,
@@ -45,13 +45,13 @@ use kernel::{
     }, //
 };
 
-/// How long a connection is left on which a Call was dropped before any was answered.
+/// How long a connection stays open after a Call was dropped before any Call was answered.
 const UNANSWERED_MS: u32 = 2_000;
 
-/// What the CM, device removal and the timer call.
+/// The callbacks of the CM, of device removal and of the timer.
 #[pin_data]
 pub(super) struct Events<C: 'static> {
-    /// The number of a [`Phase`].
+    /// A [`Phase`], as a number.
     phase: Atomic<u32>,
     /// Whether a message of the client has been answered with a Reply or an error report.
     answered: Atomic<bool>,
@@ -75,7 +75,7 @@ impl<C: 'static> WorkItem for Events<C> {
 }
 
 impl<C: 'static> Events<C> {
-    /// Of a connection that nobody knows yet.
+    /// Creates the events of a connection that has no transport yet.
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Events {
@@ -88,12 +88,13 @@ impl<C: 'static> Events<C> {
         )
     }
 
-    /// The client gets a Reply or an error report.
+    /// Records that the client gets a Reply or an error report.
     pub(super) fn answer(&self) {
         self.answered.store(true, Relaxed);
     }
 
-    /// A Call was dropped: the connection ends in a while if no message is answered until then.
+    /// Records that a Call was dropped. The connection is closed after [`UNANSWERED_MS`] if no
+    /// message is answered until then.
     pub(super) fn expect_answer(self: &Arc<Self>) {
         if !self.answered.load(Relaxed) {
             // It may be queued already.
@@ -101,7 +102,7 @@ impl<C: 'static> Events<C> {
         }
     }
 
-    /// Tells where to report to, and reports what has happened already.
+    /// Sets the transport to report to, and closes it if the connection was lost already.
     pub(super) fn attach(&self, handle: &Handle<C>) {
         self.conn.populate(handle.clone());
         // Pairs with the exchange in `step`: one of the two sees the other.
@@ -111,7 +112,7 @@ impl<C: 'static> Events<C> {
         }
     }
 
-    /// Returns whether service threads look at what arrives.
+    /// Returns whether service threads take messages that arrive.
     pub(super) fn is_open(&self) -> bool {
         self.phase() == Phase::Open
     }
@@ -120,7 +121,7 @@ impl<C: 'static> Events<C> {
         Phase::from_word(self.phase.load(Acquire))
     }
 
-    /// Takes the phase one step further; returns what is to be done.
+    /// Moves to the next phase, and returns the action for it.
     fn step(&self, happening: Happening) -> Task {
         let mut word = self.phase.load(Relaxed);
         loop {
@@ -133,7 +134,8 @@ impl<C: 'static> Events<C> {
         }
     }
 
-    /// Does what `happening` asks for, if there is a transport. If not, `attach` does.
+    /// Moves to the next phase and performs the action, if the transport exists. If it does not,
+    /// `attach` closes it later.
     fn handle(&self, happening: Happening) {
         let task = self.step(happening);
         let Some(handle) = self.conn.as_ref() else {
@@ -157,8 +159,8 @@ impl<C: 'static> Handler for Events<C> {
             | Event::ConnectError
             | Event::Unreachable
             | Event::Rejected { .. } => self.handle(Happening::Lost),
-            // Without meaning on this side, or, as a move of the address, harmless: if the
-            // path is gone, the client finds out.
+            // These do not occur on a server, or are harmless: if the address has moved and the
+            // path is gone, the client reconnects.
             Event::AddrResolved
             | Event::AddrError
             | Event::RouteResolved
@@ -174,7 +176,7 @@ impl<C: 'static> Removal for Events<C> {
     fn removed(&self) {
         let _ = self.step(Happening::Lost);
         if let Some(handle) = self.conn.as_ref() {
-            // There may be no service thread left to do it.
+            // No service thread may be left that could close it.
             handle.close_now();
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What a connection has received, until a service thread takes it.
+//! When service threads take received messages, and when Read chunks may be pulled.
 //!
 //! ```text
 //!   message --queue_message--> messages --next--> thread --admit_pull--> RDMA Reads posted
@@ -12,21 +12,21 @@
 //!
 //! # The gate
 //!
-//! The pages that Read chunks go to are the client's to hold: it answers RDMA Reads when it likes.
-//! So a client that has not shown yet that it has access gets one pull at a time, and its other
-//! messages wait until that has been delivered; and all such clients together get
-//! [`UNPROVEN_PAGES`]. A client has one credit before its first answer anyway (RFC 8166, section
-//! 3.3.1). When the pages are not available, or a device is short of the memory regions that RDMA
-//! Reads go through, the Call is held back, without a thread, and tried again.
+//! A client decides how long a pull takes, because its device answers the RDMA Reads, and the pull
+//! holds pages of the server meanwhile. So a client that has not proved that it has access gets one
+//! pull at a time. Its other messages wait until that Call was delivered. All such clients together
+//! get [`UNPROVEN_PAGES`]. A client has one credit before its first answer anyway (RFC 8166,
+//! section 3.3.1). If the pages are not available, or the device is short of memory regions for
+//! RDMA Reads, the Call is held back without a thread, and is tried again later.
 //!
-//! Messages that came after a Call with Kerberos is pulled wait until that is done, on whichever
-//! connection of its client, see [`super::order`].
+//! While a Call with Kerberos is pulled, messages that arrive after it wait, on all connections of
+//! the client, see [`super::order`].
 //!
 //! # Threads
 //!
-//! sunrpc is told that there is something (XPT_DATA) only as long as a thread would find it, and
-//! the RDMA Reads of a Call are posted by the completion of its Receive, see [`super::read`]. So a
-//! thread wakes up once for each Call.
+//! XPT_DATA is set only while a service thread would find a message that it may take, and the
+//! completion of a Receive posts the RDMA Reads of its Call, see [`super::read`]. So one thread
+//! wakes up for each Call.
 
 use super::{
     chan::{
@@ -54,12 +54,12 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-/// Pages that RDMA Reads for clients without proven access go to, over all connections: 32 MiB.
+/// Pages for RDMA Reads from all clients that have not proved that they have access: 32 MiB.
 const UNPROVEN_PAGES: usize = (32 << 20) / PAGE_SIZE;
 
 static UNPROVEN: Budget = Budget::new(UNPROVEN_PAGES);
 
-/// After how many ms a Call that was held back is tried again.
+/// Milliseconds after which a Call that was held back is tried again.
 const RETRY_MS: u32 = 500;
 
 impl_has_delayed_work! {
@@ -76,8 +76,9 @@ impl WorkItem<1> for Chan {
 }
 
 impl Chan {
-    /// Takes what was received next; `None` if nothing was, or nothing is taken now. Calls `clear`,
-    /// which has sunrpc send no thread until there is more, together with the last.
+    /// Returns the next message; `None` if there is none, or if none may be taken now.
+    ///
+    /// If no further message may be taken, it calls `clear`, which clears XPT_DATA.
     pub(super) fn next_incoming(
         self: &Arc<Self>,
         clear: impl FnOnce(),
@@ -87,12 +88,12 @@ impl Chan {
         let next = inbox.next(proven, &self.member);
         if !inbox.has_next(proven, &self.member) {
             clear();
-            // The pull that it waits for may have ended before that.
+            // The pull that the message waits for may have ended before `clear`.
             if inbox.has_next(proven, &self.member) {
                 self.handle.set_data();
             } else if inbox.waits() {
                 drop(inbox);
-                // If the timer runs already, it is set again then.
+                // If the work is already scheduled, this function schedules it again after it.
                 let delay = msecs_to_jiffies(PATIENCE_MS);
                 let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
             }
@@ -100,15 +101,15 @@ impl Chan {
         next
     }
 
-    /// Leave to pull the Read chunks of a Call before any thread looks at it: for a client that has
-    /// shown that it has access, as long as nothing is held back.
+    /// Returns leave to pull the Read chunks of a Call without a service thread. It is given to a
+    /// client that has proved that it has access, while no Call is held back.
     pub(super) fn leave_at_once(&self) -> Option<Leave> {
         let inbox = self.inbox.lock();
         let free = inbox.gate == Gate::Open && inbox.held.is_empty();
         (free && self.handle.has_access()).then_some(Leave { share: None })
     }
 
-    /// Keeps a Call whose Read chunks are here for a service thread, and calls one. It is dropped
+    /// Queues a Call whose Read chunks have been pulled, and wakes a service thread. Drops the Call
     /// if the connection is being closed.
     pub(super) fn queue_pulled(&self, ctx: Pulled) {
         if self.is_closing() {
@@ -117,19 +118,19 @@ impl Chan {
         let mut inbox = self.inbox.lock();
         let full = inbox.pulled.push(ctx);
         if inbox.gate == Gate::Short {
-            // The memory regions of this one are available.
+            // The memory regions of this Call are available again.
             inbox.gate = Gate::Open;
         }
         self.handle.set_data();
         drop(inbox);
-        // There is room for each context that exists.
+        // The ring has room for all contexts, so `full` is empty.
         drop(full);
-        // Pairs with the look at the transport when a thread that has crowded it is done.
+        // Pairs with the check of the transport after a thread has released it.
         smp_mb();
         self.handle.enqueue();
     }
 
-    /// Keeps a message for a service thread, and calls one.
+    /// Queues a message, and wakes a service thread.
     pub(super) fn queue_message(&self, mut message: CallBox) {
         message.data_mut().state.place = self.member.place();
         let mut inbox = self.inbox.lock();
@@ -143,8 +144,8 @@ impl Chan {
         }
     }
 
-    /// Asks for leave to pull the Read chunks of the Call `buf` into so many `pages`. Without it
-    /// the Call is held back, and comes out of the inbox again.
+    /// Returns leave to pull the Read chunks of the Call `buf` into `pages` pages. If it is not
+    /// given now, the Call is held back in the inbox.
     pub(super) fn admit_pull(
         self: &Arc<Self>,
         mut buf: CallBox,
@@ -169,19 +170,19 @@ impl Chan {
         None
     }
 
-    /// Holds a Call back whose Read chunks cannot be pulled now. It is tried again when Read chunks
-    /// of another one have been pulled, or after a while.
+    /// Holds back a Call whose Read chunks cannot be pulled now. It is tried again when another
+    /// pull has completed, or after [`RETRY_MS`].
     pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
         buf.data_mut().state.place = self.member.place();
         let mut inbox = self.inbox.lock();
         inbox.held.push(buf);
         inbox.gate = Gate::Short;
         drop(inbox);
-        // The timer may run already.
+        // The work may be scheduled already.
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }
 
-    /// A Call's Read chunks have been pulled, or are not pulled after all.
+    /// Returns the leave for a pull that has completed or was abandoned.
     pub(super) fn pull_ended(&self, leave: Leave) {
         let counted = leave.share.is_some();
         drop(leave);
@@ -190,7 +191,7 @@ impl Chan {
         }
     }
 
-    /// Opens the gate if it is closed in this way.
+    /// Opens the gate if it is in the state `closed`.
     fn open_gate(&self, closed: Gate) {
         let mut inbox = self.inbox.lock();
         if inbox.gate != closed {
@@ -207,7 +208,7 @@ impl Chan {
         self.handle.enqueue();
     }
 
-    /// Has a service thread look at what waits for older pulls.
+    /// Wakes a service thread for messages that wait for older pulls.
     fn look_again(&self) {
         let inbox = self.inbox.lock();
         if !inbox.waits() {
@@ -220,7 +221,7 @@ impl Chan {
         self.handle.enqueue();
     }
 
-    /// Lets go of everything. For when no service thread looks into the inbox any more.
+    /// Drops all messages. Called when no service thread uses the inbox any more.
     pub(super) fn clear_inbox(&self) {
         loop {
             let mut inbox = self.inbox.lock();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What was received, in the order in which it is taken. [`super::gate`] says when.
+//! Received messages that wait for a service thread, in the order in which threads take them.
+//! [`super::gate`] decides when.
 
 use super::{
     call::CallState,
@@ -17,16 +18,16 @@ use crate::kapi::{
 };
 use kernel::prelude::*;
 
-/// A pulled Call, which may have a turn.
+/// A pulled Call, which may have to wait for its turn.
 pub(super) trait Ordered {
     /// Returns whether a service thread may take it now.
     fn is_next(&self, member: &Member) -> bool;
 }
 
-/// What was received and waits for a service thread.
+/// The received messages of a connection.
 pub(super) struct Inbox<P> {
     pub(super) messages: RecvList<CallData<CallState>>,
-    /// The first message, when its turn comes later.
+    /// The first message, if it has to wait for its turn.
     pub(super) first: Option<CallBox>,
     /// Calls whose RDMA Reads had to wait. They are older than `messages`.
     pub(super) held: RecvList<CallData<CallState>>,
@@ -35,26 +36,26 @@ pub(super) struct Inbox<P> {
     pub(super) gate: Gate,
 }
 
-/// Whether messages are taken out of the inbox. Pulled Calls always are.
+/// Whether messages may be taken out of the inbox. Pulled Calls may always be taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
     Open,
-    /// Not as long as the client has not shown that it has access: it has a pull under way.
+    /// Closed until the client has proved that it has access, because it has a pull in progress.
     Pulling,
-    /// Not until something that RDMA Reads need may be available again.
+    /// Closed until the resources for RDMA Reads may be available again.
     Short,
 }
 
-/// One thing that was received.
+/// An entry of the inbox.
 pub(super) enum Incoming<P> {
-    /// A message, as it came.
+    /// A message, as it was received.
     Message(CallBox),
-    /// A Call whose Read chunks are here.
+    /// A Call whose Read chunks have been pulled.
     Pulled(P),
 }
 
 impl<P: Ordered> Inbox<P> {
-    /// An empty one, with room for as many pulled Calls as there are `contexts`.
+    /// Creates an empty inbox with room for `contexts` pulled Calls.
     pub(super) fn new(contexts: usize) -> Result<Self> {
         Ok(Inbox {
             messages: RecvList::new(),
@@ -69,18 +70,18 @@ impl<P: Ordered> Inbox<P> {
         self.first.is_some() || !self.held.is_empty() || !self.messages.is_empty()
     }
 
-    /// Whether something may have to wait for its turn.
+    /// Returns whether an entry may have to wait for its turn.
     pub(super) fn waits(&self) -> bool {
         self.first.is_some() || self.pulled.first().is_some()
     }
 
-    /// Takes the first message, whether or not it may be taken.
+    /// Removes the first message, whether or not it may be taken.
     pub(super) fn pop_message(&mut self) -> Option<CallBox> {
         let first = self.first.take().or_else(|| self.held.pop());
         first.or_else(|| self.messages.pop())
     }
 
-    /// Whether the gate lets messages out; `proven` says whether the client has shown that it has
+    /// Returns whether messages may be taken. `proven` is whether the client has proved that it has
     /// access.
     pub(super) fn is_open(&self, proven: bool) -> bool {
         match self.gate {
@@ -90,8 +91,8 @@ impl<P: Ordered> Inbox<P> {
         }
     }
 
-    /// Whether there is something to be taken. If its turn comes later, a service thread is called
-    /// then.
+    /// Returns whether an entry may be taken now. If one has to wait for its turn, a service thread
+    /// is woken when its turn comes.
     pub(super) fn has_next(&mut self, proven: bool, member: &Member) -> bool {
         if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
             return true;
@@ -107,7 +108,7 @@ impl<P: Ordered> Inbox<P> {
         first.is_some_and(|first| member.allows(first.data_mut().state.place))
     }
 
-    /// Takes what is next.
+    /// Removes the next entry that may be taken.
     pub(super) fn next(&mut self, proven: bool, member: &Member) -> Option<Incoming<P>> {
         if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
             return self.pulled.pop().map(Incoming::Pulled);
@@ -124,8 +125,8 @@ impl<P: Ordered> Inbox<P> {
     }
 }
 
-/// Leave to pull the Read chunks of a Call.
+/// Permission to pull the Read chunks of a Call.
 pub(super) struct Leave {
-    /// Of what clients without proven access may have.
+    /// The share of the budget of clients that have not proved that they have access.
     pub(super) share: Option<Share>,
 }

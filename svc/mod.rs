@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The server: the transport class "rdma" that a service such as nfsd listens on.
+//! The server: the transport class "rdma" on which a service such as nfsd listens.
 //!
 //! ```text
-//!   listen   waits for connection requests, hands them to
-//!   accept   which makes a connection out of one: limits, queues, Receives
-//!   conn     what sunrpc and completions call the connection for, closing, freeing
-//!   recv     a received message becomes a Call, or is answered with an error
-//!   read     Read chunks are pulled before the Call is delivered
-//!   send     replies: inline, Write list, Reply chunk; error reports
-//!   version  the client's messages about its properties
-//!   trim     how a quiet connection gives back what it keeps
+//!   listen   the listener: receives connection requests
+//!   accept   accepts a request: limits, queues, first Receives
+//!   conn     the callbacks of sunrpc and of completions; teardown
+//!   recv     decodes a message, and delivers it as a Call or answers with an error
+//!   read     pulls Read chunks before the Call is delivered
+//!   send     Replies: inline, Write list, Reply chunk; error reports
+//!   version  messages of version 2 about properties
+//!   trim     releases memory of a quiet connection
 //!   backchannel  callbacks, in the reverse direction (RFC 8167)
-//!   gate     when a service thread takes what was received
-//!   post     chains go to the device, or wait in line for room
-//!   chan     what all of these share: the data of a connection and of its chains
-//!   events   what the CM and device removal report
-//!   phase    how far a connection has come
-//!   inbox    what was received and waits for a service thread
-//!   layout   says where the octets of Read chunks land
-//!   receives how many Receives there are, and of which size
-//!   spoken   which version the connection speaks
-//!   client   the order of Calls over all connections of one client, which
-//!   order    has the limits of
-//!   sq       room in the Send Queue, the line, and progress
-//!   pool     pages that are kept between two RPCs
+//!   gate     decides when a service thread may take a message
+//!   post     posts chains, or queues them while the Send Queue is full
+//!   chan     the data of a connection and of its chains
+//!   events   events of the CM and of device removal
+//!   phase    the state of a connection
+//!   inbox    messages that wait for a service thread
+//!   layout   where the octets of Read chunks are placed
+//!   receives the number and the size of the Receives
+//!   spoken   the version that the connection uses
+//!   client   the order of Calls over all connections of one client
+//!   order    the same, as pure code
+//!   sq       room in the Send Queue, waiting chains, stall detection
+//!   pool     pages that are reused between RPCs
 //! ```
 //!
-//! A file imports those further down only. `ledger`, `limits`, `order`, `phase` and `call` are pure.
+//! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `call` are pure.
 //!
 //! # Locks
 //!
-//! One at a time: the spin locks of [`chan::Chan`] and [`sq::Sq`] are held for a few lines, in
-//! which no other is taken and nothing sleeps; only that of a [`client`] is taken inside the
-//! inbox's, and inside the mutex of the list of clients. The listener's mutexes are held while a connection
-//! request is adopted and while listening ids are made and destroyed.
+//! The spin locks of [`chan::Chan`] and [`sq::Sq`] are held for a few lines, which do not sleep. No
+//! other lock is taken inside them, with one exception: the lock of a [`client`] nests inside the
+//! inbox's lock. It also nests inside the mutex of the list of clients. The listener's mutexes are
+//! held while a connection request is adopted, and while listening ids are created and destroyed.
 
 #![deny(unsafe_code)]
 
@@ -83,7 +83,7 @@ use kernel::{
     sync::aref::ARef, //
 };
 
-/// The class, known to sunrpc by its name.
+/// The transport class, which sunrpc finds by its name.
 struct Rdma;
 
 static CLASS: ClassCell = ClassCell::new();
@@ -108,7 +108,7 @@ impl Class for Rdma {
     }
 }
 
-/// The classes as sunrpc knows them. Dropping it unregisters them.
+/// The registration of the transport classes. Dropping it unregisters them.
 pub(crate) struct Registration {
     _server: ClassRegistration,
     _callbacks: class::Registration,

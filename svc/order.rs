@@ -1,48 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The order of a client's Calls while some of them are pulled. Pure.
+//! The order of a client's Calls while the server pulls the Read chunks of some of them. Pure.
 //!
-//! A service with Kerberos drops a Call whose sequence number is 128 or more behind that of another
-//! (RFC 2203, section 5.3.3.1), and the client's connection with it. A Linux client numbers a WRITE,
-//! computes the checksum of its payload, and sends it when up to 127 newer Calls have been sent: it
-//! uses up the window by itself. So nothing that came after a Call may overtake it, however short the
-//! time that it takes to pull it.
+//! A Kerberos service drops a Call whose sequence number is 128 or more behind that of another Call
+//! (RFC 2203, section 5.3.3.1), and closes the connection. A Linux client assigns the number to a
+//! WRITE, computes the checksum of its payload, and may then send it up to 127 behind. So the
+//! client may use up the window by itself, and no Call may overtake one that arrived before it,
+//! however short its pull is.
 //!
-//! Pulls are numbered as they begin. A message remembers how many there were when it came, and
-//! waits until all of these have ended. Pulls run at the same time; only what comes of them is put in
-//! order.
+//! Pulls are numbered as they begin. A message records the number of the next pull when it arrives,
+//! and waits until all pulls with a lower number have ended. Pulls still run in parallel; only the
+//! delivery is ordered.
 
-/// Pulls of one client, from the oldest under way on, that are kept in order. Further ones are not.
+/// The number of pulls of one client, counted from the oldest in progress, that are kept in order.
+/// Further ones are not.
 const SPAN: u32 = 512;
 
-/// Where a message is in the order.
+/// The position of a message in the order: the number of the first pull that it need not wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place(pub(super) u32);
 
 /// The pulls of one client.
 #[derive(Default)]
 pub(super) struct Order {
-    /// The number of the oldest pull under way; `next` if there is none. Both wrap around.
+    /// The number of the oldest pull in progress; equal to `next` if there is none. Both wrap
+    /// around.
     first: u32,
     next: u32,
-    /// Of the pulls from `first` on those that have ended, by number modulo [`SPAN`].
+    /// A bit for each pull since `first` that has ended, at its number modulo [`SPAN`].
     ended: [u64; SPAN as usize / 64],
 }
 
 impl Order {
-    /// The place of a message that comes now.
+    /// Returns the place of a message that arrives now.
     pub(super) fn place(&self) -> Place {
         Place(self.next)
     }
 
-    /// Whether it is the turn of what is at `place`.
+    /// Returns whether all pulls that the message at `place` waits for have ended.
     pub(super) fn allows(&self, Place(place): Place) -> bool {
         let ahead = place.wrapping_sub(self.first);
         ahead == 0 || ahead > self.next.wrapping_sub(self.first)
     }
 
-    /// A pull begins; `None` if there are too many to keep it in order. The caller ends it by
-    /// [`Self::end`].
+    /// Begins a pull. Returns `None` if there are too many pulls to keep it in order. The caller
+    /// must end it by [`Self::end`].
     pub(super) fn begin(&mut self) -> Option<Place> {
         let place = self.place();
         if self.next.wrapping_sub(self.first) == SPAN {
@@ -52,7 +54,7 @@ impl Order {
         Some(place)
     }
 
-    /// A pull has ended. Returns whether it is the turn of others now.
+    /// Ends a pull. Returns whether messages may have become deliverable.
     pub(super) fn end(&mut self, Place(place): Place) -> bool {
         self.flip(place);
         let before = self.first;
@@ -80,22 +82,23 @@ impl Order {
     }
 }
 
-/// How many ms Calls wait for all the pulls that are under way at a time.
+/// The longest time in ms that Calls wait for a train.
 const TRAIN_MS: u64 = 5_000;
 
-/// The pulls that were under way at some time. A Call behind them waits for all of them, and each may
-/// end just before it has taken too long by itself.
+/// A train: the pulls that were in progress at one time. A Call behind a train waits for all of its
+/// pulls, and each pull may end just before it has taken too long by itself.
 #[derive(Default)]
 pub(super) struct Train {
-    /// Behind them.
+    /// The place behind the last pull of the train.
     end: Place,
-    /// How many ms Calls have waited for them, up to when the oldest pull became the oldest.
+    /// Time in ms that Calls have waited for the pulls of the train that have ended.
     waited: u64,
 }
 
 impl Train {
-    /// Whether Calls have waited too long for them, when they have waited `used` ms for the oldest.
-    /// Once they have ended, it is those that are under way now.
+    /// Returns whether Calls have waited too long for the train, of which `used` ms for the oldest
+    /// pull in progress. If all pulls of the train have ended, a new train begins with those in
+    /// progress.
     pub(super) fn is_long(&mut self, order: &Order, used: u64) -> bool {
         if order.allows(self.end) {
             *self = Train {
@@ -106,7 +109,7 @@ impl Train {
         self.waited.saturating_add(used) >= TRAIN_MS
     }
 
-    /// The oldest pull has ended, for which Calls have waited `used` ms.
+    /// Records that the oldest pull has ended, for which Calls have waited `used` ms.
     pub(super) fn moved(&mut self, used: u64) {
         self.waited = self.waited.saturating_add(used);
     }
@@ -116,8 +119,8 @@ impl Train {
 mod tests {
     use super::*;
 
-    /// Has `count` pulls under way, one of which ends after `each` ms, and another begins if `more`;
-    /// returns after how many ms the train is long, if it is within `limit` ms.
+    /// Has `count` pulls under way, one of which ends after `each` ms, and another begins if
+    /// `more`; returns after how many ms the train is long, if it is within `limit` ms.
     fn train(first: u32, count: u32, each: u64, more: bool, limit: u64) -> Option<u64> {
         let (mut order, mut time) = (starting_at(first), 0);
         let mut train = Train {

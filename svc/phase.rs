@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How far a connection has come, as the CM and device removal tell.
-//!
-//! Pure code: `core` only.
+//! The state of a connection, by the events of the CM and of device removal. Pure.
 //!
 //! ```text
 //!   Accepted --Established--> Open
@@ -10,43 +8,42 @@
 //!       +-------- Lost --------+-----> Lost, which nothing changes
 //! ```
 //!
-//! A message may arrive before the event that says that the connection is established. It waits for
-//! that event. A connection may be lost before there is a transport to close: it is closed as soon as
-//! there is one.
+//! A message may arrive before the Established event, and waits for it. A connection may be lost
+//! before its transport exists; the transport is closed as soon as it exists.
 
-/// How far a connection has come. It never goes back.
+/// The state of a connection. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// The request is being accepted, or has been.
+    /// The request is being accepted or was accepted.
     Accepted,
-    /// Both sides have it.
+    /// The connection is established on both sides.
     Open,
     /// The peer, the path, or the device is gone.
     Lost,
 }
 
-/// What happens to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
-    /// The CM says that both sides have it.
+    /// The CM reports that the connection is established.
     Established,
-    /// It cannot be used any more.
+    /// The connection cannot be used any more.
     Lost,
 }
 
-/// What is to be done about it.
+/// The action for a change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Nothing.
+    /// Do nothing.
     Nothing,
-    /// Have a service thread look at what arrived before.
+    /// Wake a service thread for messages that arrived before.
     Wake,
-    /// Have the transport closed.
+    /// Close the transport.
     Close,
 }
 
 impl Phase {
-    /// Returns the phase of this number.
+    /// Returns the phase with the number `word`.
     pub(super) const fn from_word(word: u32) -> Self {
         match word {
             0 => Phase::Accepted,
@@ -72,7 +69,7 @@ impl Phase {
         }
     }
 
-    /// Returns what is to be done once this phase has become `next`. Closing is idempotent, so a
+    /// Returns the action for a change from this phase to `next`. Closing is idempotent, so a
     /// connection that is lost twice is closed twice.
     pub(super) const fn task(self, next: Self) -> Task {
         match (self, next) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The Receives of a connection: how many there are, and of which size.
+//! The Receives of a connection: their number and their size.
 
 use super::call::CallState;
 use crate::kapi::{
@@ -12,27 +12,27 @@ use crate::kapi::{
 };
 use crate::xdr::growth::Growth;
 
-/// A received message, and what is remembered about the Call in it.
+/// A Receive buffer, with the state of the Call that was received in it.
 pub(super) type CallBox = RecvBox<CallData<CallState>>;
 
 /// The Receives of a connection.
 ///
-/// One is posted for each credit that was granted, and some more. A Call keeps its Receive until
-/// it is answered and released, and counts as long against the client's credits, so that there is
-/// always one posted for the next. Receives are added when the client uses more than half of those
-/// posted, and only then more credits are granted.
+/// One Receive is posted for each credit granted, and some more. A Call keeps its Receive until it
+/// is answered and released. As long as it counts against the client's credits, so the next Call
+/// always finds a posted Receive. When the client uses more than half of the posted Receives, more
+/// are added, and then more credits are granted.
 pub(super) struct Receives {
     pub(super) pool: RecvPool<CallData<CallState>>,
-    /// Receives that are posted while no Call is in process.
+    /// The number of posted Receives while no Call is in process.
     pub(super) target: u32,
-    /// Receives that exist.
+    /// The number of Receives that exist.
     pub(super) total: u32,
-    /// Their size.
+    /// The size of the Receives.
     pub(super) growth: Growth,
 }
 
 impl Receives {
-    /// Without any; they will have room for `size` octets each.
+    /// Creates an empty set of Receives of `size` octets.
     pub(super) const fn new(size: u32) -> Self {
         Receives {
             pool: RecvPool::new(),
@@ -42,7 +42,7 @@ impl Receives {
         }
     }
 
-    /// A buffer is free again. Returns it to be dropped if it has been replaced.
+    /// Returns a buffer to the pool. If it was replaced meanwhile, it is returned to be dropped.
     pub(super) fn put(&mut self, buf: CallBox) -> Option<CallBox> {
         if self.growth.keeps(buf.capacity()) {
             self.pool.put(buf);
@@ -52,7 +52,7 @@ impl Receives {
         Some(buf)
     }
 
-    /// A posted buffer of `capacity` octets has got a message, or has failed.
+    /// Records that a posted Receive of `capacity` octets has completed.
     pub(super) fn landed(&mut self, capacity: usize) {
         self.pool.landed();
         self.growth.landed(capacity, 1);
