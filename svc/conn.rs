@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A connection: what sunrpc calls it for, and how it ends.
+//! The callbacks of sunrpc for a connection, and its teardown.
 //!
 //! ```text
 //!   accepted --ESTABLISHED--> open
@@ -8,9 +8,8 @@
 //!       --detach()--> disconnected --last reference--> drained, freed
 //! ```
 //!
-//! The caller that closes it detaches it: a service thread, device removal, or the end of the service.
-//! Between accepted and open messages may arrive. They wait for a service thread, which
-//! ESTABLISHED calls.
+//! A service thread, device removal or the end of the service detaches a closing connection.
+//! Messages may arrive before ESTABLISHED. They wait for a service thread, which ESTABLISHED wakes.
 
 use super::{
     call::{
@@ -97,7 +96,7 @@ impl Drop for Conn {
         cancel_delayed_sync::<_, 0>(&self.chan);
         cancel_delayed_sync::<_, 1>(&self.chan);
         self.chan.sq.end();
-        // From here on no completion runs, and no device touches memory.
+        // From here on no completion runs, and the device does not access memory.
         self.qp.close();
         self.chan.clear_line(&self.qp);
         self.chan.clear_inbox();
@@ -158,18 +157,18 @@ impl Connection for Conn {
         let lists = seen.as_ref().map(|seen| seen.lists(call.bytes));
         let noted = payloads.noted();
         if let Some(chunk) = lists.and_then(|lists| lists.write.iter().nth(noted)) {
-            // One that is too small is answered when the reply is sent: the service's own
-            // answer would not fit the client's question.
+            // A chunk that is too small is reported when the reply is sent, because the service's
+            // own error would not fit the procedure.
             payloads.note(Payload { offset, length }, chunk.capacity());
         }
         Ok(())
     }
 
-    /// The service drops a Call without an answer if it has that of an earlier connection in
-    /// process still, and leaves it to the client to ask again after a while. In version 1 a client
-    /// has one credit before its first answer (RFC 8166, section 3.3.1), so no other Call would come
-    /// until then; in version 2 the Call is as late. The client shall ask sooner; not at once, since
-    /// some do that without a pause.
+    /// The service drops a Call without an answer while it still processes the same Call of an
+    /// earlier connection, and expects the client to retransmit it later. In version 1 a client has
+    /// one credit before its first answer (RFC 8166, section 3.3.1), so it could send no other Call
+    /// until then. The connection is closed after a while, so that the client retransmits sooner.
+    /// It is not closed at once, because some clients retransmit without a pause.
     fn release(this: &SvcXprt<Self>, mut call: CallBox) {
         if let Some(array) = call.data_mut().recall() {
             this.chan.pages.lock().put_array(array);
@@ -182,7 +181,7 @@ impl Connection for Conn {
 
     fn detach(this: &SvcXprt<Self>) {
         this.chan.params.live.set_state(State::Closing);
-        // Fails if the connection is gone already.
+        // Fails if the connection was lost already.
         let _ = this.qp.disconnect();
         this.chan.sq.close();
         this.chan.clear_line(&this.qp);

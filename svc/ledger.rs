@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The entries of a Send Queue: how many are free, and whether chains complete in time.
+//! Accounting of the entries of a Send Queue, and detection of stalls. Pure.
 //!
-//! Pure code: `core` only. A chain takes as many entries as it has Work Requests. Chains take
-//! entries in the order in which they ask: once one has to wait, all later ones wait behind it,
-//! so that short chains do not starve a long one.
+//! A chain takes as many entries as it has Work Requests. Chains take entries in the order of their
+//! requests: once one has to wait, all later ones wait behind it, so that short chains do not
+//! starve a long one.
 //!
 //! ```text
 //!   admit() --- enough are free, the line is empty ---> granted --give()--> completed
@@ -16,39 +16,39 @@
 //!
 //! # Progress
 //!
-//! A chain counts as admitted when it is granted its entries or put in line, and as completed
-//! when it gives them back. [`Ledger::look`], which a timer calls, compares the two counts with
-//! what they were some looks ago. It costs nothing for each chain, and a peer that completes one
-//! chain now and then does not start the time of the others anew.
+//! A chain counts as admitted when it is granted its entries or queued, and as completed when it
+//! returns them. A timer calls [`Ledger::look`], which compares the two counts with those at
+//! earlier checks. So a chain costs nothing extra, and a peer that completes a chain now and then
+//! does not restart the time limit of the others.
 
-/// Looks after which a chain must be complete whose client has shown no access yet.
+/// Checks after which a chain must be complete while its client has not proved that it has access.
 const UNPROVEN_LOOKS: usize = 2;
 
-/// Looks after which any chain must be complete.
+/// Checks after which any chain must be complete.
 const LOOKS: usize = 12;
 
-/// Looks in a row between which nothing completes, although there is a chain to complete.
+/// Consecutive checks between which no chain may complete although one is admitted.
 const STILL_LOOKS: u32 = 6;
 
 /// The answer to a request for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// The entries are the caller's.
+    /// The caller owns the entries.
     Granted,
-    /// The chain has to wait in line for [`Ledger::advance`].
+    /// The chain has to be queued until [`Ledger::advance`] grants its entries.
     InLine,
-    /// The queue is closed, or has not that many entries at all.
+    /// The queue is closed, or has fewer entries than requested.
     Refused,
 }
 
-/// What a look at the progress finds.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// No chain is admitted. The timer may rest until the next one is.
     Idle,
     /// Chains complete in time.
     Moving,
-    /// They do not.
+    /// Chains do not complete in time.
     Stalled,
 }
 
@@ -57,17 +57,17 @@ pub(super) enum Progress {
 pub(super) struct Ledger {
     depth: u32,
     free: u32,
-    /// Chains in line.
+    /// Chains that are queued.
     waiting: u32,
-    /// Chains that were granted entries or put in line.
+    /// Chains that were granted entries or queued.
     admitted: u64,
-    /// Chains that gave their entries back.
+    /// Chains that returned their entries.
     completed: u64,
-    /// `completed` at the last look.
+    /// `completed` at the last check.
     seen: u64,
-    /// Looks in a row between which nothing completed.
+    /// Consecutive checks between which no chain completed.
     still: u32,
-    /// `admitted` at earlier looks, the last one first.
+    /// `admitted` at earlier checks, the latest first.
     marks: [u64; LOOKS],
     /// Whether the timer is on.
     watched: bool,
@@ -75,7 +75,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// A queue of `depth` entries, all free.
+    /// Creates the accounts of a queue of `depth` free entries.
     pub(super) const fn new(depth: u32) -> Self {
         Ledger {
             depth,
@@ -91,7 +91,7 @@ impl Ledger {
         }
     }
 
-    /// Asks for `count` entries. The caller puts the chain in line if the answer is
+    /// Requests `count` entries. The caller must queue the chain if the result is
     /// [`Admission::InLine`].
     pub(super) fn admit(&mut self, count: u32) -> Admission {
         if self.closed || count > self.depth {
@@ -117,7 +117,7 @@ impl Ledger {
         self.waiting == 0 && count <= self.free
     }
 
-    /// Grants the first chain in line its `count` entries; `false` if they are not free.
+    /// Grants the first queued chain its `count` entries. Returns `false` if they are not free.
     pub(super) fn advance(&mut self, count: u32) -> bool {
         if self.closed || count > self.free {
             return false;
@@ -127,19 +127,20 @@ impl Ledger {
         true
     }
 
-    /// Takes `count` entries back.
+    /// Returns `count` entries to the queue.
     pub(super) fn give(&mut self, count: u32) {
         self.free = self.free.saturating_add(count).min(self.depth);
         self.completed = self.completed.wrapping_add(1);
     }
 
-    /// Returns whether the timer is to be started, because a chain was admitted and it rests.
+    /// Returns whether the caller must start the timer, because a chain was admitted while it was
+    /// off.
     pub(super) fn start_watch(&mut self) -> bool {
         !core::mem::replace(&mut self.watched, true)
     }
 
-    /// Looks at the progress since the last looks. `proven` says whether the client has shown
-    /// that it has access.
+    /// Checks the progress since earlier checks. `proven` is whether the client has proved that it
+    /// has access.
     pub(super) fn look(&mut self, proven: bool) -> Progress {
         if self.completed == self.admitted {
             self.watched = false;
@@ -162,12 +163,12 @@ impl Ledger {
         }
     }
 
-    /// Refuses every chain from now on.
+    /// Refuses all further chains.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Returns how many entries are free, and how many there are.
+    /// Returns the number of free entries and of all entries.
     pub(super) const fn entries(&self) -> (u32, u32) {
         (self.free, self.depth)
     }

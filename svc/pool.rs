@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queues that never allocate once they are made, and the pages that a connection keeps.
+//! Bounded queues that do not allocate after they were created, and the spare pages of a
+//! connection.
 
 use crate::kapi::ext::atomic::{
     Atomic,
@@ -19,7 +20,7 @@ use kernel::{
     prelude::*,
 };
 
-/// A first-in first-out queue of at most as many items as it was made for.
+/// A first-in, first-out queue of bounded capacity.
 pub(super) struct Ring<T> {
     slots: KVec<Option<T>>,
     first: usize,
@@ -27,7 +28,7 @@ pub(super) struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// A queue with room for `capacity` items.
+    /// Allocates a queue with room for `capacity` items.
     pub(super) fn new(capacity: usize, flags: Flags) -> Result<Self> {
         let mut slots = KVec::with_capacity(capacity, flags)?;
         for _ in 0..capacity {
@@ -40,7 +41,7 @@ impl<T> Ring<T> {
         })
     }
 
-    /// Adds an item at the end; gives it back if there is no room.
+    /// Appends an item. Returns it if the queue is full.
     pub(super) fn push(&mut self, item: T) -> Result<(), T> {
         let capacity = self.slots.len();
         if self.len == capacity {
@@ -52,7 +53,7 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Returns whether there is no room for another.
+    /// Returns whether the queue is full.
     pub(super) fn is_full(&self) -> bool {
         self.len == self.slots.len()
     }
@@ -62,7 +63,7 @@ impl<T> Ring<T> {
         self.slots.get(self.first)?.as_ref()
     }
 
-    /// Takes the first item.
+    /// Removes the first item and returns it.
     pub(super) fn pop(&mut self) -> Option<T> {
         let item = self.slots.get_mut(self.first)?.take()?;
         self.first = (self.first + 1) % self.slots.len();
@@ -71,20 +72,20 @@ impl<T> Ring<T> {
     }
 }
 
-/// A limit on how much is kept for reuse, over all connections.
+/// A limit that all connections share.
 pub(super) struct Budget {
     used: Atomic<usize>,
     limit: usize,
 }
 
-/// A part of a [`Budget`]. Dropping it gives the part back.
+/// A part of a [`Budget`]. Dropping it returns the part.
 pub(super) struct Share {
     budget: &'static Budget,
     count: usize,
 }
 
 impl Budget {
-    /// A limit that nothing is taken of yet.
+    /// Creates a budget of which no part is taken.
     pub(super) const fn new(limit: usize) -> Self {
         Budget {
             used: Atomic::new(0),
@@ -92,7 +93,7 @@ impl Budget {
         }
     }
 
-    /// Takes nothing yet.
+    /// Creates an empty share.
     const fn share(&'static self) -> Share {
         Share {
             budget: self,
@@ -122,7 +123,7 @@ impl Share {
         }
     }
 
-    /// Gives back what is more than `count`.
+    /// Returns the part that exceeds `count`.
     fn shrink(&mut self, count: usize) {
         let excess = self.count.saturating_sub(count);
         self.count = self.count.min(count);
@@ -131,7 +132,7 @@ impl Share {
 }
 
 impl Budget {
-    /// Takes `want`, or nothing if less is left.
+    /// Takes a share of `want`; `None` if less is left.
     pub(super) fn take_all(&'static self, want: usize) -> Option<Share> {
         let mut share = self.share();
         share.grow(want);
@@ -145,20 +146,21 @@ impl Drop for Share {
     }
 }
 
-/// Pages that one connection keeps at most: 16 MiB.
+/// The largest number of spare pages of one connection: 16 MiB.
 const MOST_PAGES: usize = (16 << 20) / PAGE_SIZE;
 
-/// Pages that all connections keep together: 32 MiB.
+/// The largest number of spare pages of all connections together: 32 MiB.
 static SPARE: Budget = Budget::new((32 << 20) / PAGE_SIZE);
 
-/// Pages that are added to a connection's share at a time: those of one RPC of ordinary size.
+/// Pages by which a connection's share grows: those of one RPC of ordinary size.
 const STEP: usize = (1 << 20) / PAGE_SIZE;
 
-/// Empty arrays that are kept at most: as many service threads can have a Call at a time.
+/// The largest number of empty arrays that are kept: one for each service thread that may have a
+/// Call.
 const MOST_ARRAYS: usize = 64;
 
-/// What a connection keeps of pages between two RPCs, so that in steady state nobody allocates or
-/// frees one.
+/// The spare pages of a connection. They are reused, so that in steady state no page is allocated
+/// or freed.
 ///
 /// The pages have been in a Call that was answered, or in a reply that was sent. The budget that
 /// all connections share is asked only when a connection keeps more pages than ever before since
@@ -172,7 +174,7 @@ pub(super) struct PagePool {
 }
 
 impl PagePool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub(super) const fn new() -> Self {
         PagePool {
             spare: SparePages::new(),
@@ -186,7 +188,7 @@ impl PagePool {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if `sink` has not the room.
+    /// `ENOMEM` if the capacity of `sink` is too small.
     pub(super) fn fill(&mut self, sink: &mut PageVec, count: usize) -> Result {
         let filled = self.spare.fill(sink, count);
         self.low = self.low.min(self.spare.len());
@@ -200,7 +202,7 @@ impl PagePool {
         result
     }
 
-    /// Keeps the pages of `pages`; those that remain there are to be released.
+    /// Keeps pages of `pages`. The caller should release those that remain there.
     pub(super) fn put(&mut self, pages: &mut PageVec) {
         let wanted = (self.spare.len() + pages.len()).min(MOST_PAGES);
         if wanted > self.share.count {
@@ -211,20 +213,20 @@ impl PagePool {
         self.spare.put(pages, room);
     }
 
-    /// Returns an array for pages; it has room for those of the last use.
+    /// Returns an empty array, which has the capacity of its last use.
     pub(super) fn array(&mut self) -> PageVec {
         self.arrays.pop().unwrap_or_default()
     }
 
-    /// Keeps an array, which is empty.
+    /// Keeps an empty array.
     pub(super) fn put_array(&mut self, array: PageVec) {
         if self.arrays.len() < MOST_ARRAYS {
             let _ = self.arrays.push(array, GFP_NOWAIT | __GFP_NOWARN);
         }
     }
 
-    /// Takes spare pages that nobody has used since the last call, to be dropped, and the arrays
-    /// once no page is left; returns whether any is.
+    /// Removes the spare pages that were not used since the last call, and the arrays once no page
+    /// is left, so that the caller drops them. Also returns whether any page is left.
     pub(super) fn trim(&mut self) -> (SparePages, KVec<PageVec>, bool) {
         let excess = match self.spare.len() {
             // Without memory for another array: what is idle altogether goes with its array.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Posting of chains of Work Requests: at once, or after they have waited in line for room in the
-//! Send Queue.
+//! Posting of chains of Work Requests, at once or after they were queued for room in the Send
+//! Queue.
 //!
 //! ```text
 //!   submit --- room --------------------------> post --> completion --+
@@ -10,8 +10,8 @@
 //!                      +--- the completion gives entries back <-------+
 //! ```
 //!
-//! While a chain is in line, sunrpc sends no service thread to the connection, so no more is put
-//! in line than the threads have free.
+//! While a chain is queued, sunrpc assigns no service thread to the connection. So the number of
+//! queued chains is limited by the number of service threads.
 
 use super::{
     chan::{
@@ -44,7 +44,7 @@ use crate::kapi::{
 use kernel::prelude::*;
 
 impl Work {
-    /// Returns the entries of the Send Queue that it takes.
+    /// Returns the number of Send Queue entries that the chain needs.
     fn sqes(&self) -> u32 {
         match self {
             Work::Reply(ctx) => ctx.sqes(),
@@ -75,11 +75,11 @@ impl Client for Peer {
 }
 
 impl Chan {
-    /// Posts `work`, at once or when there is room for it. Does not sleep.
+    /// Posts `work`, or queues it until there is room for it. Does not sleep.
     ///
     /// # Errors
     ///
-    /// The connection cannot go on.
+    /// The connection must be closed.
     pub(super) fn submit(&self, qp: &Qp<Chan>, work: Work) -> Result {
         let sqes = work.sqes();
         let wait = |work| Waiting {
@@ -101,7 +101,7 @@ impl Chan {
         }
     }
 
-    /// Posts chains in line for which there is room now. Called after entries were given back.
+    /// Posts queued chains for which there is room now. Called after entries were returned.
     pub(super) fn resume(&self, qp: &Qp<Chan>) {
         let mut resumed = false;
         while let Some((waiting, reservation)) = self.sq.next() {
@@ -124,7 +124,7 @@ impl Chan {
     ///
     /// # Errors
     ///
-    /// Those of posting: the connection cannot go on.
+    /// Errors of posting, after which the connection must be closed.
     pub(super) fn post(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
         let posted = match work {
             Work::Reply(ctx) => self.post_reply(qp, ctx, reservation),
@@ -137,7 +137,7 @@ impl Chan {
         })
     }
 
-    /// Frees what a chain that was not posted has.
+    /// Frees the resources of a chain that was not posted.
     fn retract(&self, qp: &Qp<Chan>, work: Work) {
         match work {
             Work::Reply(ctx) => self.keep_send_ctx(ctx),
@@ -145,7 +145,7 @@ impl Chan {
         }
     }
 
-    /// Frees what is in line of a queue that is closed.
+    /// Frees the queued chains of a closed Send Queue.
     pub(super) fn clear_line(&self, qp: &Qp<Chan>) {
         while let Some(waiting) = self.sq.take_waiting() {
             self.retract(qp, waiting.work);

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Read chunks: pulled from the client before the Call is delivered (RFC 8166, section 3.5).
-//!
-//! The service decodes a Call from memory, so all of it has to be there:
+//! Read chunks. They are pulled from the client before the Call is delivered (RFC 8166, section
+//! 3.5), because the service decodes a Call from memory:
 //!
 //! ```text
-//!   Receive completes:  spare pages gathered, RDMA Reads posted
-//!     without these:    the same by receive(message), with pages of the service thread
-//!   RDMA Reads complete: queued as pulled
-//!   receive(pulled):    pages exchanged with the thread's, Call delivered
+//!   Receive completes:    RDMA Reads posted, into spare pages of the connection
+//!     too few spare pages: receive(message) posts them, with pages of the service thread
+//!   RDMA Reads complete:  Call queued as pulled
+//!   receive(pulled):      pages exchanged with the thread's, Call delivered
 //! ```
 //!
-//! # Where the octets land
+//! # Placement
 //!
-//! With one Read chunk beside an inline message, the payload lands in pages from the first octet
-//! of the first page on, and the inline parts before and after it stay where they were received.
-//! In any other shape the whole stream is put together in pages.
+//! With one Read chunk in an inline message, the payload starts at the first octet of the first
+//! page, and the inline parts before and after it stay in the Receive buffer. For any other
+//! combination the whole Call is assembled in pages.
 //!
 //! # Pages
 //!
-//! The RDMA Reads land in spare pages of the connection, see [`PagePool`], or in pages of the
-//! service thread when there are too few. Delivering a Call exchanges them for pages of the
-//! thread, which nobody can reach any more, as it has answered the Call that was in them: these
-//! are spare then. Nobody allocates or frees pages while a connection is busy.
+//! RDMA Reads write to spare pages of the connection, see [`PagePool`], or to pages of the service
+//! thread if there are too few. Delivering a Call exchanges these pages for pages of the thread.
+//! The thread has answered the Call that was in its pages, so nobody uses them, and they become
+//! spare pages. No page is allocated or freed while a connection is busy.
 //!
 //! [`PagePool`]: super::pool::PagePool
 
@@ -98,7 +97,7 @@ impl ReadCtx {
         )
     }
 
-    /// The entries of the Send Queue that its chain takes.
+    /// Returns the number of Send Queue entries that the chain needs.
     pub(super) fn sqes(&self) -> u32 {
         self.transfer.sqes()
     }
@@ -121,7 +120,7 @@ impl Completion for ReadCtx {
             Ok(wc) => {
                 let len = this.layout.paged_len();
                 trace_svcrdma_wc_read(wc.cid(), len);
-                // Now: all service threads may be waiting for what a mapping takes.
+                // Unmap now, because all service threads may be waiting for resources of a mapping.
                 this.as_mut().project().transfer.unmap();
                 chan.queue_pulled(this);
                 chan.resume(qp);
@@ -148,7 +147,7 @@ impl Chan {
     ///
     /// # Errors
     ///
-    /// Those of posting; the context comes back.
+    /// Errors of posting. The error contains the context.
     pub(super) fn post_pull(
         &self,
         qp: &Qp<Chan>,
@@ -164,8 +163,8 @@ impl Chan {
         posted.map_err(|refused| (refused.error, Work::Pull(refused.owner)))
     }
 
-    /// The turn of a Call, unless it is known to have no sequence number, or its client has not shown
-    /// that it has access.
+    /// Returns the turn of a Call; `None` if the Call has no sequence number, or its client has not
+    /// proved that it has access.
     fn turn(&self, layout: &Layout) -> Option<Turn> {
         match layout.item {
             Some(_) => None,
@@ -180,8 +179,8 @@ impl Chan {
         }
     }
 
-    /// Posts the RDMA Reads of a Call with what is available; gives the Call back if that is too
-    /// little. For completions: allocates next to nothing, and waits for nothing.
+    /// Posts the RDMA Reads of a Call with the resources that are available. Returns the Call if
+    /// they do not suffice. For completions: does not wait, and allocates no pages.
     pub(super) fn start_pull_at_once(
         &self,
         qp: &Qp<Chan>,
@@ -189,7 +188,7 @@ impl Chan {
         call: &Parsed,
         leave: Leave,
     ) -> Option<CallBox> {
-        // Reclaim may wait for what the queue behind this one has to do.
+        // Reclaim may wait for work that is queued behind this completion.
         let _no_io = NoIo::begin();
         let Ok(mut ctx) = self.prepare_pull_at_once(qp, &buf, call) else {
             return Some(buf);
@@ -212,7 +211,7 @@ impl Chan {
         buf: &CallBox,
         call: &Parsed,
     ) -> Result<Pin<KBox<ReadCtx>>> {
-        // Over iWARP memory regions may be short, and what is short is waited for elsewhere.
+        // Over iWARP memory regions may be short, and only a service thread can wait for them.
         if self.params.read_mrs != 0 {
             return Err(EAGAIN);
         }
@@ -229,7 +228,7 @@ impl Chan {
     ///
     /// # Errors
     ///
-    /// The Call is to be looked at by a service thread.
+    /// A service thread has to handle the Call.
     fn map_at_once(
         &self,
         qp: &Qp<Chan>,
@@ -261,7 +260,7 @@ impl Chan {
         }
     }
 
-    /// Frees a Call that is not pulled after all.
+    /// Frees a Call whose pull was abandoned.
     pub(super) fn drop_pull(&self, qp: &Qp<Chan>, mut ctx: Pin<KBox<ReadCtx>>) {
         let fields = ctx.as_mut().project();
         drop(fields.reservation.take());
@@ -270,7 +269,7 @@ impl Chan {
         }
     }
 
-    /// Keeps a context, and its pages as spare ones, for the next Call.
+    /// Keeps a context for the next Call, and its pages as spare pages.
     fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
         let pages = ctx.as_mut().project().transfer.unmap();
         self.pages.lock().put(pages);
@@ -281,8 +280,9 @@ impl Chan {
 }
 
 impl Conn {
-    /// Posts the RDMA Reads of a Call. The Call comes back as pulled, or is refused, or the
-    /// connection is closed. Delivers a Call whose Read chunks are all empty.
+    /// Posts the RDMA Reads of a Call. When they complete, the Call is queued as pulled. If they
+    /// cannot be posted, the Call is refused, or the connection is closed. A Call whose Read chunks
+    /// are all empty is delivered.
     // Not inlined: most Calls have no Read chunks, and need not its stack.
     #[inline(never)]
     pub(super) fn start_pull<'a>(
@@ -342,7 +342,7 @@ impl Conn {
         }
     }
 
-    /// Maps the pages that the RDMA Reads go to; waits for memory.
+    /// Maps the pages for the RDMA Reads. Waits for memory.
     ///
     /// # Errors
     ///
@@ -372,7 +372,7 @@ impl Conn {
         chan.pages.lock().fill(pages, count)?;
         receiver.take_pages(pages, count)?;
         chan.map_patiently(transfer, |transfer| {
-            // The memory regions are the client's to give back: no thread waits for them.
+            // The client decides when memory regions are released, so no thread waits for them.
             layout
                 .map(
                     self.qp(),

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Receives: kept posted, and turned into Calls.
+//! Posting of Receives, and decoding of received messages.
 //!
 //! ```text
 //!   free --refill--> posted --completion--> inbox --service thread--> decoded
 //!    ^                                                                  |
-//!    |                   not to be used: answered or dropped ----------+
-//!    |                   a reply to a callback: handed over -----------+
-//!    +------------------ released with its Call <----------------------+
+//!    |                     malformed: answered or dropped -------------+
+//!    |                     reply to a callback: delivered -------------+
+//!    +-------------------- released with its Call <--------------------+
 //! ```
 //!
-//! There is a buffer for each credit that was granted, and some for replies to callbacks, and a
-//! batch. They are posted, or keep a Call in process, which counts against the client's credits as
-//! well. More are made when the client uses many; see [`Receives`]. A client that sends more than
-//! it was granted is served as long as there are buffers. Then it finds no Receive posted, and
-//! loses its connection for that.
+//! A buffer exists for each credit granted, for each reply to a callback, and for one more batch. A
+//! buffer is posted, or contains a Call in process, which counts against the client's credits as
+//! well. More are allocated when the client uses many; see [`Receives`]. A client that exceeds its
+//! credits is served while buffers are available. Then no Receive is posted, and it loses its
+//! connection.
 
 use super::{
     backchannel,
@@ -81,15 +81,15 @@ use crate::{
 use core::ops::Range;
 use kernel::{page::PAGE_SIZE, prelude::*};
 
-/// Credits that a connection grants at first. More are granted once the client uses these.
+/// The credits that a new connection grants. More are granted once the client uses these.
 const FIRST_CREDITS: u32 = 32;
 
 impl Chan {
-    /// Makes and posts the first Receives.
+    /// Allocates and posts the first Receives.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and those of posting.
+    /// `ENOMEM`, and errors of posting.
     pub(super) fn post_first_receives(&self, qp: &Qp<Chan>) -> Result {
         let sizes = &self.params.sizes;
         let above = sizes.receives.saturating_sub(sizes.credits);
@@ -100,12 +100,12 @@ impl Chan {
         }
     }
 
-    /// Makes `wanted` Receives, or as many as there is memory for, posts them, and grants credits
-    /// for them; returns how many. May sleep.
+    /// Allocates up to `wanted` Receives, posts them, and grants credits for them. Returns the
+    /// number allocated. May sleep.
     ///
     /// # Errors
     ///
-    /// Those of posting.
+    /// Errors of posting.
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
         let mut made = 0_u32;
         let size = host_len(self.recvs.lock().growth.size());
@@ -133,7 +133,7 @@ impl Chan {
         Ok(made)
     }
 
-    /// Exchanges the Receives for others of the size that is wanted, if there is memory for them.
+    /// Replaces the Receives by others if another size is wanted and memory for them is available.
     /// May sleep.
     fn exchange_receives(&self, qp: &Qp<Chan>) {
         let recvs = self.recvs.lock();
@@ -165,7 +165,8 @@ impl Chan {
         drop(replaced);
     }
 
-    /// Makes more Receives if the client uses many, or others if another size is wanted. May sleep.
+    /// Allocates more Receives if the client uses many, or replaces them if another size is wanted.
+    /// May sleep.
     pub(super) fn add_receives(&self, qp: &Qp<Chan>) {
         if !self.few_receives.xchg(false, Relaxed) {
             return;
@@ -175,7 +176,7 @@ impl Chan {
         let (target, total) = (recvs.target, recvs.total);
         drop(recvs);
         let sizes = &self.params.sizes;
-        // Twice as many, or some that take the place of those in process.
+        // Doubles the number of posted Receives, or replaces those of Calls in process.
         let wanted = match sizes.receives.saturating_sub(target) {
             0 => sizes.batch.min(sizes.contexts.saturating_sub(total)),
             missing => target.min(missing),
@@ -185,12 +186,11 @@ impl Chan {
         }
     }
 
-    /// Posts Receives if a whole batch is missing and available.
+    /// Calls `change` with the Receives, then posts Receives if a whole batch is missing and
+    /// available.
     ///
-    /// Less than a batch is free, and that many are posted in addition to one
-    /// for each credit: so the client always finds one for the credits that it has left.
-    ///
-    /// `change` is done to the Receives first.
+    /// Fewer buffers than a batch are free otherwise, and one batch more than the credits is
+    /// posted. So a Receive is posted for each credit that the client has left.
     fn refill(&self, qp: &Qp<Chan>, change: impl FnOnce(&mut Receives)) -> Result {
         let batch = self.params.sizes.batch;
         let mut guard = self.recvs.lock();
@@ -224,7 +224,7 @@ impl Chan {
         })
     }
 
-    /// A posted Receive of `capacity` octets has got a message: the next ones are posted.
+    /// Records that a posted Receive of `capacity` octets has completed, and posts the next ones.
     pub(super) fn received(&self, qp: &Qp<Chan>, capacity: usize) {
         let refilled = self.refill(qp, |recvs| recvs.landed(capacity));
         if refilled.is_err() {
@@ -232,7 +232,7 @@ impl Chan {
         }
     }
 
-    /// A posted Receive has failed. Nothing is posted any more.
+    /// Keeps the buffer of a Receive that has failed. Nothing is posted any more.
     pub(super) fn keep_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
         recvs.landed(buf.capacity());
@@ -241,7 +241,7 @@ impl Chan {
         drop(replaced);
     }
 
-    /// A message is done with.
+    /// Releases the buffer of a message that is no longer needed.
     pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: CallBox) {
         if self.is_closing() {
             let replaced = self.recvs.lock().put(buf);
@@ -255,7 +255,7 @@ impl Chan {
         }
     }
 
-    /// Frees unused Receives while as many are posted as should be.
+    /// Frees unused buffers while enough Receives are posted.
     pub(super) fn trim_receives(&self) {
         loop {
             let mut recvs = self.recvs.lock();
@@ -273,25 +273,25 @@ impl Chan {
     }
 }
 
-/// What is to be done with a message.
+/// The action for a message.
 enum Verdict {
     /// Deliver it: it is a Call without Read chunks.
     Deliver,
     /// Pull its Read chunks first.
     Pull,
-    /// It answers a callback, perhaps.
+    /// Match it with a callback.
     Answered,
-    /// The client says what it is like.
+    /// Handle properties of the client.
     Properties,
-    /// It is an optional operation; that is the answer.
+    /// Answer an optional operation.
     Optional(Answer),
 }
 
-/// Decides about a message that was received.
+/// Chooses the action for a received message.
 ///
 /// # Errors
 ///
-/// The message cannot be used.
+/// The reason why the message cannot be used.
 fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
     if let Some(answer) = message.option_answer() {
         return Ok(Verdict::Optional(answer));
@@ -301,8 +301,7 @@ fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
     }
     match (message.direction, message.version) {
         (Some(Direction::Call), _) => {}
-        // In version 1 a Call that is wrong looks like that. No callback offers a chunk to put
-        // its answer in.
+        // In version 1 this is a malformed Call: no callback offers a Reply chunk for its answer.
         (Some(Direction::Reply), Version::One) if message.body == Body::NoMsg => {
             return Err(DecodeError::PayloadPlace)
         }
@@ -315,8 +314,9 @@ fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
     })
 }
 
-/// The slots of a thread's reply array that the service fills when the whole of what the client
-/// offers is used: the first has what goes inline, and a payload need not begin with a page.
+/// Returns the slots of a thread's reply array that the service fills when it uses all chunks that
+/// the client offers. The first slot is for the inline part. A payload need not start at a page
+/// boundary.
 fn reply_slots(lists: &Lists<'_>) -> Range<usize> {
     let mut octets = lists.reply.map_or(0, |chunk| chunk.capacity());
     for chunk in lists.write.iter() {
@@ -330,14 +330,14 @@ fn reply_slots(lists: &Lists<'_>) -> Range<usize> {
     usize::from(lists.reply.is_none())..pages.saturating_add(1)
 }
 
-/// Tells trace events about a good transport header.
+/// Traces a valid transport header.
 fn trace_call(cid: Cid, message: &Parsed) {
     let h = &message.header;
     let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
     trace_svcrdma_decode_rqst(cid, xid, vers, credits, h.proc, message.header_len);
 }
 
-/// Tells trace events why a message of `len` octets is not delivered.
+/// Traces why a message of `len` octets is not delivered.
 fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) {
     let Some(h) = header else {
         return trace_svcrdma_decode_short_err(cid, len);
@@ -355,9 +355,9 @@ fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) 
 }
 
 impl Chan {
-    /// Posts the RDMA Reads of a Call that was just received, if it has Read chunks and all that
-    /// takes is available; returns any other message. For the completion, which must not wait: a
-    /// service thread looks at what is returned.
+    /// Posts the RDMA Reads of a Call that was just received, if it has Read chunks and all
+    /// resources are available. Returns any other message, which a service thread has to handle.
+    /// Called from the completion, which must not wait.
     pub(super) fn pull_at_once(&self, qp: &Qp<Chan>, mut buf: CallBox) -> Option<CallBox> {
         if !message::may_have_read_list(buf.bytes()) {
             return Some(buf);
@@ -378,17 +378,17 @@ impl Chan {
         }
     }
 
-    /// Records the version of a message and classifies the message.
+    /// Records the version of a message, and chooses the action for the message.
     ///
     /// # Errors
     ///
-    /// The message cannot be used.
+    /// The reason why the message cannot be used.
     fn judge(&self, message: &Parsed) -> Result<Verdict, DecodeError> {
         self.spoken.hear(&self.params.peer, message)?;
         judge(message)
     }
 
-    /// Notes with `buf` what is remembered about the Call that was just received into it.
+    /// Initialises the state of the Call that was just received into `buf`.
     pub(super) fn note_call(&self, buf: &mut CallBox, call: &Parsed) {
         let invalidates = match call.version {
             Version::One => self.params.remote_invalidation,
@@ -443,7 +443,7 @@ impl Conn {
         None
     }
 
-    /// Delivers a Call that is all in `buf`.
+    /// Delivers a Call that is completely in `buf`.
     pub(super) fn deliver_inline<'a>(
         &self,
         mut receiver: Receiver<'a, CallBox>,
@@ -483,7 +483,7 @@ impl Conn {
         receiver.lend(array, slots);
     }
 
-    /// Answers a message that cannot be used, if its sender expects that, and forgets it.
+    /// Answers a message that cannot be used, if an answer is due, and releases it.
     pub(super) fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
         trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
         self.chan().params.live.traffic.malformed.add(1);
@@ -493,14 +493,14 @@ impl Conn {
         }
     }
 
-    /// Answers a Call that cannot be served with `report`, and forgets it.
+    /// Answers a Call that cannot be served with `report`, and releases it.
     pub(super) fn refuse(&self, buf: CallBox, header: &Header, report: ErrorBody) {
         self.chan().params.live.refused.add(1);
         self.forget(buf);
         self.send_refusal(header, Answer::Report(report));
     }
 
-    /// Gives a buffer back whose message is not needed any more.
+    /// Releases the buffer of a message.
     pub(super) fn forget(&self, buf: CallBox) {
         self.chan().release_receive(self.qp(), buf);
     }

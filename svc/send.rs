@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Replies: what goes into the Write list, into the Reply chunk, and inline.
+//! Replies: the Write list, the Reply chunk and the inline part (RFC 8166, sections 3.5 and 4.3).
 //!
 //! ```text
-//!   reply --take payloads out--> message
-//!     message fits behind its header        inline, RDMA_MSG
-//!     a Reply chunk was offered, and fits   in the Reply chunk, RDMA_NOMSG
-//!     else                                  RDMA_ERROR, ERR_CHUNK
+//!   reply --remove payloads that have a Write chunk--> message
+//!     message fits behind its header               inline, RDMA_MSG
+//!     message fits a Reply chunk that was offered  in the Reply chunk, RDMA_NOMSG
+//!     otherwise                                    RDMA_ERROR, ERR_CHUNK
 //! ```
 //!
-//! RDMA Writes and the Send that ends them are posted as one chain with one completion, since a
-//! Send is never executed before the Writes that were posted before it. The completion gives the
-//! pages of the reply back at once; no service thread is woken for that.
+//! One chain with one completion has the RDMA Writes and the Send after them, because a device
+//! executes a Send after the Writes that were posted before it. The completion releases the pages
+//! of the reply; it wakes no service thread.
 //!
 //! # Copying
 //!
-//! What goes inline is copied behind the header. It is at most one Receive of the client, and
-//! the copy costs less than to map the page, buy the thread another one and free this one later.
+//! The inline part is copied behind the header. It fits one Receive of the client. Copying it costs
+//! less than mapping its page, allocating another page for the thread, and freeing the page later.
 
 use super::{
     call::{
@@ -116,12 +116,13 @@ impl SendCtx {
         )
     }
 
-    /// Returns where the header, and what is sent inline, are written.
+    /// Returns the buffer for the header and the inline part.
     pub(super) fn buffer(self: Pin<&mut Self>) -> &mut [u8] {
         self.project().message.body_mut()
     }
 
-    /// Sets what is sent: the first `len` octets of the buffer, and which handle that invalidates.
+    /// Sets the message to the first `len` octets of the buffer, and the handle that it
+    /// invalidates.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl SendCtx {
         fields.message.add_part(0..len)
     }
 
-    /// Returns the entries of the Send Queue that its chain takes.
+    /// Returns the number of Send Queue entries that the chain needs.
     pub(super) fn sqes(&self) -> u32 {
         self.transfer.sqes().saturating_add(1)
     }
@@ -166,7 +167,7 @@ impl Completion for SendCtx {
 }
 
 impl Chan {
-    /// Something to send with.
+    /// Returns a kept context, or allocates one.
     ///
     /// # Errors
     ///
@@ -179,8 +180,7 @@ impl Chan {
         }
     }
 
-    /// Keeps it for the next message; its pages, and its entries of the Send Queue, are given
-    /// back.
+    /// Keeps a context for the next message, and releases its pages and Send Queue entries.
     pub(super) fn keep_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
         let fields = ctx.as_mut().project();
         let pages = fields.transfer.unmap();
@@ -197,7 +197,7 @@ impl Chan {
     ///
     /// # Errors
     ///
-    /// Those of posting; the context comes back.
+    /// Errors of posting. The error contains the context.
     pub(super) fn post_reply(
         &self,
         qp: &Qp<Chan>,
@@ -222,7 +222,7 @@ impl Chan {
     }
 }
 
-/// A reply being made.
+/// A reply that is being encoded.
 struct Outgoing<'a> {
     call: &'a Parsed,
     lists: Lists<'a>,
@@ -231,12 +231,12 @@ struct Outgoing<'a> {
     invalidate: Option<Handle>,
     /// Octets of the whole reply, payloads included.
     total: u32,
-    /// Octets of what is left without the payloads.
+    /// Octets of the message: the reply without the payloads.
     message: u32,
 }
 
 impl Outgoing<'_> {
-    /// The part of the reply in which is all that RDMA Writes are made for.
+    /// The smallest part of the reply that contains all octets for RDMA Writes.
     fn placed(&self, reply_chunk: bool) -> Option<Range<usize>> {
         let part = match reply_chunk {
             true => 0..self.total,
@@ -245,7 +245,7 @@ impl Outgoing<'_> {
         Some(host_len(part.start)..host_len(part.end))
     }
 
-    /// Adds the RDMA Writes of the payloads, and of the message if it goes to `reply_chunk`.
+    /// Adds the RDMA Writes of the payloads, and of the message if it is sent in `reply_chunk`.
     fn map(
         &self,
         qp: &Qp<Chan>,
@@ -298,16 +298,16 @@ fn write(
 }
 
 impl Conn {
-    /// Returns what every reply grants.
+    /// Returns the credits that each reply grants.
     pub(super) fn credits(&self) -> Credits {
         Credits(self.chan().granted.load(Relaxed))
     }
 
-    /// Sends the reply to a Call, or an error report in its place.
+    /// Sends the reply to a Call, or an error report instead.
     ///
     /// # Errors
     ///
-    /// The connection cannot go on.
+    /// The connection must be closed.
     pub(super) fn send_reply(&self, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
         if self.chan().is_closing() {
             return Err(enotconn());
@@ -352,8 +352,8 @@ impl Conn {
             Response::ReplyChunk => self.send_out(reply, &out, lists.reply),
         };
         match sent {
-            // `EINVAL`: the service made the reply in a way that is not known here. To hang up
-            // would have the client ask again, forever.
+            // `EINVAL`: the form of the service's reply is not supported. Closing the connection
+            // would make the client retransmit the Call forever.
             Err(E2BIG | EINVAL) => self.send_error(&received.header, ErrorBody::System),
             other => other,
         }
@@ -361,7 +361,8 @@ impl Conn {
 
     /// # Errors
     ///
-    /// `E2BIG` if the client has not provided for this reply; else the connection cannot go on.
+    /// `E2BIG` if the client has not offered room for this reply; otherwise the connection must be
+    /// closed.
     fn send_out(
         &self,
         reply: &mut Reply<'_>,
@@ -382,8 +383,7 @@ impl Conn {
         }
     }
 
-    /// Writes the header and what goes inline, and maps the rest; returns the length of what is
-    /// to be sent.
+    /// Writes the header and the inline part, and maps the rest. Returns the length of the message.
     fn fill_out(
         &self,
         mut ctx: Pin<&mut SendCtx>,
@@ -423,7 +423,7 @@ impl Conn {
             .patiently(|| reply.take_pages(pages, part.clone()))?;
         *fields.own_pages = taken.own;
         if taken.own {
-            // They will be spare pages.
+            // They become spare pages.
             self.trim_later();
         }
         if reply.lacks_pages() {
@@ -432,19 +432,19 @@ impl Conn {
         self.chan().map_patiently(transfer, |transfer| {
             out.map(self.qp(), transfer, &taken.map, reply_chunk)
         })?;
-        // More RDMA Writes than the Send Queue has entries.
+        // The reply needs more RDMA Writes than the Send Queue has entries.
         match transfer.sqes() >= self.chan().sq.depth() {
             true => Err(E2BIG),
             false => Ok(len),
         }
     }
 
-    /// Posts the RDMA Writes of `ctx` and a Send of the first `len` octets of its buffer, at once or
-    /// when there is room in the Send Queue.
+    /// Posts the RDMA Writes of `ctx` and a Send of the first `len` octets of its buffer, at once
+    /// or when there is room in the Send Queue.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`, and those of posting.
+    /// `ENOTCONN`, and errors of posting.
     fn post_send(
         &self,
         mut ctx: Pin<KBox<SendCtx>>,
@@ -460,7 +460,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Answers a message that could not be used. The connection stays, unless it is lost.
+    /// Answers a message that could not be used. The connection stays open.
     pub(super) fn send_refusal(&self, header: &Header, answer: Answer) {
         let body = match answer {
             Answer::Drop => return,
@@ -483,11 +483,11 @@ impl Conn {
         Ok(())
     }
 
-    /// Sends the message that `write` writes, which is no reply. Invalidates nothing.
+    /// Sends the message that `write` writes and that is no reply. Invalidates nothing.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it cannot be written; else the connection cannot go on.
+    /// `EINVAL` if it cannot be written; otherwise the connection must be closed.
     pub(super) fn send_message(
         &self,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,

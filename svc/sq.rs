@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Room in the Send Queue, and the line of chains that wait for it.
+//! Room in the Send Queue, and the queue of chains that wait for it.
 //!
-//! A [`SqReservation`] is the right to post a number of Work Requests. It moves into what owns
-//! the posted chain; dropping it, when that has completed, gives the entries back. So none is lost
-//! or given back twice. The accounts are in [`super::ledger`].
+//! A [`SqReservation`] is the right to post a number of Work Requests. It moves into the owner of
+//! the posted chain, and dropping it after the completion returns the entries. So no entry is lost
+//! or returned twice. [`super::ledger`] does the accounting.
 //!
-//! No thread waits for room: it leaves its chain in line and does other work. Completions post
-//! from the line. A client chooses how long its Sends may stall (an RNR retry count of 7 means for
-//! ever), so a thread that waited would be the client's.
+//! No thread waits for room: it queues its chain and continues. Completions post queued chains. The
+//! client decides how long a Send may stall (an RNR retry count of 7 means forever), so it could
+//! block a waiting thread.
 //!
 //! # Progress
 //!
-//! While chains are admitted, a timer looks every [`LOOK_MS`] whether they complete. The
-//! connection ends if none does for 30 s, or if one takes longer than 60 s; 10 s as long as the
-//! client has not shown that it has access (one period more, as chains are admitted between two
-//! looks). That bounds the time for which a client can have the server hold pages.
+//! While chains are admitted, a timer checks every [`LOOK_MS`] whether they complete. The
+//! connection is closed if none completes for 30 s, or if one takes longer than 60 s. While the
+//! client has not proved that it has access, a chain may take 10 s only. Each limit is exceeded by
+//! up to one period, because chains are admitted between two checks. This bounds how long a client
+//! can make the server hold pages.
 
 use super::{
     ledger::{
@@ -53,26 +54,26 @@ use kernel::{
 /// The period of the timer in ms.
 pub(super) const LOOK_MS: u32 = 5_000;
 
-/// Whom the Send Queue is of.
+/// The connection of a Send Queue.
 pub(super) trait Client: Send + Sync + 'static {
-    /// Returns whether the client has shown that it has access. Any context.
+    /// Returns whether the client has proved that it has access. Any context.
     fn proven(&self) -> bool;
 
-    /// Chains do not complete in time: closes the connection. Process context.
+    /// Closes the connection, because chains do not complete in time. Process context.
     fn stalled(&self);
 
-    /// So many entries are free by now. Under a spin lock.
+    /// Records the number of free entries. Called under a spin lock.
     fn note_free(&self, free: u32) {
         let _ = free;
     }
 }
 
-/// The Send Queue of one connection. In line are `W`s.
+/// The Send Queue of one connection. The queued chains are `W`s.
 #[pin_data]
 pub(super) struct Sq<W: Send + 'static, C: Client> {
     #[pin]
     state: SpinLock<State<W>>,
-    /// Whether the line is not empty. Written under the lock of `state`.
+    /// Whether chains are queued. Written under the lock of `state`.
     waiting: Atomic<bool>,
     depth: u32,
     client: C,
@@ -86,19 +87,19 @@ struct State<W> {
     line: Ring<(u32, W)>,
 }
 
-/// The right to post a number of Work Requests. Dropping it gives them back.
+/// The right to post a number of Work Requests. Dropping it returns the entries.
 pub(super) struct SqReservation<W: Send + 'static, C: Client> {
     sq: Arc<Sq<W, C>>,
     count: u32,
 }
 
-/// What came of a chain.
+/// The result of a request for entries.
 pub(super) enum Submitted<T, R> {
-    /// It can be posted now.
+    /// The chain can be posted now.
     Granted(T, R),
-    /// It is in line. Says how many entries are free.
+    /// The chain is queued. Contains the number of free entries.
     InLine(u32),
-    /// The queue is closed or too short, or the line is full.
+    /// The Send Queue is closed or too short, or too many chains are queued.
     Refused(T),
 }
 
@@ -123,7 +124,7 @@ impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
 }
 
 impl<W: Send + 'static, C: Client> Sq<W, C> {
-    /// A queue of `depth` entries with a line of at most `longest` chains.
+    /// Creates a Send Queue of `depth` entries that queues at most `longest` chains.
     pub(super) fn new(depth: u32, longest: usize, client: C, period_ms: u32) -> Result<Arc<Self>> {
         let line = Ring::new(longest, GFP_KERNEL)?;
         Arc::pin_init(
@@ -143,11 +144,11 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     }
 
     fn start_timer(self: &Arc<Self>) {
-        // It may be queued already: a chain was admitted while it ran.
+        // The work may be queued already, if a chain was admitted while it ran.
         let _ = xprtiod().enqueue_delayed(self.clone(), self.period);
     }
 
-    /// Takes `count` entries for `chain`, or leaves what `wait` makes of it in line. Does not
+    /// Takes `count` entries for `chain`, or queues the chain as `wait` converts it. Does not
     /// sleep; `wait` is called under a spin lock.
     pub(super) fn submit<T>(
         self: &Arc<Self>,
@@ -170,7 +171,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                 },
             ),
             Admission::InLine => {
-                // There is room, as just seen.
+                // There is room, which was checked above.
                 let _ = state.line.push((count, wait(chain)));
                 self.waiting.store(true, Relaxed);
                 Submitted::InLine(state.ledger.entries().0)
@@ -210,11 +211,11 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         })
     }
 
-    /// Takes the first chain in line if there is room for it. To be called after a reservation
-    /// was dropped, until there is none. Does not sleep.
+    /// Removes the first queued chain if there is room for it. Must be called after a reservation
+    /// was dropped, until it returns `None`. Does not sleep.
     pub(super) fn next(self: &Arc<Self>) -> Option<(W, SqReservation<W, C>)> {
-        // Whoever puts a chain in line has seen, under the lock, that entries are in use. So one
-        // of those that give entries back later sees the chain.
+        // A chain is queued only if entries are in use, which is checked under the lock. So a
+        // caller that returns entries later sees the chain.
         if !self.waiting.load(Relaxed) {
             return None;
         }
@@ -231,12 +232,12 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         Some((chain, SqReservation { sq, count }))
     }
 
-    /// Refuses every chain from now on. Not from an interrupt.
+    /// Refuses all further chains. Must not be called from an interrupt.
     pub(super) fn close(&self) {
         self.state.lock().ledger.close();
     }
 
-    /// Takes a chain out of the line of a closed queue. May be called until there is none.
+    /// Removes a queued chain of a closed Send Queue; `None` if there is none.
     pub(super) fn take_waiting(&self) -> Option<W> {
         let (_, chain) = self.state.lock().line.pop()?;
         Some(chain)
