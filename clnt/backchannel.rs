@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The reverse direction: Calls that the server makes of us (RFC 8167).
+//! The reverse direction: Calls from the server, and their Replies (RFC 8167).
 //!
-//! They come as plain RDMA_MSG, without chunks; Receives for them are posted beyond those of
-//! the forward direction. Their Replies use neither its credits nor its Sends.
+//! These Calls are RDMA_MSG messages without chunks. Receives for them are posted in addition to
+//! those of the forward direction. Their Replies use neither the credits nor the Sends of the
+//! forward direction.
 
 use core::pin::Pin;
 
@@ -61,7 +62,7 @@ use crate::{
     },
 };
 
-/// The shortest RPC Call there is: XID, direction, and what follows up to the procedure.
+/// The length of the shortest RPC Call: the fields from the XID to the procedure.
 const MIN_CALL: usize = 24;
 
 impl Conn {
@@ -87,8 +88,8 @@ impl Conn {
 
     fn deliver(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: &RecvBox<()>) {
         match parsed.payload(buffer.bytes()) {
-            // If there are far more than the credits we granted, the Call is lost, and the
-            // connection is not.
+            // If the server far exceeds the credits granted, the Call is dropped, and the
+            // connection stays.
             Some(call) if call.len() >= MIN_CALL => {
                 xprt.note_use();
                 let xid = parsed.header.xid.0;
@@ -99,19 +100,19 @@ impl Conn {
     }
 
     /// Answers a message of the server that cannot be served with an error report, unless too many
-    /// answers are under way. That is also the answer to a Call with chunks, which the reverse
-    /// direction does not have (RFC 8167, section 5.3).
+    /// answers are in flight. A Call with chunks gets an error report too, because this side does
+    /// not support chunks in the reverse direction (RFC 8167, section 5.3).
     pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Conn>, header: &Header, report: ErrorBody) {
         let credits = Credits(REVERSE_REQUESTS);
         self.answer_with(qp, |body| encode_error(body, header, credits, report));
     }
 
-    /// Sends the message that `write` writes, which is no RPC's.
+    /// Sends the message that `write` writes, and that belongs to no RPC.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` when too many are under way; `EINVAL` when it cannot be written; `ENOTCONN` when
-    /// the connection is broken.
+    /// `ENOBUFS` if too many such messages are in flight; `EINVAL` if it cannot be written;
+    /// `ENOTCONN` if the connection is broken.
     pub(super) fn send_message(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
@@ -128,8 +129,8 @@ impl Conn {
         }
     }
 
-    /// Answers a message of the server with what `write` writes, unless too many answers are under
-    /// way.
+    /// Answers a message of the server with the message that `write` writes, unless too many
+    /// answers are in flight.
     fn answer_with(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
@@ -140,7 +141,7 @@ impl Conn {
         }
     }
 
-    /// Asks the server for version 2, with the message `xid`.
+    /// Requests version 2 from the server by RDMA2_CONNPROP with the given `xid`.
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ impl Conn {
                     encode_resprop(body, header.xid, credits, &want, &sizes)
                 });
             }
-            // The server has announced everything before.
+            // The server has sent its properties before.
             Some(Message::Connect { .. }) | None => (),
         }
         self.put_receive(buffer);
@@ -189,8 +190,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` when too many are under way; `EMSGSIZE` when it is too long; `ENOTCONN` when
-    /// the connection is broken.
+    /// `ENOBUFS` if too many Replies are in flight; `EMSGSIZE` if the Reply is too long; `ENOTCONN`
+    /// if the connection is broken.
     pub(super) fn reverse_reply(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
@@ -208,7 +209,7 @@ impl Conn {
         self.post_reverse(qp, ctx)
     }
 
-    /// Gives back the buffers of a Send that was not posted.
+    /// Returns the buffers of a Send that was not posted.
     fn put_reverse_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
         ctx.as_mut().clear();
         self.give_back(|pools| pools.reverse_done(ctx));

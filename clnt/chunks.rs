@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory that the server may reach: the regions of a request (RFC 8166, section 3.4).
+//! The regions of a request: memory that the server can access (RFC 8166, section 3.4).
 //!
 //! ```text
 //!   pool ──map──▶ Chunks of a request ──Send chain registers──▶ the server has the handles
@@ -10,8 +10,7 @@
 //!                           the connection is drained ──────────────┘
 //! ```
 //!
-//! An RPC completes, and a request gives its memory back, only when all of its regions are
-//! fenced.
+//! An RPC completes, and a request releases its memory, only when all of its regions are fenced.
 
 use core::ops::{
     Deref,
@@ -71,10 +70,10 @@ use crate::{
 /// The progress of a request.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// The server has no Call of the request on this connection.
+    /// No Call of the request was sent on this connection, or it was answered.
     #[default]
     Idle,
-    /// The Call has been sent, and no Reply has come.
+    /// The Call was sent, and no Reply has arrived.
     Outstanding,
 }
 
@@ -82,29 +81,29 @@ enum Stage {
 #[derive(Default)]
 pub(super) struct Chunks {
     stage: Stage,
-    /// What the server reads.
+    /// The memory that the server reads.
     pub(super) read: MrList,
-    /// Where the server puts the payload of the Reply.
+    /// The memory for the payload of the Reply.
     pub(super) write: MrList,
-    /// Where the server puts the whole Reply.
+    /// The memory for the whole Reply.
     pub(super) reply: MrList,
-    /// Regions of a Call that was answered, and that could not be invalidated: the connection is
-    /// lost, and they are fenced once it is drained.
+    /// Regions of an answered Call that could not be invalidated. The connection is lost, and they
+    /// are fenced once it is drained.
     unfenced: MrList,
 }
 
 impl Chunks {
-    /// The Call has been sent: from here on a Reply is for it.
+    /// Records that the Call was sent, so that a Reply may arrive.
     pub(super) fn set_outstanding(&mut self) {
         self.stage = Stage::Outstanding;
     }
 
-    /// Returns whether a Reply is due. One that comes otherwise is not for this Call.
+    /// Returns whether a Reply is due. Any other Reply is not for this Call.
     pub(super) fn is_outstanding(&self) -> bool {
         self.stage == Stage::Outstanding
     }
 
-    /// Takes all registrations. No Reply is due then.
+    /// Removes all registrations and returns them. No Reply is due afterwards.
     fn take(&mut self) -> MrList {
         self.stage = Stage::Idle;
         let mut all = core::mem::take(&mut self.unfenced);
@@ -114,7 +113,7 @@ impl Chunks {
         all
     }
 
-    /// Returns how many registrations there are in the chunks.
+    /// Returns the number of registrations in the chunks.
     pub(super) fn count(&self) -> usize {
         self.read.len() + self.write.len() + self.reply.len()
     }
@@ -124,14 +123,14 @@ impl Chunks {
         self.unfenced.append(&mut list);
     }
 
-    /// Calls `f` with every registration, until one fails.
+    /// Calls `f` with each registration, until it fails.
     pub(super) fn try_for_each(&mut self, mut f: impl FnMut(&mut Mr) -> Result) -> Result {
         self.read.try_for_each(&mut f)?;
         self.write.try_for_each(&mut f)?;
         self.reply.try_for_each(&mut f)
     }
 
-    /// Takes back that a chain, which was not posted, was to register them.
+    /// Undoes the registrations that a chain recorded, after that chain was not posted.
     pub(super) fn retract(&mut self, unposted: Unposted) {
         for list in [&mut self.read, &mut self.write, &mut self.reply] {
             list.retract(unposted);
@@ -144,13 +143,13 @@ impl Chunks {
 pub(super) struct SlotChunks {
     #[pin]
     chunks: Mutex<Chunks>,
-    /// The lock was taken, and not for [`Held::take`] at last: something may be there. Written
-    /// under the lock.
+    /// Whether the chunks may contain registrations: the lock was taken since the last
+    /// [`Held::take`]. Written under the lock.
     used: Atomic<bool>,
 }
 
 impl SlotChunks {
-    /// Without a chunk.
+    /// Creates chunks without registrations.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             chunks <- new_mutex!(Chunks::default()),
@@ -158,7 +157,7 @@ impl SlotChunks {
         })
     }
 
-    /// Takes the lock. Sleeps.
+    /// Locks the chunks. Sleeps.
     pub(super) fn lock(&self) -> Held<'_> {
         let chunks = self.chunks.lock();
         self.used.store(true, Relaxed);
@@ -168,10 +167,10 @@ impl SlotChunks {
         }
     }
 
-    /// Returns whether there is no chunk, and no Reply due. For the task that has the request, when
-    /// nobody sends it and no Reply to it is being handled.
+    /// Returns whether there are no registrations, and no Reply is due. Only valid for the task
+    /// that owns the request, while nobody sends it and no Reply to it is being handled.
     pub(super) fn is_unused(&self) -> bool {
-        // Pairs with `take`, by whoever was the last.
+        // Pairs with the last call of `take`.
         !self.used.load(Acquire)
     }
 }
@@ -183,7 +182,8 @@ pub(super) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// Takes all registrations, and gives the lock back. No Reply is due then.
+    /// Removes all registrations, unlocks the chunks, and returns the registrations. No Reply is
+    /// due afterwards.
     pub(super) fn take(mut self) -> MrList {
         let list = self.chunks.take();
         self.used.store(false, Release);
@@ -205,7 +205,7 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// Returns the segments of a chunk as they are in the header.
+/// Returns the segments of a chunk for the transport header.
 pub(super) fn segments(list: &MrList) -> impl Iterator<Item = Segment> + '_ {
     list.iter().map(|mr| Segment {
         handle: Handle(mr.handle()),
@@ -219,9 +219,9 @@ pub(super) fn chunk_len(list: &MrList) -> usize {
     list.iter().map(|mr| mr.length() as usize).sum()
 }
 
-/// Notes in `list` what the server invalidated.
+/// Fences the region in `list` that the server invalidated.
 pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) {
-    // At most one of them has that handle; any other handle is ignored.
+    // At most one region has that handle. An unknown handle is ignored.
     let _ = list.try_for_each(|mr| {
         if mr.invalidated_by(invalidated) {
             trace_xprtrdma_mr_reminv(mr);
@@ -230,13 +230,13 @@ pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) 
     });
 }
 
-/// Registers nothing yet, but makes `segs` into a chunk of at most `most` segments: maps `idle`
-/// regions, as many as it needs.
+/// Maps `segs` into a chunk of at most `most` segments, each of which takes a region of `idle`. The
+/// regions are registered later.
 ///
 /// # Errors
 ///
-/// `EMSGSIZE` when `most` or `idle` is too few. `ENOMEM` when there is no room in the IOMMU, `EIO`
-/// when the device cannot. What was mapped is in `chunk`.
+/// `EMSGSIZE` if `most` or the number of idle regions is too small; `ENOMEM` if the IOMMU has no
+/// room; `EIO` if the device cannot map the memory. `chunk` contains the regions that were mapped.
 pub(super) fn map_chunk<'a>(
     mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
     access: Access,
@@ -258,7 +258,7 @@ pub(super) fn map_chunk<'a>(
     Ok(())
 }
 
-/// Unmaps the regions in `list` that are fenced, and returns them. The others are left.
+/// Unmaps the regions in `list` that are fenced, and returns them. The others stay in `list`.
 pub(super) fn unmap_fenced(list: &mut MrList) -> MrList {
     let mut idle = MrList::new();
     for _ in 0..list.len() {
@@ -276,7 +276,7 @@ pub(super) fn unmap_fenced(list: &mut MrList) -> MrList {
     idle
 }
 
-/// Lets the task that gives an RPC up wait until its regions are fenced.
+/// Makes the task that gives up an RPC wait until its regions are fenced.
 #[pin_data]
 pub(super) struct Fence {
     #[pin]
@@ -287,7 +287,7 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// Makes one that nobody waits for.
+    /// Creates a fence on which no task waits.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             done <- Done::new(),
@@ -295,18 +295,18 @@ impl Fence {
         })
     }
 
-    /// Makes it ready to be waited for. The task that waits is the only one to call this.
+    /// Prepares the fence for [`Self::wait`]. Only the task that waits calls this.
     pub(super) fn restart(&self) {
         self.done.reset();
     }
 
-    /// Lets the task go on; `left` are the regions that could not be fenced.
+    /// Wakes the task. `left` are the regions that could not be fenced.
     pub(super) fn finish(&self, left: MrList) {
         *self.left.lock() = left;
         self.done.complete();
     }
 
-    /// Waits; returns the regions that could not be fenced. Sleeps.
+    /// Waits, and returns the regions that could not be fenced. Sleeps.
     pub(super) fn wait(&self) -> MrList {
         self.done.wait();
         core::mem::take(&mut *self.left.lock())

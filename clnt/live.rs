@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The live view of a connection: `rpcrdma_rs/client/<number>/status` of debugfs.
+//! The status of a connection in debugfs: `rpcrdma_rs/client/<number>/status`.
 //!
-//! The connection stores what it knows into atomics as it goes, and a reader loads them: it takes
-//! no lock, and keeps neither connection nor device. Lines are `name: value`; a list of values has
-//! spaces in between. `Documentation/live.rst` explains each.
+//! The connection stores its state into atomics, which a reader loads. So a reader takes no lock,
+//! and holds neither the connection nor the device. Each line is `name: value`; values of a list
+//! are separated by spaces. `Documentation/live.rst` explains each line.
 
 use core::fmt;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Calls: how they are moved, their header, their Send (RFC 8166, sections 3.5 and 4.3).
+//! Marshalling of Calls: transfer modes, header and Send (RFC 8166, sections 3.5 and 4.3).
 //!
-//! `xdr::plan` chooses the modes; here the memory is mapped and the header is written. Nothing is
-//! posted, and no connection is needed.
+//! `xdr::plan` chooses the modes. This module maps the memory and writes the header. It posts
+//! nothing, and needs no connection.
 
 use core::pin::Pin;
 
@@ -70,42 +70,41 @@ use crate::{
 };
 
 /// The room for a Reply that may be longer than the caller's memory for it: the largest extended
-/// attribute, 64 KiB, and what is around it.
+/// attribute, 64 KiB, and the XDR around it.
 const LONGEST_OPEN_ENDED: usize = 68 << 10;
 
-/// A Call up to this length is copied together; the pages of a longer one are sent from where
-/// they are.
+/// A Call up to this length is copied into one buffer. The pages of a longer one are sent in place.
 const COPY_LIMIT: u32 = 2048;
 
-/// What a Call is marshalled with.
+/// The parameters for marshalling a Call.
 pub(super) struct Marshal<'a> {
-    /// The credits to ask for.
+    /// The credits to request.
     pub(super) credits: u32,
-    /// Where what is behind all room of a Reply is written.
+    /// The page to which the server writes the part of a Reply that exceeds the caller's memory.
     pub(super) spare: &'a SparePage,
-    /// What is counted.
+    /// The counters of the transport.
     pub(super) stats: &'a Stats,
 }
 
-/// How a Call and its Reply are moved.
+/// The transfer modes of a Call and its Reply.
 pub(super) struct Plan {
     version: Version,
     call: CallMode,
     reply: ReplyMode,
-    /// The most segments of a chunk.
+    /// The largest number of segments of a chunk.
     segments: u32,
     /// Pages that a Reply chunk offers in addition to the caller's memory.
     spare_pages: usize,
-    /// The most regions that takes.
+    /// The largest number of regions that the plan needs.
     pub(super) regions: usize,
 }
 
-/// Chooses how the Call in `slot` and its Reply are moved. `pages_per_segment` is the length of a
-/// region in pages.
+/// Chooses the transfer modes of the Call in `slot` and of its Reply. `pages_per_segment` is the
+/// length of a region in pages.
 ///
 /// # Errors
 ///
-/// `ENOBUFS`: out of pages for the Reply. `EMSGSIZE`: the Call cannot be sent at all.
+/// `ENOBUFS` if no pages for the Reply are available; `EMSGSIZE` if the Call cannot be sent at all.
 pub(super) fn plan<T: XprtOps>(
     mut thresholds: Thresholds,
     pages_per_segment: u32,
@@ -116,7 +115,7 @@ pub(super) fn plan<T: XprtOps>(
         answer.fill_sparse()?;
     }
     let open_ended = is_open_ended(answer);
-    // One for the spare room.
+    // One region for the spare page.
     thresholds.segments += u32::from(open_ended);
     let (call_mode, reply_mode) = choose(
         &thresholds,
@@ -153,18 +152,20 @@ pub(super) fn plan<T: XprtOps>(
     })
 }
 
-/// Regions for a head or a tail of `len` bytes.
+/// Returns the number of regions for a head or a tail of `len` bytes.
 fn edge(len: usize) -> usize {
     len.div_ceil(kernel::page::PAGE_SIZE).min(1)
 }
 
-/// Maps, encodes and copies: everything short of posting. `chunks` is empty, `regions` are as many
-/// as the plan asks for; those that are not needed are left there.
+/// Prepares a Call for posting: maps its memory, writes the header, and copies the inline part.
+///
+/// `chunks` must be empty, and `regions` must have as many regions as the plan needs. Regions that
+/// are not used stay there.
 ///
 /// # Errors
 ///
-/// `ENOMEM`: out of room in the IOMMU. Anything else: the Call cannot be sent at all. `chunks` may
-/// have regions to be recycled.
+/// `ENOMEM` if the IOMMU has no room. Any other error means that the Call cannot be sent at all.
+/// `chunks` may contain regions to be recycled then.
 pub(super) fn marshal<T: XprtOps>(
     with: &Marshal<'_>,
     plan: &Plan,
@@ -187,7 +188,7 @@ pub(super) fn marshal<T: XprtOps>(
     place(with.stats, slot.call(), plan.call, header, ctx)
 }
 
-/// Tells trace events about a Call whose transport header has `header` octets.
+/// Traces a Call whose transport header has `header` octets.
 fn trace<T: XprtOps>(
     slot: &Slot<T>,
     call_mode: CallMode,
@@ -250,12 +251,13 @@ fn reply_shape(answer: &XdrBuf) -> Result<ReplyShape> {
     })
 }
 
-/// Returns whether a Reply may be longer than the memory for it: its page part is no payload of a
-/// READ, whose length the Call limits, and shorter than the longest of the others is.
+/// Returns whether a Reply may be longer than the memory for it: its page part is not the payload
+/// of a READ, whose length the Call limits, and it is shorter than the longest other result.
 ///
-/// An extended attribute or an ACL comes whole, however short the caller's buffer is. Over TCP what
-/// is behind all room is cut off, and the caller is told. A server that finds too little room here
-/// answers ERR_CHUNK, which is EIO to the caller. So such a Reply is offered more room than it has.
+/// A server sends an extended attribute or an ACL completely, however short the caller's buffer is.
+/// Over TCP the excess is dropped, and the caller gets an error that says so. Over RDMA a server
+/// that finds too little room answers ERR_CHUNK, which the caller sees as EIO. So the client offers
+/// such a Reply more room than the caller has.
 fn is_open_ended(answer: &XdrBuf) -> bool {
     answer.page_len() != 0 && !answer.is_read() && answer.total() < LONGEST_OPEN_ENDED
 }
@@ -264,7 +266,7 @@ fn len32(len: usize) -> Result<u32> {
     wire_len(len).ok_or(EMSGSIZE)
 }
 
-/// Makes chunks of what does not travel inline.
+/// Maps the parts that are not sent inline into chunks.
 fn map<T: XprtOps>(
     spare: &SparePage,
     plan: &Plan,
@@ -326,7 +328,7 @@ fn count(stats: &Stats, call_mode: CallMode, chunks: &Chunks) {
         .add(chunk_len(&chunks.write) + chunk_len(&chunks.reply));
 }
 
-/// Writes the transport header to the front of `body`; returns its length.
+/// Writes the transport header to the front of `body`, and returns its length.
 fn encode(
     body: &mut [u8],
     xid: u32,
@@ -354,8 +356,9 @@ fn encode(
     encode_lists(body, &opening, position, chunks).map_err(|_| EMSGSIZE)
 }
 
-/// Returns the handle that the Reply shall invalidate: that of the first region. With only one, the
-/// usual case, none is left for us to invalidate. Zero is no handle that can be named.
+/// Returns the handle that the Reply should invalidate, which is that of the first region. If there
+/// is only one region, which is the usual case, no local invalidation is needed. Zero means no
+/// handle.
 fn first_handle(chunks: &Chunks) -> Option<Handle> {
     let lists = [&chunks.read, &chunks.write, &chunks.reply];
     let first = lists.into_iter().find_map(|list| segments(list).next())?;
@@ -383,7 +386,7 @@ fn encode_lists(
     }
 }
 
-/// Puts what of the Call travels inline behind the header, or makes it known to the Send.
+/// Copies the inline part of the Call behind the header, or adds its pages to the Send.
 fn place(
     stats: &Stats,
     call: &XdrBuf,

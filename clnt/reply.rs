@@ -18,9 +18,9 @@
 //!          unmap, complete ◀────────────────── unmap, complete
 //! ```
 //!
-//! A message that cannot be read is discarded, or fails the RPC that it names. A second Reply is
-//! dropped. If LOCAL_INV fails, the connection is lost, and the request keeps its regions until
-//! that is drained.
+//! A malformed message is discarded, or fails the RPC with its XID. A second Reply is dropped. If
+//! LOCAL_INV fails, the connection is lost, and the request keeps its regions until the connection
+//! is drained.
 
 use core::pin::Pin;
 
@@ -110,7 +110,7 @@ use crate::{
     },
 };
 
-/// What the lists of a message may hold: more than a Reply to us ever has.
+/// The limits on the chunk lists of a message, which exceed those of any Reply to this client.
 const LIMITS: ListLimits = ListLimits {
     segments: 64,
     read_octets: u32::MAX,
@@ -141,8 +141,8 @@ impl QpHandler for Conn {
     fn event(&self, event: QpEvent) {
         match event {
             QpEvent::Broken => self.lost(),
-            // Perhaps in an interrupt, where sunrpc's locks may not be taken. The QP is in its
-            // error state, and the Receives that are flushed say so.
+            // This may be an interrupt, in which sunrpc's locks must not be taken. The QP is in its
+            // error state, so the flushed Receives report the loss.
             QpEvent::Fatal | QpEvent::Other => (),
         }
     }
@@ -183,7 +183,7 @@ impl Completion for InvCtx {
 }
 
 impl Conn {
-    /// Takes in a message.
+    /// Handles a received message.
     fn message(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
         xprt.note_message();
         let parsed = match decode(buffer.bytes(), &LIMITS, self.spoken.accepts()) {
@@ -231,7 +231,7 @@ impl Conn {
         }
     }
 
-    /// Gives the buffer of a message back that is no Call, and that no RPC needs.
+    /// Returns the buffer of a message that is not a Call, and that no RPC needs, to the pool.
     fn drop_message(&self, buffer: RecvBox<()>) {
         self.give_back(|pools| {
             pools.received(true, buffer.capacity());
@@ -239,7 +239,7 @@ impl Conn {
         });
     }
 
-    /// Takes in a message while the answer to the question for version 2 is awaited.
+    /// Handles a message while the answer to the request for version 2 is awaited.
     fn hear(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: RecvBox<()>) {
         let requested = Credits(self.limits().requests);
         if let Some(window) = self.spoken.hear(parsed, buffer.bytes(), requested) {
@@ -249,14 +249,14 @@ impl Conn {
         self.drop_message(buffer);
     }
 
-    /// Answers a malformed message that may have been a Call, or another request.
+    /// Answers a malformed message that may be a Call or another request.
     fn refuse_call(self: &Arc<Self>, qp: &Qp<Conn>, rejected: &Rejected) {
         if let (Some(header), Some(report)) = (rejected.header, rejected.refusal()) {
             self.refuse(qp, &header, report);
         }
     }
 
-    /// Takes in the Reply to a request; `parsed` is `None` if it is malformed.
+    /// Handles the Reply to a request. `parsed` is `None` if the Reply is malformed.
     fn answer(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
@@ -267,7 +267,7 @@ impl Conn {
     ) {
         let chunks = rqst.chunks.lock();
         if !chunks.is_outstanding() {
-            // A second one, or to a Call that has not been sent.
+            // This is a second Reply, or the Call was not sent on this connection.
             drop(chunks);
             xprt.stats.bad_replies.add(1);
             self.live.bad_replies.add(1);
@@ -286,8 +286,8 @@ impl Conn {
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
-        // A message that fails its RPC does not count: we would connect to a peer that sends
-        // garbage and hangs up again and again without a pause.
+        // A message that fails its RPC does not make the connection useful. Otherwise the client
+        // would reconnect without a pause to a peer that sends garbage and disconnects.
         if !matches!(delivery, Delivery::Failed) {
             xprt.note_use();
             self.spoken.note_reply();
@@ -322,8 +322,8 @@ impl Conn {
         }
     }
 
-    /// Goes on with an answer after the attempt to fence its regions; `left` are those that
-    /// could not be.
+    /// Continues with a Reply after the attempt to fence its regions. `left` are the regions that
+    /// could not be fenced.
     fn fenced(&self, answer: PendingReply, left: MrList) {
         let Some(xprt) = self.xprt() else {
             return;
@@ -331,15 +331,15 @@ impl Conn {
         if left.is_empty() {
             return self.put_receive(complete(&self.live, &xprt, answer));
         }
-        // The connection is broken, and when it is drained the regions are fenced. Until then
-        // they stay with the request, which will be sent again on the next connection.
+        // The connection is broken, and the regions are fenced once it is drained. Until then the
+        // request keeps them. It is sent again on the next connection.
         answer.rqst.chunks.lock().keep_unfenced(left);
         self.lost();
         self.put_receive(answer.buffer);
     }
 }
 
-/// Completes an RPC, nothing of which the server reaches any longer; returns the receive buffer.
+/// Completes an RPC whose regions are all fenced, and returns the Receive buffer.
 fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
     let PendingReply {
         rqst,
@@ -380,7 +380,7 @@ fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
     buffer
 }
 
-/// Tells trace events about a malformed message.
+/// Traces a malformed message.
 fn trace_malformed(peer: Peer<'_>, rejected: &Rejected) {
     let Some(header) = rejected.header else {
         return trace_xprtrdma_reply_short_err(peer, 0, 0, 0);
@@ -392,7 +392,7 @@ fn trace_malformed(peer: Peer<'_>, rejected: &Rejected) {
     }
 }
 
-/// Tells trace events about an error report.
+/// Traces an error report.
 fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
     match body {
         ErrorBody::Version { low, high } => trace_xprtrdma_err_vers(task, xid, low, high),
@@ -401,7 +401,7 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
     }
 }
 
-/// Compares a Reply with what its Call offered.
+/// Checks a Reply against the chunks that its Call offered.
 fn judge(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Delivery {
     let outcome = check(
         parsed,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Sizes that change while a connection of version 2 is in use
+//! Changes of the message sizes of a version 2 connection in use
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5.2.1 and 5.3).
 //!
 //! ```text
-//!   rdma_max_inline_read raised    our Receives exchanged ─▶ RDMA2_UPDPROP
-//!   rdma_max_inline_write changed  RDMA2_REQPROP ─▶ RDMA2_RESPROP: done, or
-//!                                               ─▶ rejected, and RDMA2_UPDPROP when it is done
+//!   rdma_max_inline_read raised    Receives of the client replaced ─▶ RDMA2_UPDPROP
+//!   rdma_max_inline_write changed  RDMA2_REQPROP ─▶ RDMA2_RESPROP: granted, or
+//!                                               ─▶ rejected; RDMA2_UPDPROP may follow
 //! ```
 //!
-//! The sender looks after that between two batches of Receives, so an idle connection stays as it is.
-//! The buffers of Sends keep their size: no more is asked for than they hold.
+//! The sender checks the settings between two batches of Receives, so an idle connection does not
+//! change. Send buffers keep their size, and the client requests no larger Receives than they hold.
 
 use core::ops::RangeInclusive;
 
@@ -56,13 +56,13 @@ use crate::{
     },
 };
 
-/// What an administrator sets, as far as every peer of version 2 has it.
+/// Returns the size that an administrator has set, but at least the default of version 2.
 fn most(octets: u32) -> InlineSize {
     InlineSize::representable(octets).max(Version::Two.default_inline())
 }
 
 impl Conn {
-    /// Has sizes follow what the administrator sets. May sleep.
+    /// Adapts the sizes to the administrator's settings. May sleep.
     pub(super) fn tend_sizes(self: &Arc<Self>, xprt: &SendLocked<'_, ClntXprt>, qp: &Qp<Conn>) {
         let Some(agreed) = self.spoken.agreed() else {
             return;
@@ -75,7 +75,7 @@ impl Conn {
         self.ask_receive_size(xprt, qp, agreed);
     }
 
-    /// Exchanges the Receives for others if another size is wanted, and if there is memory for them.
+    /// Replaces the Receives if another size is wanted and memory for them is available.
     fn exchange_receives(&self) {
         let most = most(tunables::MAX_INLINE_READ.get()).0;
         let pools = self.pools.lock();
@@ -97,7 +97,7 @@ impl Conn {
         drop(list);
     }
 
-    /// Tells the server the size of our Receives, if they are larger than it has been told.
+    /// Sends the size of the client's Receives to the server, if they are larger than it knows.
     fn tell_receive_size(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,
@@ -113,7 +113,7 @@ impl Conn {
         let told = self.send_message(qp, |body| {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
-        // The server reads it before any Call that is sent later.
+        // The server handles it before any Call that is sent later.
         if told.is_ok() && self.pools.lock().growth.due().is_some() {
             trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_wire(), octets);
             agreed.grow(InlineSize(octets));
@@ -121,7 +121,8 @@ impl Conn {
         }
     }
 
-    /// Asks the server for Receives of another size, if the administrator has changed what is sent.
+    /// Requests Receives of another size from the server, if the administrator has changed the size
+    /// of the client's messages.
     fn ask_receive_size(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,
@@ -136,12 +137,12 @@ impl Conn {
         if granted <= 1 || !agreed.is_wanting(most) || self.spoken.has_wish() {
             return;
         }
-        // It takes a credit until it is answered, and so does the Call that is being sent.
+        // The request uses a credit until it is answered, and so does the Call that is being sent.
         xprt.set_credits(granted - 1);
         if self.pools.lock().owed().saturating_add(2) > granted {
             return;
         }
-        // Less is sent from here on.
+        // The client sends no longer messages than requested from here on.
         agreed.want(most, self.spoken.ours().send);
         self.spoken.wish(most);
         let (xid, credits) = (self.xid(), Credits(self.limits().requests));
@@ -159,7 +160,8 @@ impl Conn {
         }
     }
 
-    /// The wish, if there is one, is answered: its credit is free. Returns the octets.
+    /// Ends the outstanding request, if there is one, and frees its credit. Returns the size
+    /// requested.
     fn end_wish(&self) -> Option<u32> {
         let wish = self.spoken.take_wish()?;
         if let Some(xprt) = self.xprt() {
@@ -168,7 +170,7 @@ impl Conn {
         Some(wish)
     }
 
-    /// Takes in what the server says of itself, or of what it was asked for.
+    /// Handles an update of the server's properties, or its response to the client's request.
     pub(super) fn note_property(&self, parsed: &Parsed, message: &Message<'_>) {
         let Some(agreed) = self.spoken.agreed() else {
             return;
@@ -194,7 +196,8 @@ impl Conn {
         }
     }
 
-    /// Takes in an error report about no RPC: perhaps the server does not know what it was asked.
+    /// Handles an error report that belongs to no RPC. It may mean that the server does not support
+    /// the request for other sizes.
     pub(super) fn note_refused_wish(&self, parsed: &Parsed) {
         if let Body::Error(ErrorBody::Option | ErrorBody::Procedure | ErrorBody::Chunk) =
             parsed.body
@@ -205,8 +208,8 @@ impl Conn {
         }
     }
 
-    /// The server asks for what is in `want`; returns the Receive sizes that it gets. A larger one
-    /// than now it is told when it is there.
+    /// Handles the server's request for the properties in `want`. Returns the range of Receive
+    /// sizes that is granted now. A larger size is announced when the Receives have it.
     pub(super) fn ask_of_us(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
         let sizes = Version::Two.default_inline().0..=pools.growth.told();

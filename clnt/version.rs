@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The version that a connection speaks, and its message sizes (RFC 8797, section 5;
+//! The version of a connection, and its message sizes (RFC 8797, section 5;
 //! draft-cel-nfsv4-rpcrdma-version-two-04, sections 2.3, 5.2.1 and 7).
 //!
 //! ```text
-//!   asked for version 1   sizes of the private data
-//!   asked for version 2   RDMA2_CONNPROP ─▶ answer ─▶ version 2: sizes of the properties
+//!   version 2 disabled    version 1, sizes of the private data
+//!   version 2 enabled     RDMA2_CONNPROP ─▶ answer ─▶ version 2: sizes of the properties
 //!                                             │
 //!                                             └─────▶ version 1: sizes of the private data
 //! ```
 //!
-//! It is settled before the transport is connected, so before any Call. Afterwards only the
-//! sizes may change: the server tells what it receives from then on.
+//! The negotiation ends before the transport is connected, so before any Call. Afterwards only the
+//! sizes may change, see [`super::sizes`].
 
 use kernel::{
     sync::SetOnce,
@@ -45,10 +45,10 @@ use crate::xdr::{
     }, //
 };
 
-/// How long to wait for an answer to RDMA2_REQPROP.
+/// Milliseconds to wait for an answer to RDMA2_REQPROP.
 const WISH_MS: u64 = 30_000;
 
-/// The version and the sizes that a connection uses.
+/// The negotiated version and message sizes of a connection.
 pub(super) struct Agreed {
     /// The version of its messages.
     pub(super) version: Version,
@@ -56,13 +56,13 @@ pub(super) struct Agreed {
     send: Atomic<u32>,
     /// Octets of the largest message from the server.
     receive: Atomic<u32>,
-    /// Whether the server tells its properties, and reads ours.
+    /// Whether the server exchanges properties.
     changes: bool,
     /// Octets of the server's Receives.
     peer: Atomic<u32>,
-    /// Octets of the largest message that the server can send, as far as we know.
+    /// Octets of the largest message that the server can send, as far as the client knows.
     most: Atomic<u32>,
-    /// Octets of the Receives that the server was asked for last.
+    /// Octets of the Receives that were last requested from the server.
     wanted: Atomic<u32>,
 }
 
@@ -79,9 +79,9 @@ impl Agreed {
         }
     }
 
-    /// The same with a server of version 2 that has told its properties, `peer`. What it can send is
-    /// never said. One that has told what it receives sends as much, from buffers that it does not
-    /// change.
+    /// Sets the Receive size `peer` of a server of version 2 that has sent its properties. No
+    /// property says how much a server can send. The client assumes that such a server sends as
+    /// much as it receives, from buffers whose size does not change.
     fn with_peer(self, peer: InlineSize) -> Self {
         Self {
             changes: true,
@@ -91,17 +91,18 @@ impl Agreed {
         }
     }
 
-    /// Whether sizes may change.
+    /// Returns whether sizes may change.
     pub(super) fn changes(&self) -> bool {
         self.changes
     }
 
-    /// The size of the server's Receives.
+    /// Returns the size of the server's Receives.
     pub(super) fn peer(&self) -> InlineSize {
         InlineSize(self.peer.load(Relaxed))
     }
 
-    /// The server's Receives have room for `octets` from now on; our Sends have for `send`.
+    /// Records that the server's Receives have `octets` from now on. `send` is the size of the
+    /// client's Send buffers.
     pub(super) fn note_peer(&self, octets: u32, send: InlineSize) {
         let peer = Properties::DEFAULT.with_receive(octets).receive;
         self.peer.store(peer.0, Relaxed);
@@ -114,25 +115,25 @@ impl Agreed {
         self.send.store(fit.0, Relaxed);
     }
 
-    /// Our Receives have room for `size` from now on.
+    /// Records that the client's Receives have the size `size` from now on.
     pub(super) fn grow(&self, size: InlineSize) {
         let most = InlineSize(self.most.load(Relaxed));
         self.receive.store(size.min(most).0, Relaxed);
     }
 
-    /// Whether the server is to be asked for Receives of `size`: it has others, and was not asked
-    /// for these last.
+    /// Returns whether Receives of `size` should be requested: the server has another size, and
+    /// this one was not the last request.
     pub(super) fn is_wanting(&self, size: InlineSize) -> bool {
         size != self.peer() && size.0 != self.wanted.load(Relaxed)
     }
 
-    /// The server is asked for Receives of `size`: no more is sent from now on.
+    /// Records a request for Receives of `size`. The client sends no longer messages from now on.
     pub(super) fn want(&self, size: InlineSize, send: InlineSize) {
         self.wanted.store(size.0, Relaxed);
         self.fit_send(send);
     }
 
-    /// The largest message to the server.
+    /// Returns the largest message to the server.
     pub(super) fn send(&self) -> InlineSize {
         InlineSize(self.send.load(Relaxed))
     }
@@ -143,22 +144,22 @@ impl Agreed {
     }
 }
 
-/// The version of a connection, from the offer to the agreement.
+/// The negotiation of a connection's version.
 pub(super) struct Spoken {
     ours: Private,
-    /// The XID of the RDMA2_CONNPROP message that asks for version 2, if it is asked for.
+    /// The XID of the RDMA2_CONNPROP message that requests version 2, if it is requested.
     asks: Option<Xid>,
     asked: Atomic<bool>,
     settled: SetOnce<Settled>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
-    /// The octets that the server was asked for, as long as it may answer; else 0.
+    /// The Receive size of the outstanding RDMA2_REQPROP; 0 if there is none.
     wish: Atomic<u32>,
     wished: Atomic<Jiffies>,
 }
 
 impl Spoken {
-    /// Nothing is settled. `asks` is the XID to ask for version 2 with.
+    /// Creates a negotiation that has not begun. `asks` is the XID of the request for version 2.
     pub(super) fn new(ours: Private, asks: Option<Xid>) -> Self {
         Self {
             ours,
@@ -172,28 +173,27 @@ impl Spoken {
         }
     }
 
-    /// Returns what the server is offered; the Receives and the buffers of the Sends have these
-    /// sizes.
+    /// Returns the client's offer. The Receives and the Send buffers have these sizes.
     pub(super) fn ours(&self) -> &Private {
         &self.ours
     }
 
-    /// Returns the XID to ask for version 2 with; `None` if it is not asked for.
+    /// Returns the XID of the request for version 2; `None` if it is not requested.
     pub(super) fn asks(&self) -> Option<Xid> {
         self.asks
     }
 
-    /// Returns what the server has answered.
+    /// Returns the answer of the server.
     pub(super) fn settled(&self) -> Option<Settled> {
         self.settled.as_ref().copied()
     }
 
-    /// Returns what holds; `None` before it is settled.
+    /// Returns the result of the negotiation; `None` while it lasts.
     pub(super) fn agreed(&self) -> Option<&Agreed> {
         self.agreed.as_ref()
     }
 
-    /// Returns the versions that the server may answer in.
+    /// Returns the versions that messages of the server may have.
     pub(super) fn accepts(&self) -> Versions {
         Versions::only(match (self.agreed(), self.asks) {
             (Some(agreed), _) => agreed.version,
@@ -202,8 +202,8 @@ impl Spoken {
         })
     }
 
-    /// Takes `parsed`, the message `bytes`, for the answer to the question for version 2, if one
-    /// is awaited and it is one. Returns the credits that it leaves.
+    /// Handles `parsed`, the message `bytes`, if it is the awaited answer to the request for
+    /// version 2. Returns the credits that the server grants then.
     pub(super) fn hear(
         &self,
         parsed: &Parsed,
@@ -227,7 +227,7 @@ impl Spoken {
         Some(window)
     }
 
-    /// The question is about to be sent.
+    /// Records that the request is about to be sent.
     pub(super) fn note_asked(&self) {
         self.asked.store(true, Relaxed);
     }
@@ -237,25 +237,26 @@ impl Spoken {
         self.asked.load(Relaxed) && self.settled.as_ref().is_none()
     }
 
-    /// Unless it is version 2 that is spoken, what the private data `peer` says holds.
+    /// Ends the negotiation. Unless version 2 was agreed, the sizes are those of the private data
+    /// `peer`.
     pub(super) fn agree(&self, peer: &Private) {
         let both = self.ours.negotiate(peer);
         let one = Agreed::new(Version::One, both.send, both.receive);
         self.agreed.populate(one);
     }
 
-    /// The server is asked for Receives of `size`.
+    /// Records an outstanding request for Receives of `size`.
     pub(super) fn wish(&self, size: InlineSize) {
         self.wished.store(jiffies(), Relaxed);
         self.wish.store(size.0, Relaxed);
     }
 
-    /// Whether the server may answer what it was asked for.
+    /// Returns whether a request for another Receive size is outstanding.
     pub(super) fn has_wish(&self) -> bool {
         self.wish.load(Relaxed) != 0
     }
 
-    /// What the server was asked for. It is answered.
+    /// Ends the outstanding request, and returns its size.
     pub(super) fn take_wish(&self) -> Option<u32> {
         match self.wish.xchg(0, Relaxed) {
             0 => None,
@@ -263,15 +264,16 @@ impl Spoken {
         }
     }
 
-    /// Forgets what the server was asked for and does not answer; returns whether there was that.
+    /// Ends a request that the server has not answered for [`WISH_MS`]. Returns whether there was
+    /// one.
     pub(super) fn forget_wish(&self) -> bool {
         self.has_wish()
             && msecs_since(self.wished.load(Relaxed)) > WISH_MS
             && self.take_wish().is_some()
     }
 
-    /// The server had no room for a Reply that was to fit inline: it can send less than it
-    /// receives.
+    /// Records that the server had no room for a Reply that would fit inline: it can send less than
+    /// it receives.
     pub(super) fn server_sends_less(&self) {
         if let Some(agreed) = self.agreed() {
             let least = agreed.version.default_inline().min(agreed.receive());
@@ -280,7 +282,7 @@ impl Spoken {
         }
     }
 
-    /// A Reply has come.
+    /// Records that a Reply has arrived.
     pub(super) fn note_reply(&self) {
         if self.asks.is_some() {
             self.replied.store(true, Relaxed);

@@ -18,32 +18,32 @@
 use super::units::host_len;
 use super::version::Version;
 
-/// What a peer has asked for.
+/// The answer to a peer's request for another Receive size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// The size is as it was asked for.
+    /// The size is the requested one.
     Done,
-    /// The size stays.
+    /// The size does not change now.
     Rejected,
 }
 
-/// The size of the Receives of a connection; all sizes are octets.
+/// The size of the Receives of a connection, while they are replaced. All sizes are in octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
-    /// Of the buffers that are posted from now on.
+    /// The size of buffers that are posted from now on.
     size: u32,
-    /// What the peer has been told.
+    /// The size that the peer knows.
     told: u32,
-    /// What the peer has asked for.
+    /// The size that the peer has requested.
     asked: u32,
-    /// Receives posted that have another size.
+    /// The number of posted Receives of the former size.
     old: u32,
-    /// A size for which there was no memory.
+    /// A size for which no memory was available.
     refused: u32,
 }
 
 impl Growth {
-    /// All Receives have the size `size`, and the peer is told so.
+    /// Creates the state in which all Receives have the size `size`, and the peer knows it.
     pub(crate) const fn new(size: u32) -> Self {
         Self {
             size,
@@ -54,55 +54,56 @@ impl Growth {
         }
     }
 
-    /// The size of new buffers.
+    /// Returns the size of new buffers.
     pub(crate) const fn size(&self) -> u32 {
         self.size
     }
 
-    /// The size that the peer has been told.
+    /// Returns the size that the peer knows.
     pub(crate) const fn told(&self) -> u32 {
         self.told
     }
 
-    /// The size that Receives are to be exchanged for now, if any, where the administrator allows
-    /// `most`. That the administrator allows less than before changes nothing: the peer has been told.
+    /// Returns the size of the replacements to allocate now, if any. `most` is the administrator's
+    /// limit. A limit below the size that the peer knows has no effect.
     pub(crate) fn wants(&self, most: u32) -> Option<u32> {
         let size = most.min(self.asked).max(self.told);
         (self.old == 0 && size != self.size && size != self.refused).then_some(size)
     }
 
-    /// Replacements of `size` octets, which [`Self::wants`] has asked for, are free, and no other
-    /// buffer is; `posted` Receives of the former size are posted.
+    /// Begins the replacement by Receives of `size` octets, as [`Self::wants`] has returned. All
+    /// free buffers must have that size. `posted` is the number of posted Receives of the former
+    /// size.
     pub(crate) fn begin(&mut self, size: u32, posted: u32) {
         self.size = size;
         self.old = posted;
         self.refused = 0;
     }
 
-    /// There was no memory for replacements of `size` octets.
+    /// Records that no memory for replacements of `size` octets was available.
     pub(crate) fn give_up(&mut self, size: u32) {
         self.refused = size;
     }
 
-    /// Whether a buffer of `capacity` octets is to be posted again.
+    /// Returns whether a buffer of `capacity` octets may be posted again.
     pub(crate) fn keeps(&self, capacity: usize) -> bool {
         capacity == host_len(self.size)
     }
 
-    /// `count` buffers of `capacity` octets are not posted any more, or were not after all.
+    /// Records that `count` Receives of `capacity` octets have completed or could not be posted.
     pub(crate) fn landed(&mut self, capacity: usize, count: u32) {
         if !self.keeps(capacity) {
             self.old = self.old.saturating_sub(count);
         }
     }
 
-    /// Whether the peer is to be told a larger size.
+    /// Returns whether a larger size has to be announced to the peer.
     pub(crate) const fn is_due(&self) -> bool {
         self.old == 0 && self.told < self.size && self.size <= self.asked
     }
 
-    /// The size that the peer is to be told, if it is to be told a larger one; it counts as told
-    /// from then on.
+    /// Returns the larger size to announce to the peer, if there is one, and counts it as
+    /// announced.
     pub(crate) fn due(&mut self) -> Option<u32> {
         let due = self.is_due();
         due.then(|| {
@@ -111,8 +112,9 @@ impl Growth {
         })
     }
 
-    /// The peer asks for `octets`. Less than it has been told, it gets at once; more, if it is
-    /// allowed, when it is told so.
+    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once. A
+    /// larger one is rejected for now, and announced once the Receives have it, if the limit allows
+    /// it.
     pub(crate) fn ask(&mut self, octets: u32) -> Wish {
         if octets < Version::Two.default_inline().0 {
             return Wish::Rejected;
