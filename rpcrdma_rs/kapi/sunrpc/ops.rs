@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The operations of a client transport: [`XprtOps`], and the `rpc_xprt_ops` made of it.
+//! The operations of a client transport: [`XprtOps`], and the `rpc_xprt_ops` that call it.
 //!
 //! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
@@ -43,18 +43,19 @@ use super::{
 };
 use crate::kapi::bindings;
 
-/// Returns whether sunrpc has the request sent again after this error of [`XprtOps::send_request`].
+/// Returns whether sunrpc sends the request again after this error of [`XprtOps::send_request`].
 fn is_passing(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
-/// A client transport. `Self` is what it keeps in addition to sunrpc's `rpc_xprt`, see [`Xprt`].
+/// A client transport. `Self` is the transport's own data, which is stored next to sunrpc's
+/// `rpc_xprt`, see [`Xprt`].
 ///
-/// All functions are called in process context and may sleep unless said otherwise. Those that get
-/// a [`SendLocked`] never run at the same time for one transport.
+/// All functions are called in process context and may sleep, unless documented otherwise. Those
+/// that take a [`SendLocked`] never run concurrently for one transport.
 #[vtable]
 pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
-    /// What the transport keeps in each request slot.
+    /// The transport's data in each request slot.
     type Slot: Send + Sync;
 
     /// A connection.
@@ -63,82 +64,83 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Returns the class of the transport.
     fn class() -> &'static XprtClass<Self>;
 
-    /// Makes a transport. The link works once it is set up.
+    /// Creates a transport. The link can be used once its setup is complete.
     fn new(link: XprtLink<Self>) -> impl PinInit<Self, Error>;
 
-    /// Makes the transport's part of a slot.
+    /// Creates the transport's part of a slot.
     fn new_slot() -> impl PinInit<Self::Slot, Error>;
 
-    /// Returns how many requests there may be at a time. Read once per transport.
+    /// Returns the largest number of concurrent requests. Called once per transport.
     fn slots() -> u32;
 
-    /// Returns the largest payload of a request in bytes. Read once per transport.
+    /// Returns the largest payload of a request in bytes. Called once per transport.
     fn max_payload() -> usize;
 
-    /// Returns how many jiffies to wait before the next attempt to connect. Must not sleep.
+    /// Returns the delay in jiffies before the next attempt to connect. Must not sleep.
     fn reconnect_pause(xprt: &SendLocked<'_, Self>) -> Jiffies;
 
-    /// Makes a connection.
+    /// Establishes a connection.
     ///
     /// # Errors
     ///
-    /// Reported to the tasks that wait for a connection: one of the errors that sunrpc expects from
-    /// connecting.
+    /// One of the errors that sunrpc expects from connecting. Tasks that wait for a connection get
+    /// it.
     fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Self::Conn>>;
 
-    /// Ends the connection, if there is one.
+    /// Closes the connection, if there is one.
     fn close(xprt: &mut SendLocked<'_, Self>);
 
-    /// Ends everything: on return nothing refers to the transport. There is no request left.
+    /// Destroys the transport. No request is left. On return nothing may refer to the transport.
     fn destroy(xprt: &mut SendLocked<'_, Self>);
 
     /// Sends the Call in `slot`.
     ///
     /// # Errors
     ///
-    /// * `ENOTCONN`: the caller is to reconnect and call again.
-    /// * `EAGAIN`: the caller is to call again, after [`Xprt::write_space`] if
+    /// * `ENOTCONN`: the caller reconnects and calls again.
+    /// * `EAGAIN`: the caller calls again, after [`Xprt::write_space`] if
     ///   [`SendLocked::wait_for_buffer_space`] was called.
-    /// * `ENOBUFS`, `ENOMEM`: the caller is to call again after a delay.
-    /// * `EBADSLT`: no room in the congestion window.
-    /// * Anything else fails the RPC.
+    /// * `ENOBUFS`, `ENOMEM`: the caller calls again after a delay.
+    /// * `EBADSLT`: the congestion window has no room.
+    /// * Any other error fails the RPC.
     fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result;
 
-    /// The RPC task gives up the memory of the request in `slot`, answered or not: on return
-    /// the peer must be unable to reach it.
+    /// Called when the RPC task releases the memory of the request in `slot`, whether or not it was
+    /// answered. On return the peer must not be able to access that memory.
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>);
 
-    /// `bytes` had to be allocated because a request is larger than most, and than any before it
-    /// in its slot.
+    /// Called when `bytes` were allocated for a request that is larger than the buffers of its
+    /// slot.
     fn note_grown(xprt: &Xprt<Self>, bytes: usize);
 
-    /// Returns the local address of the connection; `None` without one.
+    /// Returns the local address of the connection; `None` if there is none.
     fn local_addr(xprt: &Xprt<Self>) -> Option<SockAddr>;
 
     /// Prints the transport's line of `/proc/self/mountstats`.
     fn print_stats(xprt: &Xprt<Self>, seq: &SeqFile);
 
-    /// Breaks the connection as if the peer had.
+    /// Breaks the connection as if the peer had disconnected.
     fn inject_disconnect(xprt: &SendLocked<'_, Self>);
 
-    /// Prepares to receive up to `min_reqs` Calls of the reverse direction at a time.
+    /// Prepares for up to `min_reqs` concurrent Calls of the reverse direction.
     fn bc_setup(xprt: &Xprt<Self>, min_reqs: u32) -> Result;
 
     /// Returns the largest message of the reverse direction in bytes. Under RCU: must not sleep.
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize;
 
-    /// Returns how many Calls of the reverse direction there may be at a time. Under RCU as well.
+    /// Returns the largest number of concurrent Calls of the reverse direction. Under RCU: must not
+    /// sleep.
     fn bc_slots(xprt: &Xprt<Self>) -> u32;
 
     /// Sends the Reply in `rqst`.
     ///
     /// # Errors
     ///
-    /// As for `send_request`.
+    /// Those of [`Self::send_request`].
     fn bc_send_reply(xprt: &mut SendLocked<'_, Self>, rqst: &BcRqst<Self>) -> Result;
 }
 
-/// The `rpc_xprt_ops` of `T`.
+/// The `rpc_xprt_ops` that call the functions of `T`.
 pub(super) struct OpsTable<T: XprtOps>(PhantomData<T>);
 
 impl<T: XprtOps> OpsTable<T> {

@@ -2,9 +2,9 @@
 
 //! The send lock of a client transport, and the connection that it protects.
 //!
-//! sunrpc serialises everything that makes, sends on, or closes a connection by one bit of the
-//! transport, `XPRT_LOCKED`. Whoever holds it has a [`SendLocked`], which lends the connection
-//! without another lock. All others take a reference with [`Xprt::conn`].
+//! sunrpc serialises connecting, sending and closing by one bit of the transport, `XPRT_LOCKED`.
+//! Its holder has a [`SendLocked`], which lends the connection without another lock. Other code
+//! takes a reference by [`Xprt::conn`].
 //!
 //! ```text
 //!   ->send_request, ->close, ...     SendLocked for the length of the call
@@ -67,7 +67,7 @@ unsafe impl<C: Send + Sync> Send for ConnCell<C> {}
 unsafe impl<C: Send + Sync> Sync for ConnCell<C> {}
 
 impl<C> ConnCell<C> {
-    /// Without a connection.
+    /// Creates an empty reference.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             lock <- new_spinlock!(()),
@@ -82,7 +82,7 @@ impl<C> ConnCell<C> {
         f(unsafe { (*self.conn.get()).as_ref() })
     }
 
-    /// Replaces the connection, and returns the one before.
+    /// Replaces the connection, and returns the previous one.
     ///
     /// # Safety
     ///
@@ -152,14 +152,14 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         }
     }
 
-    /// Has the sender wait for [`Xprt::write_space`].
+    /// Makes the sender wait for [`Xprt::write_space`].
     pub(crate) fn wait_for_buffer_space(&self) {
         // SAFETY: The transport is live, and the function asks for the send lock, which we hold.
         unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
     }
 
-    /// Begins a new congestion window of one request: what has a place in the window of an
-    /// earlier connection has none in this.
+    /// Begins a new congestion window of one request. Requests that have a place in the window of
+    /// an earlier connection have none in this one.
     pub(crate) fn restart_window(&self) {
         let xprt = self.as_ptr();
         // CAST: A C `unsigned long` has at least 32 bits.
@@ -183,7 +183,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         unsafe { (&raw const (*self.as_ptr()).max_reconnect_timeout).read_volatile() }
     }
 
-    /// Ends an attempt to connect, and gives the send lock up.
+    /// Ends an attempt to connect, and releases the send lock.
     fn finish_connect(mut self, result: Result<Arc<T::Conn>>) {
         let xprt = self.as_ptr();
         let result = result.map(|conn| self.set_conn(Some(conn)));
@@ -216,7 +216,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
     }
 }
 
-/// Connects a transport in the background, with the send lock that `->connect` hands over.
+/// Connects a transport in the background. `->connect` passes the send lock to it.
 #[pin_data]
 pub(super) struct Connector<T: XprtOps> {
     #[pin]
@@ -229,7 +229,7 @@ impl_has_delayed_work! {
 }
 
 impl<T: XprtOps> Connector<T> {
-    /// Makes the connector of the transport that `link` leads to. May sleep.
+    /// Allocates the connector of the transport that `link` refers to. May sleep.
     pub(super) fn new(link: XprtLink<T>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -260,7 +260,7 @@ impl<T: XprtOps> WorkItem for Connector<T> {
     }
 }
 
-/// `->connect`: hands the send lock of `task` over to the connector.
+/// `->connect`: passes the send lock of `task` to the connector.
 ///
 /// # Safety
 ///

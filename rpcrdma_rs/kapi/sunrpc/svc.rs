@@ -9,7 +9,7 @@
 //! # Life of a transport
 //!
 //! ```text
-//!  new_*()            BUSY; nobody but its maker and its callbacks know it
+//!  new_*()            BUSY; only its creator and its callbacks know it
 //!    | given to sunrpc by Class::create or Listener::accept
 //!  live               service threads call it, one receiver at a time (BUSY)
 //!    | XPT_CLOSE, then detach() by a service thread or by the closer: BUSY stays set
@@ -18,16 +18,15 @@
 //!  free               the data is dropped, which ends all callbacks; then the memory is freed
 //! ```
 //!
-//! The last reference to a connection may go under a spin lock: that of a session of NFSv4 does,
-//! under nfsd's `client_lock`. So its data, which waits for the device, is dropped by a work item.
+//! The last reference to a connection may be dropped under a spin lock: nfsd does so for an NFSv4
+//! session. Dropping the data of a connection waits for the device, so a work item does it.
 //!
-//! # What callbacks hold
+//! # References of callbacks
 //!
-//! Completions and connection events must reach the transport, which in turn owns the queue
-//! pair and the connection id that call them: a counted reference would never go away. They
-//! hold a [`Handle`] instead. It keeps the memory of `struct svc_xprt` but not the transport,
-//! and allows what is harmless at any time: to mark it, enqueue it and close it. On a dead
-//! transport these do nothing.
+//! Completions and connection events need the transport, which owns the Queue Pair and the id that
+//! call them. A counted reference would form a cycle. So they hold a [`Handle`], which keeps the
+//! memory of `struct svc_xprt` allocated, but not the transport alive. It allows operations that are
+//! safe at any time: marking, enqueueing and closing. On a dead transport they do nothing.
 //!
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
@@ -78,25 +77,25 @@ use kernel::{
     },
 };
 
-/// A server transport class: how sunrpc finds a transport by name and makes a listener.
+/// A server transport class, by which sunrpc finds a transport by name and creates a listener.
 pub(crate) trait Class: Sized + 'static {
-    /// The name a service is bound by, for instance in `/proc/fs/nfsd/portlist`.
+    /// The name of the class, for instance in `/proc/fs/nfsd/portlist`.
     const NAME: &'static CStr;
     /// The identifier of the class, `XPRT_TRANSPORT_*`.
     const IDENT: i32;
-    /// The largest payload in bytes one RPC can carry.
+    /// The largest payload of one RPC in bytes.
     const MAX_PAYLOAD: u32;
-    /// What a listening endpoint of the class is.
+    /// The type of the listeners of the class.
     type Listener: Listener;
 
     /// Returns the memory of the class.
     fn cell() -> &'static ClassCell;
 
-    /// Makes a listening endpoint at `addr`. May sleep.
+    /// Creates a listener at `addr`. May sleep.
     ///
     /// # Errors
     ///
-    /// What it returns is given to the caller that binds the service, in the end user space.
+    /// The error is returned to the program that adds the listener.
     fn create(
         origin: Origin<'_>,
         net: &Net,
@@ -114,7 +113,7 @@ pub(crate) struct ClassCell {
 unsafe impl Sync for ClassCell {}
 
 impl ClassCell {
-    /// The memory of a class that is not registered.
+    /// Creates the memory of a class that is not registered.
     pub(crate) const fn new() -> Self {
         ClassCell {
             class: Opaque::uninit(),
@@ -131,8 +130,8 @@ impl ClassRegistration {
     ///
     /// # Errors
     ///
-    /// `EEXIST` if there is a class of this name, which is how the C module and this one
-    /// exclude each other.
+    /// `EEXIST` if a class of this name is registered. So the C module and this one cannot be
+    /// loaded at the same time.
     pub(crate) fn new<C: Class>(module: &'static ThisModule) -> Result<Self> {
         let cell = C::cell();
         if cell.in_use.cmpxchg(false, true, Acquire).is_err() {
@@ -165,7 +164,7 @@ impl Drop for ClassRegistration {
     }
 }
 
-/// The table of a class: sunrpc makes a listener through it, which brings its own table.
+/// The operations of a class. sunrpc creates a listener by them, which has its own operations.
 struct ClassTable<C>(core::marker::PhantomData<C>);
 
 impl<C: Class> ClassTable<C> {
@@ -175,7 +174,7 @@ impl<C: Class> ClassTable<C> {
     };
 }
 
-/// What a new transport has in common with its service: class, service, network namespace.
+/// The class, the service and the network namespace of a new transport.
 ///
 /// # Invariants
 ///
@@ -211,20 +210,20 @@ impl Origin<'_> {
         unsafe { (*self.serv).sv_max_payload }
     }
 
-    /// The number of pages a Call or a Reply can have.
+    /// Returns the largest number of pages of a Call or a reply.
     pub(crate) fn max_pages(&self) -> usize {
         // SAFETY: The service is valid by the invariants.
         unsafe { bindings::rpcrdma_shim_svc_serv_maxpages(self.serv) }
     }
 }
 
-/// The memory of a transport. Its first field is what sunrpc sees.
+/// The memory of a transport. sunrpc uses its first field.
 #[repr(C)]
 #[pin_data]
 struct Inner<T> {
     xprt: Opaque<bindings::svc_xprt>,
-    /// How many [`Crowded`] there are. Beside the data: `xpo_has_wspace` is called on behalf of
-    /// handles as well, when the data may be gone.
+    /// The number of [`Crowded`] objects. It is not part of the data, because handles call
+    /// `xpo_has_wspace` as well, when the data may have been dropped.
     crowded: Atomic<u32>,
     /// `Some` from construction until after `xpo_free`.
     data: UnsafeCell<Option<T>>,
@@ -296,17 +295,18 @@ impl<T> Inner<T> {
 
     fn close(&self) {
         if !self.test(bindings::XPT_CLOSE) {
-            // SAFETY: The memory is a `struct svc_xprt`, which is BUSY while sunrpc does not know it.
+            // SAFETY: The memory is a `struct svc_xprt`, which is BUSY while sunrpc does not know
+            // it.
             unsafe { bindings::svc_xprt_deferred_close(self.xprt.get()) };
         }
     }
 }
 
-/// A server transport with its data `T`, counted by sunrpc.
+/// A server transport with its data `T`. sunrpc counts the references.
 ///
 /// # Invariants
 ///
-/// `data` is `Some` as long as anyone holds a reference.
+/// `data` is `Some` while a reference exists.
 #[repr(transparent)]
 pub(crate) struct SvcXprt<T>(Inner<T>);
 
@@ -341,11 +341,11 @@ impl<T> Deref for SvcXprt<T> {
 }
 
 impl<T: Listener> SvcXprt<T> {
-    /// Makes a listening endpoint, whose data `build` makes. May sleep.
+    /// Creates a listener with the data that `build` returns. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and those of `build`.
+    /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_listener(
         origin: Origin<'_>,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
@@ -368,11 +368,11 @@ impl<T: Connection> SvcXprt<T> {
         let _ = OwnQueue::enqueue(unsafe { Self::take_inner(xprt) });
     }
 
-    /// Makes a connection, whose data `build` makes. May sleep.
+    /// Creates a connection with the data that `build` returns. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, and those of `build`.
+    /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_connection(
         origin: Origin<'_>,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
@@ -448,7 +448,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         unsafe { &*xprt.cast() }
     }
 
-    /// Hands the reference to sunrpc, which took one to the module for it already.
+    /// Passes the reference to sunrpc, which already holds a reference to the module for it.
     pub(super) fn into_raw(this: ARef<Self>) -> *mut bindings::svc_xprt {
         let xprt: *mut bindings::svc_xprt = ARef::into_raw(this).as_ptr().cast();
         // SAFETY: The transport is valid. This drops one of the two references to the module.
@@ -474,7 +474,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         unsafe { Self::take_inner(xprt) }.free();
     }
 
-    /// Returns what a connection accepted by this listener is made from.
+    /// Returns the origin for connections that this listener accepts.
     ///
     /// # Safety
     ///
@@ -511,8 +511,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 
     /// Records the address of the peer and its printable form, with port 0.
     ///
-    /// The port of an RDMA peer is arbitrary; a fixed one lets the duplicate request cache
-    /// know the peer again after a reconnect.
+    /// The port of an RDMA peer is arbitrary. With a fixed port the duplicate request cache
+    /// recognises the peer after a reconnect.
     pub(crate) fn set_remote_addr(&self, addr: &SockAddr) {
         let mut addr = *addr;
         addr.set_port(0);
@@ -545,33 +545,33 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         }
     }
 
-    /// Nothing more was received. Call it under the lock that also covers [`Handle::set_data`].
+    /// Clears XPT_DATA. The lock that protects [`Handle::set_data`] must be held.
     pub(crate) fn clear_data(&self) {
         self.0.clear(bindings::XPT_DATA);
     }
 
-    /// A connection waits to be accepted. See [`Self::clear_conn`].
+    /// Sets XPT_CONN: a connection waits to be accepted. See [`Self::clear_conn`].
     pub(crate) fn set_conn(&self) {
         self.0.set(bindings::XPT_CONN);
     }
 
-    /// No connection waits. Call it before looking for one.
+    /// Clears XPT_CONN. Must be called before the check for a waiting connection.
     pub(crate) fn clear_conn(&self) {
         self.0.clear(bindings::XPT_CONN);
     }
 
-    /// Returns whether the transport is being closed, or is.
+    /// Returns whether the transport is closed or being closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.0.test(bindings::XPT_CLOSE)
     }
 
-    /// sunrpc's part.
+    /// Returns sunrpc's part of the transport.
     pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::svc_xprt {
         self.0.xprt.get()
     }
 }
 
-/// As long as this exists sunrpc sends no more threads into the transport: they would wait there.
+/// While an object of this type exists, sunrpc assigns no further threads to the transport.
 pub(crate) struct Crowded<T>(Handle<T>);
 
 impl<T> Drop for Crowded<T> {
@@ -580,7 +580,7 @@ impl<T> Drop for Crowded<T> {
     }
 }
 
-/// What a callback may hold of a transport, see the module.
+/// A reference for callbacks, see the module's documentation.
 pub(crate) struct Handle<T>(Arc<Inner<T>>);
 
 // SAFETY: A handle gives no access to the data; the rest may be used from any thread.
@@ -596,17 +596,17 @@ impl<T> Clone for Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// Something was received, until [`SvcXprt::clear_data`].
+    /// Sets XPT_DATA until [`SvcXprt::clear_data`]: a received message waits.
     pub(crate) fn set_data(&self) {
         self.0.set(bindings::XPT_DATA);
     }
 
-    /// A connection waits to be accepted.
+    /// Sets XPT_CONN: a connection waits to be accepted.
     pub(crate) fn set_conn(&self) {
         self.0.set(bindings::XPT_CONN);
     }
 
-    /// Has a service thread look at the transport. Any context.
+    /// Enqueues the transport for a service thread. Any context.
     pub(crate) fn enqueue(&self) {
         self.0.enqueue();
     }
@@ -616,9 +616,9 @@ impl<T> Handle<T> {
         self.0.close();
     }
 
-    /// Closes the transport at once if no service thread has it. May sleep.
+    /// Closes the transport. If no service thread has it, that is done in this call. May sleep.
     ///
-    /// For device removal, when there may be no thread left.
+    /// For device removal, when no service thread may be left.
     pub(crate) fn close_now(&self) {
         if self.0.test(bindings::XPT_DEAD) {
             // Closed, and perhaps without its namespace.
@@ -629,20 +629,20 @@ impl<T> Handle<T> {
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
     }
 
-    /// Has sunrpc send no more threads into the transport, see [`Crowded`]. It looks again when a
-    /// service thread is done with a request; drop this elsewhere and call [`Self::enqueue`].
+    /// Makes sunrpc assign no further threads to the transport, see [`Crowded`]. A caller that drops
+    /// the result outside of a service thread must call [`Self::enqueue`].
     pub(crate) fn crowd(&self) -> Crowded<T> {
         self.0.crowded.fetch_add(1, Relaxed);
         Crowded(self.clone())
     }
 
-    /// Returns whether the peer has shown that it has access: nfsd has found an export for a file
-    /// handle of its. sunrpc limits how many connections there are that have not.
+    /// Returns whether the peer has proved that it has access: nfsd has found an export for one of
+    /// its file handles. sunrpc limits the number of connections without access.
     pub(crate) fn has_access(&self) -> bool {
         self.0.test(bindings::XPT_PEER_VALID)
     }
 
-    /// Returns whether the transport is being closed, or is.
+    /// Returns whether the transport is closed or being closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.0.test(bindings::XPT_CLOSE)
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What sunrpc calls a server transport for: two traits, and the tables made of them.
+//! The operations of server transports: a trait each for listeners and connections, and the
+//! `svc_xprt_ops` that call them.
 //!
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
@@ -39,60 +40,61 @@ use kernel::{
 /// A listening endpoint.
 #[vtable]
 pub(crate) trait Listener: Sized + Send + Sync + 'static {
-    /// What it accepts.
+    /// The type of the connections that it accepts.
     type Connection: Connection;
 
-    /// Accepts one connection that waits, if one does; it is made from `origin`. On a service
-    /// thread; may sleep.
+    /// Accepts a waiting connection, if there is one, and creates it from `origin`. Called on a
+    /// service thread; may sleep.
     ///
-    /// Called until [`SvcXprt::set_conn`] is no longer in force, one call at a time.
+    /// Called repeatedly until [`SvcXprt::clear_conn`], never concurrently.
     fn accept(this: &SvcXprt<Self>, origin: Origin<'_>) -> Option<ARef<SvcXprt<Self::Connection>>>;
 
-    /// The endpoint is closed: no connection is accepted any more. May sleep.
+    /// Called when the listener is closed. No connection is accepted afterwards. May sleep.
     fn detach(this: &SvcXprt<Self>);
 }
 
-/// A connection. All of these run on service threads and may sleep, unless they say otherwise.
+/// A connection. All functions run on service threads and may sleep, unless documented otherwise.
 #[vtable]
 pub(crate) trait Connection: Sized + Send + Sync + 'static {
-    /// What stands for a Call from its reception until its release.
+    /// The context of a Call, from its reception until its release.
     type Call: CallContext;
     /// A received message, from [`Self::next`] to [`Self::receive`].
     type Incoming;
 
-    /// Takes what was received next; `None`, after [`SvcXprt::clear_data`], if nothing was.
+    /// Returns the next received message; `None`, after [`SvcXprt::clear_data`], if there is none.
     ///
-    /// One call at a time per connection.
+    /// Never called concurrently for one connection.
     fn next(this: &SvcXprt<Self>) -> Option<Self::Incoming>;
 
-    /// Turns what was received into a Call for the service; `None` if it is none, or not yet.
+    /// Delivers a received message to the service as a Call. Returns `None` if it is not a Call, or
+    /// cannot be delivered yet.
     ///
-    /// May run on many threads at a time.
+    /// May run on several threads concurrently.
     fn receive<'a>(
         this: &SvcXprt<Self>,
         receiver: Receiver<'a, Self::Call>,
         incoming: Self::Incoming,
     ) -> Option<Delivered<'a>>;
 
-    /// Sends the reply to `call`. What it still needs of the reply when it returns, it has
-    /// taken, see [`Reply::take_pages`].
+    /// Sends the reply to `call`. If it needs pages of the reply after it returns, it has to take
+    /// them, see [`Reply::take_pages`].
     ///
     /// # Errors
     ///
-    /// Are only traced: if there is no reply, the connection has to be closed in here.
+    /// Errors are only traced. If no reply is sent, this function has to close the connection.
     fn send(
         this: &SvcXprt<Self>,
         reply: &mut Reply<'_>,
         call: CallRef<'_, <Self::Call as CallContext>::State>,
     ) -> Result;
 
-    /// The reply being made to `call` will have a payload, eligible for direct placement, of
-    /// `length` bytes from `offset` on.
+    /// Records that the reply to `call` will have a payload of `length` bytes at `offset` that is
+    /// eligible for direct placement.
     ///
     /// # Errors
     ///
-    /// One fails the Call. A payload too long for its chunk is none: the Call is answered as the
-    /// protocol says when its Reply is sent.
+    /// An error fails the Call. A payload that is too long for its chunk is no error here; it is
+    /// reported when the Reply is sent.
     fn result_payload(
         this: &SvcXprt<Self>,
         call: CallRef<'_, <Self::Call as CallContext>::State>,
@@ -100,16 +102,16 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
         length: u32,
     ) -> Result;
 
-    /// The service is done with `call`, whether or not it sent a reply. In any process context,
-    /// also after the connection was closed; must not wait for other Calls.
+    /// Called when the service has finished `call`, whether or not it sent a reply. Process
+    /// context, possibly after the connection was closed. Must not wait for other Calls.
     fn release(this: &SvcXprt<Self>, call: Self::Call);
 
-    /// The connection is closed. Called once, not always on a service thread; Calls may still be
-    /// in progress.
+    /// Called once when the connection is closed, not always on a service thread. Calls may still
+    /// be in progress.
     fn detach(this: &SvcXprt<Self>);
 }
 
-/// A table in which nothing is set.
+/// A table without any operation.
 pub(super) const NO_OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
     xpo_create: None,
     xpo_accept: None,
@@ -128,7 +130,7 @@ pub(super) const NO_OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
 ///
 /// # Safety
 ///
-/// For sunrpc, which holds a reference to the module for what is made.
+/// Called by sunrpc only, which holds a reference to the module for the new transport.
 pub(super) unsafe extern "C" fn create_thunk<C: Class>(
     serv: *mut bindings::svc_serv,
     net: *mut bindings::net,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The reply of a service thread (`struct svc_rqst`), and the pages it is made of.
+//! The reply of a service thread (`struct svc_rqst`), and its pages.
 //!
 //! The pages of a reply are the entries of `rq_respages` before `rq_next_page`. A service fills
-//! pages of the thread, or, with a splice read, puts pages of the page cache in their place. What
-//! a transport still sends when `xpo_sendto` returns, it has to take out of the array; sunrpc
-//! then allocates the thread other pages, which Debian's kernel clears.
+//! pages of the thread or, with a splice read, replaces them by pages of the page cache. A
+//! transport has to take those pages out of the array that it is still sending when `xpo_sendto`
+//! returns. sunrpc then allocates other pages for the thread, and Debian's kernel clears them.
 //!
 //! # Lending
 //!
@@ -27,8 +27,8 @@
 //!   sent             ...                                    spare
 //! ```
 //!
-//! A page that is being sent to a client is thus in no slot until it was sent, and a page of a
-//! file is never in a slot when the next Call is received.
+//! So a page that is being sent is in no slot until it was sent, and no slot has a page of a file
+//! when the next Call is received.
 //!
 //! C header: [`include/linux/sunrpc/svc.h`](srctree/include/linux/sunrpc/svc.h)
 
@@ -60,7 +60,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// An array with room for so many pages stays with the context of the Call.
+/// The largest capacity of an array that is kept in the context of the Call.
 pub(crate) const KEPT: usize = 8;
 
 /// References to pages of a thread's reply array, held from the delivery of a Call until its
@@ -73,7 +73,7 @@ pub(crate) const KEPT: usize = 8;
 pub(crate) struct Lent {
     pages: PageVec,
     first: usize,
-    /// Is compared only.
+    /// Compared only, never dereferenced.
     thread: *const bindings::svc_rqst,
 }
 
@@ -135,36 +135,36 @@ impl Lent {
         }
     }
 
-    /// Gives the references back; returns the empty array if it is not to stay, see [`KEPT`].
+    /// Drops the references. Returns the empty array if it is too large to be kept, see [`KEPT`].
     pub(crate) fn recall(&mut self) -> Option<PageVec> {
         self.pages.truncate(0);
         (self.pages.capacity() > KEPT).then(|| core::mem::take(&mut self.pages))
     }
 
-    /// The array, for the next [`Lent::new`]; it is empty.
+    /// Returns the empty array for the next [`Lent::new`].
     pub(crate) fn array(&mut self) -> PageVec {
         self.pages.truncate(0);
         core::mem::take(&mut self.pages)
     }
 
-    /// Whether there is an array. Without one nothing is lent.
+    /// Returns whether there is an array. Without one no page is lent.
     pub(super) fn has_room(&self) -> bool {
         self.pages.capacity() != 0
     }
 
-    /// The slots whose pages are lent.
+    /// Returns the slots whose pages are lent.
     fn slots(&self) -> Range<usize> {
         self.first..self.first + self.pages.len()
     }
 }
 
-/// A thread whose reply is complete and to be sent.
+/// A service thread whose reply is complete.
 ///
 /// # Invariants
 ///
 /// The thread is in the transport's `xpo_sendto`. The pages of the reply are the entries of
 /// `rq_respages` before `rq_next_page`; an entry is null only if [`Reply::take_pages`] emptied it.
-/// What is lent are pages that the thread had when it received the Call that this answers.
+/// The lent pages are those that the thread had when it received the Call.
 pub(crate) struct Reply<'a> {
     rqstp: NonNull<bindings::svc_rqst>,
     lent: &'a mut Lent,
@@ -175,11 +175,12 @@ pub(crate) struct Reply<'a> {
     _thread: PhantomData<&'a mut bindings::svc_rqst>,
 }
 
-/// What [`Reply::take_pages`] took.
+/// The result of [`Reply::take_pages`].
 pub(crate) struct Taken {
-    /// Where in the pages the reply is.
+    /// The location of the reply in the pages.
     pub(crate) map: ReplyMap,
-    /// Whether all of them were the thread's own: once they were sent, they can be spare pages.
+    /// Whether all of the pages were the thread's own. They can become spare pages once they were
+    /// sent.
     pub(crate) own: bool,
 }
 
@@ -250,7 +251,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Returns the slots `range` of the reply array, and what is lent.
+    /// Returns the slots `range` of the reply array, and the lent pages.
     fn slots(&mut self, range: Range<usize>) -> (&mut [*mut bindings::page], &mut PageVec) {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: The thread is valid and ours, and its array has that many entries.
@@ -367,8 +368,8 @@ impl<'a> Reply<'a> {
         self.empty = self.empty.saturating_sub(filled);
     }
 
-    /// The reply was sent, or copied, or there is none. Puts the pages that are lent into their
-    /// slots, and leaves to sunrpc, to release and to allocate, what is missing.
+    /// Called when the reply was sent or copied, or when there is none. Returns the lent pages to
+    /// their slots. sunrpc releases and allocates the missing pages.
     pub(super) fn settle(mut self) {
         if self.lent.pages.len() != 0 {
             self.put_back();
@@ -386,7 +387,7 @@ impl<'a> Reply<'a> {
         unsafe { (*rqstp).rq_next_page = (*rqstp).rq_respages.add(missing) };
     }
 
-    /// Puts the pages that are lent into their slots.
+    /// Returns the lent pages to their slots.
     fn put_back(&mut self) {
         let (slots, pages) = self.slots(self.lent.slots());
         // SAFETY: As in `take_lent`.
@@ -439,19 +440,19 @@ impl Part {
     }
 }
 
-/// Where in its pages the page part, the head and the tail of a reply are. One in which nothing was
-/// asked for is empty. Most payloads are in the page part.
+/// The location of the page part, the head and the tail of a reply in its pages. A part that was
+/// not requested is empty. Most payloads are in the page part.
 ///
 /// # Invariants
 ///
-/// Every byte of the parts is in a page of the array the map was made for.
+/// Every byte of the parts is in a page of the array that the map was created for.
 #[derive(Clone)]
 pub(crate) struct ReplyMap {
     parts: [Part; 3],
 }
 
 impl ReplyMap {
-    /// Looks for the bytes `asked` of `message` in `pages`.
+    /// Locates the bytes `asked` of `message` in `pages`.
     fn new(message: &XdrBuf, pages: &[*mut bindings::page], asked: &Range<usize>) -> Result<Self> {
         let (paged, tail) = (message.page_range(), message.tail_range());
         let has = |start: usize, end: usize| start.max(asked.start) < end.min(asked.end);
@@ -468,7 +469,7 @@ impl ReplyMap {
         Ok(ReplyMap { parts })
     }
 
-    /// The pages that hold the bytes `range`, as a range of the array.
+    /// Returns the range of the array whose pages contain the bytes `range`.
     fn span(&self, range: Range<usize>) -> Range<usize> {
         let (mut first_page, mut end_page) = (usize::MAX, 0);
         for octets in self.octets(range) {
@@ -478,7 +479,8 @@ impl ReplyMap {
         first_page.min(end_page)..end_page
     }
 
-    /// The map of the pages without the first `count`, in which nothing is asked for.
+    /// Returns the map for the array without its first `count` pages, which contain no requested
+    /// byte.
     fn after(mut self, count: usize) -> Self {
         for part in &mut self.parts {
             // Wraps if the part begins in the pages left out; what is asked for begins later.
@@ -487,8 +489,8 @@ impl ReplyMap {
         self
     }
 
-    /// The octets of the pages that have the bytes `range` of the reply; ends early where the
-    /// map does.
+    /// Returns the octets of the pages that contain the bytes `range` of the reply. Ends early
+    /// where the map ends.
     pub(crate) fn octets(&self, range: Range<usize>) -> Octets<'_> {
         Octets {
             map: self,
@@ -498,7 +500,7 @@ impl ReplyMap {
     }
 }
 
-/// Some bytes of a reply, see [`ReplyMap::octets`].
+/// Iterator over bytes of a reply, see [`ReplyMap::octets`].
 pub(crate) struct Octets<'a> {
     map: &'a ReplyMap,
     at: usize,
@@ -523,7 +525,7 @@ impl Iterator for Octets<'_> {
     }
 }
 
-/// Finds the octet of the pages that the page part of `message` begins with.
+/// Returns the octet of the pages at which the page part of `message` begins.
 fn locate_pages(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<usize> {
     // SAFETY: A view has a valid `xdr_buf`.
     let first_page = unsafe { (*message.as_ptr()).pages };
@@ -539,7 +541,7 @@ fn locate_pages(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<usize
     }
 }
 
-/// Finds the octet of the pages that `bytes` begin with.
+/// Returns the octet of the pages at which `bytes` begin.
 fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<usize> {
     let addr = bytes.as_ptr() as usize;
     for (index, &page) in pages.iter().enumerate() {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A service thread (`struct svc_rqst`) as a transport sees it: receiving a Call into it.
+//! A service thread (`struct svc_rqst`) that receives a Call.
 //!
-//! A thread has two arrays of pages. `rq_pages` is where a Call's pages go; all are present
-//! when the transport is asked to receive. `rq_respages` is what the reply is made of, see
-//! [`super::svc_reply`].
+//! A thread has two arrays of pages. `rq_pages` is for the pages of a Call; all entries are present
+//! when sunrpc calls `xpo_recvfrom`. `rq_respages` is for the reply, see [`super::svc_reply`].
 //!
 //! C header: [`include/linux/sunrpc/svc.h`](srctree/include/linux/sunrpc/svc.h)
 
@@ -33,66 +32,66 @@ use kernel::{
     prelude::*, //
 };
 
-/// What stands for a Call from its reception to its release, in `rq_xprt_ctxt`.
+/// The context of a Call from its reception to its release, stored in `rq_xprt_ctxt`.
 ///
 /// # Safety
 ///
-/// [`Self::bytes`] gives the same memory from [`Self::into_ptr`] to [`Self::from_ptr`] and in
-/// between, and [`Self::parts_mut`] does not reach that memory. What is in it changes only while
-/// nobody borrows it, and only from where the RPC message begins: the service decrypts a Call of
-/// krb5p in its place. Nothing is to be read again from there.
+/// [`Self::bytes`] must return the same memory until [`Self::from_ptr`], and [`Self::parts_mut`]
+/// must not give access to that memory. The service decrypts a Call of krb5p in place. So the
+/// memory from the start of the RPC message on changes while nobody borrows it, and must not be
+/// read again.
 pub(crate) unsafe trait CallContext: Sized + Send + 'static {
-    /// What the transport remembers about the Call.
+    /// The transport's state of the Call.
     type State;
 
-    /// Gives the context to sunrpc.
+    /// Converts the context into a pointer for sunrpc.
     fn into_ptr(self) -> *mut ffi::c_void;
 
-    /// Takes it back.
+    /// Converts the pointer back into the context.
     ///
     /// # Safety
     ///
-    /// `ptr` is from [`Self::into_ptr`] and not used by anyone else.
+    /// `ptr` must come from [`Self::into_ptr`], and must not be used afterwards.
     unsafe fn from_ptr(ptr: *mut ffi::c_void) -> Self;
 
-    /// Returns the message as received, transport header included.
+    /// Returns the received message, including the transport header.
     fn bytes(&self) -> &[u8];
 
-    /// Returns what is lent to the service thread, and what the transport remembers.
+    /// Returns the pages lent to the service thread, and the transport's state of the Call.
     fn parts_mut(&mut self) -> (&mut Lent, &mut Self::State);
 }
 
-/// What a Call's context holds in addition to the message.
+/// The data in a Call's context in addition to the message.
 #[derive(Default)]
 pub(crate) struct CallData<S> {
     pub(in crate::kapi) lent: Lent,
-    /// What the transport remembers.
+    /// The transport's state of the Call.
     pub(crate) state: S,
 }
 
 impl<S> CallData<S> {
-    /// Ends the lending, if the Call was not answered. Returns the array, which is empty, if it is
-    /// too large to stay here.
+    /// Releases lent pages, if the Call was not answered. Returns the empty array, if it is too
+    /// large to be kept here.
     pub(crate) fn recall(&mut self) -> Option<PageVec> {
         self.lent.recall()
     }
 
-    /// An array for [`Receiver::lend`], which is empty: the last one that stayed here.
+    /// Returns an empty array for [`Receiver::lend`]: the one that was kept here.
     pub(crate) fn array(&mut self) -> PageVec {
         self.lent.array()
     }
 }
 
-/// The context of a Call that the service works on.
+/// The context of a Call that the service is processing.
 pub(crate) struct CallRef<'a, S> {
-    /// The message as received, transport header included.
+    /// The received message, including the transport header.
     pub(crate) bytes: &'a [u8],
-    /// What the transport remembers about it.
+    /// The transport's state of the Call.
     pub(crate) state: &'a mut S,
 }
 
 impl<'a, S> CallRef<'a, S> {
-    /// Takes `call` apart; what is lent is apart from the rest.
+    /// Splits `call` into the lent pages and the rest.
     pub(super) fn new<C: CallContext<State = S>>(call: &'a mut C) -> (Self, &'a mut Lent) {
         let bytes: *const [u8] = call.bytes();
         // SAFETY: The bytes are stable and apart from the other parts, see `CallContext`; all are
@@ -103,7 +102,7 @@ impl<'a, S> CallRef<'a, S> {
     }
 }
 
-/// A thread that is to receive a Call whose context is a `C`.
+/// A service thread that receives a Call with a context of type `C`.
 ///
 /// # Invariants
 ///
@@ -111,7 +110,7 @@ impl<'a, S> CallRef<'a, S> {
 /// `rq_pages` are null, the others are pages, `rq_maxpages` in all.
 pub(crate) struct Receiver<'a, C> {
     rqstp: NonNull<bindings::svc_rqst>,
-    /// Of this thread, for the Call that is delivered.
+    /// The pages of this thread that are lent for the Call.
     pub(in crate::kapi) lent: Lent,
     _thread: PhantomData<(&'a mut bindings::svc_rqst, C)>,
 }
@@ -144,14 +143,15 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         }
     }
 
-    /// Holds references to the entries `slots` of the reply array until the Call is answered, so
-    /// that the service does not free them. `pages` gives its room, see [`Lent`].
+    /// Takes references to the entries `slots` of the reply array until the Call is answered, so
+    /// that the service does not free the pages. The references are stored in `pages`, see
+    /// [`Lent`].
     pub(crate) fn lend(&mut self, pages: PageVec, slots: Range<usize>) {
         // SAFETY: By the invariants.
         self.lent = unsafe { Lent::new(self.rqstp.as_ptr(), pages, slots) };
     }
 
-    /// Returns the pages that are still there.
+    /// Returns the pages that were not taken.
     fn pages(&mut self) -> &mut [*mut bindings::page] {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: By the invariants; the array is the thread's own.
@@ -163,7 +163,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         }
     }
 
-    /// Returns the thread's pages, unless some were taken: a Call in pages begins at the first.
+    /// Returns the thread's pages, unless some were taken, because a Call starts in the first page.
     fn untaken_pages(&mut self) -> Option<&mut [*mut bindings::page]> {
         // SAFETY: The thread is valid.
         match unsafe { (*self.rqstp.as_ptr()).rq_pages_nfree } {
@@ -174,7 +174,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
 
     /// Moves pages of the thread to the end of `sink` until that has `count`.
     ///
-    /// sunrpc buys the thread new ones. `sink` must have the room, see [`PageVec::reserve`].
+    /// sunrpc allocates new pages for the thread. `sink` must have room, see [`PageVec::reserve`].
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if either has not that many, or pages were taken.
+    /// `EINVAL` if either has fewer pages, or pages were taken from the thread.
     pub(crate) fn exchange_pages(&mut self, sink: &mut PageVec, count: usize) -> Result {
         let ours = self.untaken_pages().ok_or(EINVAL)?;
         let ours = ours.get_mut(..count).ok_or(EINVAL)?;
@@ -213,22 +213,22 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         Ok(())
     }
 
-    /// Delivers a Call that is all in the received bytes, at `body`.
+    /// Delivers a Call that is contained in the received message, at `body`.
     ///
     /// # Errors
     ///
-    /// Gives `call` back if `body` is not part of it or empty.
+    /// Returns `call` if `body` is empty or not part of it.
     pub(crate) fn deliver_inline(self, call: C, body: Range<usize>) -> Result<Delivered<'a>, C> {
         self.deliver(call, body, 0, 0..0)
     }
 
-    /// Delivers a Call whose head and tail are in the received bytes and whose `page_len` bytes
-    /// in between are in the thread's pages, from the first one on.
+    /// Delivers a Call whose head and tail are in the received message, and whose `page_len` bytes
+    /// in between are in the thread's pages, starting with the first.
     ///
     /// # Errors
     ///
-    /// Gives `call` back if the ranges are not part of it, the thread has too few pages, some were
-    /// taken, or there is a tail after none.
+    /// Returns `call` if the ranges are not part of it, the thread has too few pages, some were
+    /// taken, or there is a tail but no page part.
     // Inlined, as most Calls have neither pages nor a tail.
     #[inline(always)]
     pub(crate) fn deliver(
@@ -257,11 +257,11 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         Ok(unsafe { self.finish(call, head, tail, 0, lengths) })
     }
 
-    /// Delivers a Call whose `len` bytes are in the thread's pages, from the first one on.
+    /// Delivers a Call whose `len` bytes are in the thread's pages, starting with the first.
     ///
     /// # Errors
     ///
-    /// Gives `call` back if `len` is 0, the thread has too few pages, or some were taken.
+    /// Returns `call` if `len` is 0, the thread has too few pages, or some were taken.
     pub(crate) fn deliver_paged(mut self, call: C, len: usize) -> Result<Delivered<'a>, C> {
         let head_len = len.min(PAGE_SIZE);
         let Some(lengths) = Lengths::new(head_len, len - head_len, 0) else {
@@ -330,8 +330,8 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// `None` if the Call is empty or too large to be told, or has a tail and no pages: nfsd copies
-    /// a deferred Call without pages as if it were contiguous.
+    /// Returns `None` if the Call is empty, too large for the fields of `xdr_buf`, or has a tail
+    /// and no pages: nfsd copies a deferred Call without pages as if it were contiguous.
     fn new(head: usize, pages: usize, tail: usize) -> Option<Self> {
         let total = head.checked_add(pages)?.checked_add(tail)?;
         let result = ffi::c_int::try_from(total).ok()?;
@@ -346,7 +346,7 @@ impl Lengths {
 }
 
 impl Delivered<'_> {
-    /// Tells the thread where the Call is from; returns its length.
+    /// Sets the addresses of the Call, and returns its length.
     pub(super) fn finish(self, xprt: *mut bindings::svc_xprt) -> ffi::c_int {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: The thread is valid and holds `xprt`.
