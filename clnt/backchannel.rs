@@ -148,11 +148,11 @@ impl Conn {
     /// Those of [`Self::send_message`].
     pub(super) fn ask(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid) -> Result {
         let ours = Properties {
-            receive: self.spoken.ours().receive,
+            receive: self.negotiation.ours().receive,
             ..Properties::DEFAULT
         };
         let credits = Credits(self.limits().requests);
-        self.spoken.note_asked();
+        self.negotiation.note_asked();
         self.send_message(qp, |body| encode_connprop(body, xid, credits, &ours))
     }
 

@@ -59,7 +59,7 @@ use super::{
         ClntXprt,
         Ended, //
     },
-    version::Spoken, //
+    version::Negotiation, //
 };
 use crate::kapi::ext::atomic::{
     Atomic,
@@ -153,7 +153,7 @@ pub(super) struct Conn {
     /// Wakes the worker that sets up the connection, and afterwards closes the transport.
     pub(super) events: Arc<Events>,
     /// The version of the connection and its message sizes.
-    pub(super) spoken: Spoken,
+    pub(super) negotiation: Negotiation,
     /// The grant of the last Reply.
     credits: Atomic<u32>,
     /// The debugfs status.
@@ -202,7 +202,7 @@ impl Conn {
                 number,
                 limits,
                 events,
-                spoken: Spoken::new(ours, xid),
+                negotiation: Negotiation::new(ours, xid),
                 credits: Atomic::new(1),
                 live,
                 reported: Atomic::new(false),
@@ -239,7 +239,7 @@ impl Conn {
 
     /// Returns the limits of a message.
     pub(super) fn thresholds(&self) -> Thresholds {
-        let (version, send, receive) = match self.spoken.agreed() {
+        let (version, send, receive) = match self.negotiation.agreed() {
             Some(agreed) => (agreed.version, agreed.send(), agreed.receive()),
             // Before the first Send.
             None => {
@@ -274,7 +274,7 @@ impl Conn {
     /// Disconnects the transport because the connection is broken. Only the first call has an
     /// effect.
     pub(super) fn lost(&self) {
-        if self.spoken.is_awaited() {
+        if self.negotiation.is_awaited() {
             return self.events.feed(Event::Down(Failure::Lost));
         }
         if !self.reported.xchg(true, Relaxed) {
@@ -409,7 +409,7 @@ impl Conn {
         // Reclaim may be waiting for the message that is about to be sent.
         let _no_io = NoIo::begin();
         let (len, sges) = (
-            self.spoken.ours().send.0 as usize,
+            self.negotiation.ours().send.0 as usize,
             self.limits.send_sges as usize,
         );
         let ctx = SendCtx::new(&self.pd, len, sges, reverse)?;

@@ -199,7 +199,7 @@ impl Connection {
     }
 
     fn connect(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
-        let ours = self.conn.spoken.ours();
+        let ours = self.conn.negotiation.ours();
         let private = ours.encode();
         let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
         let param = cm::ConnParam {
@@ -219,8 +219,8 @@ impl Connection {
 
     /// Negotiates the version and the message sizes.
     fn settle(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
-        let spoken = &self.conn.spoken;
-        if let Some(xid) = spoken.asks() {
+        let negotiation = &self.conn.negotiation;
+        if let Some(xid) = negotiation.asks() {
             let ask = || self.conn.ask(&self.qp, xid);
             events
                 .step(Step::Version, VERSION_MS, ask)
@@ -235,7 +235,7 @@ impl Connection {
                     }
                 })?;
         }
-        if let Some(Settled::Failed { low, high }) = spoken.settled() {
+        if let Some(Settled::Failed { low, high }) = negotiation.settled() {
             pr_warn!(
                 "server {} speaks versions {} to {} of RPC-over-RDMA only; neither 1 nor 2 is \
                  among them\n",
@@ -246,11 +246,11 @@ impl Connection {
             // A hard mount retries, because the server may be replaced.
             return Err(Failed::known(econnrefused()));
         }
-        spoken.agree(&events.peer.lock());
-        let ours = spoken.ours();
-        if let Some(agreed) = spoken.agreed() {
+        negotiation.agree(&events.peer.lock());
+        let ours = negotiation.ours();
+        if let Some(agreed) = negotiation.agreed() {
             self.conn.live.agree(agreed);
-            let why = match (spoken.settled(), agreed.version) {
+            let why = match (negotiation.settled(), agreed.version) {
                 (_, Version::Two) => VersionWhy::Agreed,
                 (Some(_), Version::One) => VersionWhy::Refused,
                 (None, Version::One) if xprt.avoids_version_2() => VersionWhy::Avoided,

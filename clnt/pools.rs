@@ -39,8 +39,8 @@ use crate::{
         },
     },
     xdr::{
-        growth::Growth,
         limits::ClientLimits,
+        resize::Resize,
         units::{
             host_len,
             InlineSize, //
@@ -97,7 +97,7 @@ pub(super) struct Pools {
     /// How many Receives are posted.
     posted: u32,
     /// The size of the posted Receives and of those in `free`.
-    pub(super) growth: Growth,
+    pub(super) resize: Resize,
     /// The number of Replies that the server owes.
     owed: u32,
     /// Whether the server may call.
@@ -130,7 +130,7 @@ impl Pools {
             regions_made: 0,
             free: RecvList::new(),
             posted: 0,
-            growth: Growth::new(receive.0),
+            resize: Resize::new(receive.0),
             owed: 0,
             reverse: false,
             queue: SendQueue::new(limits.send_wr.saturating_sub(REVERSE_CALLS)),
@@ -325,7 +325,7 @@ impl Pools {
     /// it was a Reply that the server owed.
     pub(super) fn received(&mut self, owed: bool, capacity: usize) {
         self.posted = self.posted.saturating_sub(1);
-        self.growth.landed(capacity, 1);
+        self.resize.note_completed(capacity, 1);
         if owed {
             self.owed = self.owed.saturating_sub(1);
         }
@@ -333,7 +333,7 @@ impl Pools {
 
     /// Returns a Receive buffer. It is dropped if it was replaced meanwhile.
     pub(super) fn put_receive(&mut self, buffer: RecvBox<()>) {
-        if self.growth.keeps(buffer.capacity()) {
+        if self.resize.keeps(buffer.capacity()) {
             self.free.push(buffer);
         }
     }
@@ -347,7 +347,7 @@ impl Pools {
     /// Replaces the Receives by those in `list`, of `size` octets. Returns the free buffers that
     /// were replaced.
     pub(super) fn replace_receives(&mut self, size: u32, list: RecvList<()>) -> RecvList<()> {
-        self.growth.begin(size, self.posted);
+        self.resize.begin(size, self.posted);
         core::mem::replace(&mut self.free, list)
     }
 
@@ -376,7 +376,7 @@ impl Pools {
         // CAST: At most `missing`.
         let to_make = missing - list.len() as u32;
         self.publish();
-        (list, to_make, self.growth.size())
+        (list, to_make, self.resize.size())
     }
 
     /// Returns buffers that could not be posted, and uncounts `missing` that could not be
@@ -386,8 +386,8 @@ impl Pools {
         let count = rest.len() as u32 + missing;
         self.posted = self.posted.saturating_sub(count);
         let size = host_len(size);
-        self.growth.landed(size, count);
-        if self.growth.keeps(size) {
+        self.resize.note_completed(size, count);
+        if self.resize.keeps(size) {
             self.free.append(&mut rest);
         }
         self.publish();

@@ -186,8 +186,8 @@ impl Conn {
     /// Handles a received message.
     fn message(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
         xprt.note_message();
-        let parsed = match decode(buffer.bytes(), &LIMITS, self.spoken.accepts()) {
-            Ok(parsed) if self.spoken.is_awaited() => {
+        let parsed = match decode(buffer.bytes(), &LIMITS, self.negotiation.accepts()) {
+            Ok(parsed) if self.negotiation.is_awaited() => {
                 self.hear(xprt, &parsed, buffer);
                 return self.restore_receives(qp);
             }
@@ -222,7 +222,7 @@ impl Conn {
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
                 self.live.stray_replies.add(1);
                 match parsed {
-                    Ok(parsed) => self.note_refused_wish(&parsed),
+                    Ok(parsed) => self.note_refused_request(&parsed),
                     Err(rejected) => self.refuse_call(qp, &rejected),
                 }
                 self.drop_message(buffer);
@@ -242,7 +242,7 @@ impl Conn {
     /// Handles a message while the answer to the request for version 2 is awaited.
     fn hear(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: RecvBox<()>) {
         let requested = Credits(self.limits().requests);
-        if let Some(window) = self.spoken.hear(parsed, buffer.bytes(), requested) {
+        if let Some(window) = self.negotiation.hear(parsed, buffer.bytes(), requested) {
             self.set_credits(xprt, window);
             self.events.feed(Event::Done(Step::Version));
         }
@@ -277,7 +277,7 @@ impl Conn {
             judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
         if chunks.reply.is_empty() && parsed.is_some_and(Parsed::lacks_room) {
-            self.spoken.server_sends_less();
+            self.negotiation.server_sends_less();
         }
         let mut list = chunks.take();
         if let Some(grant) = parsed.and_then(Parsed::grant) {
@@ -290,7 +290,7 @@ impl Conn {
         // would reconnect without a pause to a peer that sends garbage and disconnects.
         if !matches!(delivery, Delivery::Failed) {
             xprt.note_use();
-            self.spoken.note_reply();
+            self.negotiation.note_reply();
         }
         if let Some(invalidated) = buffer.invalidated() {
             note_invalidated(&mut list, invalidated);

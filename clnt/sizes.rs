@@ -64,7 +64,7 @@ fn most(octets: u32) -> InlineSize {
 impl Conn {
     /// Adapts the sizes to the administrator's settings. May sleep.
     pub(super) fn tend_sizes(self: &Arc<Self>, xprt: &SendLocked<'_, ClntXprt>, qp: &Qp<Conn>) {
-        let Some(agreed) = self.spoken.agreed() else {
+        let Some(agreed) = self.negotiation.agreed() else {
             return;
         };
         if !agreed.changes() {
@@ -79,18 +79,18 @@ impl Conn {
     fn exchange_receives(&self) {
         let most = most(tunables::MAX_INLINE_READ.get()).0;
         let pools = self.pools.lock();
-        let (wanted, count) = (pools.growth.wants(most), pools.receive_buffers());
+        let (wanted, count) = (pools.resize.wants(most), pools.receive_buffers());
         drop(pools);
         let Some(size) = wanted else {
             return;
         };
         let mut list = RecvList::new();
         if self.make_receives(count, size, &mut list) < count {
-            self.pools.lock().growth.give_up(size);
+            self.pools.lock().resize.give_up(size);
             return;
         }
         let mut pools = self.pools.lock();
-        if pools.growth.wants(most) == Some(size) {
+        if pools.resize.wants(most) == Some(size) {
             list = pools.replace_receives(size, list);
         }
         drop(pools);
@@ -104,17 +104,17 @@ impl Conn {
         qp: &Qp<Conn>,
         agreed: &Agreed,
     ) {
-        let growth = self.pools.lock().growth;
-        if !growth.is_due() {
+        let resize = self.pools.lock().resize;
+        if !resize.is_due() {
             return;
         }
         let (xid, credits) = (self.xid(), Credits(REVERSE_REQUESTS));
-        let octets = growth.size();
+        let octets = resize.size();
         let told = self.send_message(qp, |body| {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
         // The server handles it before any Call that is sent later.
-        if told.is_ok() && self.pools.lock().growth.due().is_some() {
+        if told.is_ok() && self.pools.lock().resize.due().is_some() {
             trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_wire(), octets);
             agreed.grow(InlineSize(octets));
             self.live.show_sizes(agreed);
@@ -129,12 +129,12 @@ impl Conn {
         qp: &Qp<Conn>,
         agreed: &Agreed,
     ) {
-        let most = most(tunables::MAX_INLINE_WRITE.get()).min(self.spoken.ours().send);
-        if self.spoken.forget_wish() {
+        let most = most(tunables::MAX_INLINE_WRITE.get()).min(self.negotiation.ours().send);
+        if self.negotiation.expire_request() {
             xprt.set_credits(self.granted());
         }
         let granted = self.granted();
-        if granted <= 1 || !agreed.is_wanting(most) || self.spoken.has_wish() {
+        if granted <= 1 || !agreed.is_wanting(most) || self.negotiation.has_request() {
             return;
         }
         // The request uses a credit until it is answered, and so does the Call that is being sent.
@@ -143,8 +143,8 @@ impl Conn {
             return;
         }
         // The client sends no longer messages than requested from here on.
-        agreed.want(most, self.spoken.ours().send);
-        self.spoken.wish(most);
+        agreed.want(most, self.negotiation.ours().send);
+        self.negotiation.note_request(most);
         let (xid, credits) = (self.xid(), Credits(self.limits().requests));
         let asked = self.send_message(qp, |body| {
             encode_receive(body, Proc::ReqProp, xid, credits, most.0)
@@ -155,24 +155,24 @@ impl Conn {
                 self.live.show_sizes(agreed);
             }
             Err(_) => {
-                self.end_wish();
+                self.end_request();
             }
         }
     }
 
     /// Ends the outstanding request, if there is one, and frees its credit. Returns the size
     /// requested.
-    fn end_wish(&self) -> Option<u32> {
-        let wish = self.spoken.take_wish()?;
+    fn end_request(&self) -> Option<u32> {
+        let request = self.negotiation.take_request()?;
         if let Some(xprt) = self.xprt() {
             xprt.set_credits(self.granted());
         }
-        Some(wish)
+        Some(request)
     }
 
     /// Handles an update of the server's properties, or its response to the client's request.
     pub(super) fn note_property(&self, parsed: &Parsed, message: &Message<'_>) {
-        let Some(agreed) = self.spoken.agreed() else {
+        let Some(agreed) = self.negotiation.agreed() else {
             return;
         };
         let told = match message {
@@ -182,13 +182,13 @@ impl Conn {
                 rejected,
                 other,
             } if parsed.header.xid == self.xid() => {
-                let wish = self.end_wish();
-                wish.and_then(|octets| granted(octets, done, rejected, other))
+                let request = self.end_request();
+                request.and_then(|octets| granted(octets, done, rejected, other))
             }
             _ => None,
         };
         if let Some(octets) = told {
-            agreed.note_peer(octets, self.spoken.ours().send);
+            agreed.note_peer(octets, self.negotiation.ours().send);
             self.live.show_sizes(agreed);
             if let Some(xprt) = self.xprt() {
                 trace_xprtrdma_property(Peer::of(&xprt), parsed.header.proc, agreed.peer().0);
@@ -198,12 +198,12 @@ impl Conn {
 
     /// Handles an error report that belongs to no RPC. It may mean that the server does not support
     /// the request for other sizes.
-    pub(super) fn note_refused_wish(&self, parsed: &Parsed) {
+    pub(super) fn note_refused_request(&self, parsed: &Parsed) {
         if let Body::Error(ErrorBody::Option | ErrorBody::Procedure | ErrorBody::Chunk) =
             parsed.body
         {
             if parsed.header.xid == self.xid() {
-                self.end_wish();
+                self.end_request();
             }
         }
     }
@@ -212,13 +212,13 @@ impl Conn {
     /// sizes that is granted now. A larger size is announced when the Receives have it.
     pub(super) fn ask_of_us(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
-        let sizes = Version::Two.default_inline().0..=pools.growth.told();
+        let sizes = Version::Two.default_inline().0..=pools.resize.told();
         if let Some(octets) = want.receive() {
-            pools.growth.ask(octets);
+            pools.resize.ask(octets);
         }
-        let told = InlineSize(pools.growth.told());
+        let told = InlineSize(pools.resize.told());
         drop(pools);
-        if let Some(agreed) = self.spoken.agreed() {
+        if let Some(agreed) = self.negotiation.agreed() {
             agreed.grow(told);
             self.live.show_sizes(agreed);
         }

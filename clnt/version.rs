@@ -46,7 +46,7 @@ use crate::xdr::{
 };
 
 /// Milliseconds to wait for an answer to RDMA2_REQPROP.
-const WISH_MS: u64 = 30_000;
+const REQUEST_MS: u64 = 30_000;
 
 /// The negotiated version and message sizes of a connection.
 pub(super) struct Agreed {
@@ -145,7 +145,7 @@ impl Agreed {
 }
 
 /// The negotiation of a connection's version.
-pub(super) struct Spoken {
+pub(super) struct Negotiation {
     ours: Private,
     /// The XID of the RDMA2_CONNPROP message that requests version 2, if it is requested.
     asks: Option<Xid>,
@@ -154,11 +154,11 @@ pub(super) struct Spoken {
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
     /// The Receive size of the outstanding RDMA2_REQPROP; 0 if there is none.
-    wish: Atomic<u32>,
-    wished: Atomic<Jiffies>,
+    requested: Atomic<u32>,
+    requested_at: Atomic<Jiffies>,
 }
 
-impl Spoken {
+impl Negotiation {
     /// Creates a negotiation that has not begun. `asks` is the XID of the request for version 2.
     pub(super) fn new(ours: Private, asks: Option<Xid>) -> Self {
         Self {
@@ -168,8 +168,8 @@ impl Spoken {
             settled: SetOnce::new(),
             agreed: SetOnce::new(),
             replied: Atomic::new(false),
-            wish: Atomic::new(0),
-            wished: Atomic::new(0),
+            requested: Atomic::new(0),
+            requested_at: Atomic::new(0),
         }
     }
 
@@ -246,30 +246,30 @@ impl Spoken {
     }
 
     /// Records an outstanding request for Receives of `size`.
-    pub(super) fn wish(&self, size: InlineSize) {
-        self.wished.store(jiffies(), Relaxed);
-        self.wish.store(size.0, Relaxed);
+    pub(super) fn note_request(&self, size: InlineSize) {
+        self.requested_at.store(jiffies(), Relaxed);
+        self.requested.store(size.0, Relaxed);
     }
 
     /// Returns whether a request for another Receive size is outstanding.
-    pub(super) fn has_wish(&self) -> bool {
-        self.wish.load(Relaxed) != 0
+    pub(super) fn has_request(&self) -> bool {
+        self.requested.load(Relaxed) != 0
     }
 
     /// Ends the outstanding request, and returns its size.
-    pub(super) fn take_wish(&self) -> Option<u32> {
-        match self.wish.xchg(0, Relaxed) {
+    pub(super) fn take_request(&self) -> Option<u32> {
+        match self.requested.xchg(0, Relaxed) {
             0 => None,
             octets => Some(octets),
         }
     }
 
-    /// Ends a request that the server has not answered for [`WISH_MS`]. Returns whether there was
+    /// Ends a request that the server has not answered for [`REQUEST_MS`]. Returns whether there was
     /// one.
-    pub(super) fn forget_wish(&self) -> bool {
-        self.has_wish()
-            && msecs_since(self.wished.load(Relaxed)) > WISH_MS
-            && self.take_wish().is_some()
+    pub(super) fn expire_request(&self) -> bool {
+        self.has_request()
+            && msecs_since(self.requested_at.load(Relaxed)) > REQUEST_MS
+            && self.take_request().is_some()
     }
 
     /// Records that the server had no room for a Reply that would fit inline: it can send less than

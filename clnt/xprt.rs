@@ -132,7 +132,7 @@ impl XprtOps for ClntXprt {
             return;
         };
         connection.shutdown();
-        if connection.conn().spoken.useless_refusal() {
+        if connection.conn().negotiation.useless_refusal() {
             xprt.avoid_version_2("hangs up after it has refused version 2 of RPC-over-RDMA");
         }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());

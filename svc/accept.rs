@@ -20,7 +20,7 @@ use super::{
         CALLBACK_CREDITS, //
     },
     live::Live,
-    spoken::Spoken,
+    negotiation::Negotiation,
     tunables::{
         MAX_OUTBOUND_READ_REQUESTS,
         MAX_REQUESTS,
@@ -265,10 +265,16 @@ fn build(
         read_mrs: rdma_ctxs(port, origin, sizes.credits)?,
     };
     let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);
-    let spoken = Spoken::new(max, agreed.send);
+    let negotiation = Negotiation::new(max, agreed.send);
     let wake = KBox::new(handle.clone(), GFP_KERNEL)?;
     let member = clients.join(&peer, params.live.number, wake)?;
-    let chan = Chan::new(params, spoken, handle.clone(), id.handler().clone(), member)?;
+    let chan = Chan::new(
+        params,
+        negotiation,
+        handle.clone(),
+        id.handler().clone(),
+        member,
+    )?;
     // Events that came before this were kept.
     id.handler().attach(handle);
     let qp = QpOwner::new(

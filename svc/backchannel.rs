@@ -86,11 +86,11 @@ impl Chan {
     /// Octets of the longest callback. None fits if the client says that it receives none: the
     /// service finds that its callbacks fail, and uses none.
     fn max_call(&self) -> usize {
-        if !self.spoken.has_calls() {
+        if !self.negotiation.has_calls() {
             return 0;
         }
-        let send = self.spoken.send(self.params.receive_size);
-        host_len(send.0).saturating_sub(self.spoken.version().least_header())
+        let send = self.negotiation.send(self.params.receive_size);
+        host_len(send.0).saturating_sub(self.negotiation.version().least_header())
     }
 }
 
@@ -105,7 +105,7 @@ impl Conn {
         }
         let mut ctx = chan.send_ctx(self.qp())?;
         let opening = Opening {
-            version: chan.spoken.version(),
+            version: chan.negotiation.version(),
             xid: Xid(xid),
             credits: Credits(Self::CREDITS),
             proc: Proc::Msg,

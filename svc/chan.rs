@@ -29,12 +29,12 @@ use super::{
     layout::Layout,
     limits::Sizes,
     live::Live,
+    negotiation::Negotiation,
     pool::PagePool,
     receives::{
         CallBox,
         Receives, //
     },
-    spoken::Spoken,
     sq::{
         Sq,
         SqReservation,
@@ -155,7 +155,7 @@ pub(super) struct Conn {
 #[pin_data]
 pub(super) struct Chan {
     pub(super) params: Params,
-    pub(super) spoken: Spoken,
+    pub(super) negotiation: Negotiation,
     pub(super) sq: Arc<Queue>,
     pub(super) handle: Handle<Conn>,
     pub(super) events: Arc<Events<Conn>>,
@@ -194,7 +194,7 @@ impl Chan {
     #[inline(never)]
     pub(super) fn new(
         params: Params,
-        spoken: Spoken,
+        negotiation: Negotiation,
         handle: Handle<Conn>,
         events: Arc<Events<Conn>>,
         member: Member,
@@ -213,7 +213,7 @@ impl Chan {
         Arc::pin_init(
             pin_init!(Chan {
                 params,
-                spoken,
+                negotiation,
                 sq,
                 handle,
                 events,

@@ -6,7 +6,7 @@
 //! An event may arrive before the transport exists. [`Events`] records it until then.
 
 use super::phase::{
-    Happening,
+    ConnEvent,
     Phase,
     Task, //
 };
@@ -69,7 +69,7 @@ impl<C: 'static> WorkItem for Events<C> {
 
     fn run(this: Arc<Self>) {
         if !this.answered.load(Relaxed) {
-            this.handle(Happening::Lost);
+            this.handle(ConnEvent::Lost);
         }
     }
 }
@@ -122,11 +122,11 @@ impl<C: 'static> Events<C> {
     }
 
     /// Moves to the next phase, and returns the action for it.
-    fn step(&self, happening: Happening) -> Task {
+    fn step(&self, event: ConnEvent) -> Task {
         let mut word = self.phase.load(Relaxed);
         loop {
             let phase = Phase::from_word(word);
-            let next = phase.after(happening);
+            let next = phase.after(event);
             match self.phase.cmpxchg(word, next.to_word(), Full) {
                 Ok(_) => return phase.task(next),
                 Err(now) => word = now,
@@ -136,8 +136,8 @@ impl<C: 'static> Events<C> {
 
     /// Moves to the next phase and performs the action, if the transport exists. If it does not,
     /// `attach` closes it later.
-    fn handle(&self, happening: Happening) {
-        let task = self.step(happening);
+    fn handle(&self, event: ConnEvent) {
+        let task = self.step(event);
         let Some(handle) = self.conn.as_ref() else {
             return;
         };
@@ -153,12 +153,12 @@ impl<C: 'static> Events<C> {
 impl<C: 'static> Handler for Events<C> {
     fn event(&self, event: Event<'_>) {
         match event {
-            Event::Established(_) => self.handle(Happening::Established),
+            Event::Established(_) => self.handle(ConnEvent::Established),
             Event::Disconnected
             | Event::DeviceRemoval
             | Event::ConnectError
             | Event::Unreachable
-            | Event::Rejected { .. } => self.handle(Happening::Lost),
+            | Event::Rejected { .. } => self.handle(ConnEvent::Lost),
             // These do not occur on a server, or are harmless: if the address has moved and the
             // path is gone, the client reconnects.
             Event::AddrResolved
@@ -174,7 +174,7 @@ impl<C: 'static> Handler for Events<C> {
 
 impl<C: 'static> Removal for Events<C> {
     fn removed(&self) {
-        let _ = self.step(Happening::Lost);
+        let _ = self.step(ConnEvent::Lost);
         if let Some(handle) = self.conn.as_ref() {
             // No service thread may be left that could close it.
             handle.close_now();

@@ -20,7 +20,7 @@
 //!   inbox    messages that wait for a service thread
 //!   layout   where the octets of Read chunks are placed
 //!   receives the number and the size of the Receives
-//!   spoken   the version that the connection uses
+//!   negotiation  the version that the connection uses
 //!   client   the order of Calls over all connections of one client
 //!   order    the same, as pure code
 //!   sq       room in the Send Queue, waiting chains, stall detection
@@ -52,6 +52,7 @@ mod ledger;
 mod limits;
 mod listen;
 mod live;
+mod negotiation;
 mod order;
 mod phase;
 mod pool;
@@ -60,7 +61,6 @@ mod read;
 mod receives;
 mod recv;
 mod send;
-mod spoken;
 mod sq;
 mod trim;
 pub(crate) mod tunables;

@@ -24,7 +24,7 @@ pub(super) enum Phase {
 
 /// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happening {
+pub(super) enum ConnEvent {
     /// The CM reports that the connection is established.
     Established,
     /// The connection cannot be used any more.
@@ -61,11 +61,11 @@ impl Phase {
         }
     }
 
-    /// Returns the phase after `happening`.
-    pub(super) const fn after(self, happening: Happening) -> Self {
-        match (self, happening) {
-            (Phase::Lost, _) | (_, Happening::Lost) => Phase::Lost,
-            (_, Happening::Established) => Phase::Open,
+    /// Returns the phase after `event`.
+    pub(super) const fn after(self, event: ConnEvent) -> Self {
+        match (self, event) {
+            (Phase::Lost, _) | (_, ConnEvent::Lost) => Phase::Lost,
+            (_, ConnEvent::Established) => Phase::Open,
         }
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     const PHASES: [Phase; 3] = [Phase::Accepted, Phase::Open, Phase::Lost];
-    const HAPPENINGS: [Happening; 2] = [Happening::Established, Happening::Lost];
+    const EVENTS: [ConnEvent; 2] = [ConnEvent::Established, ConnEvent::Lost];
 
     #[test]
     fn numbers_are_those_of_phases() {
@@ -97,28 +97,28 @@ mod tests {
     #[test]
     fn no_phase_comes_back() {
         for phase in PHASES {
-            for happening in HAPPENINGS {
-                assert!(phase.after(happening) >= phase);
+            for event in EVENTS {
+                assert!(phase.after(event) >= phase);
             }
         }
     }
 
     #[test]
     fn opens_once() {
-        let open = Phase::Accepted.after(Happening::Established);
+        let open = Phase::Accepted.after(ConnEvent::Established);
         assert_eq!(open, Phase::Open);
         assert_eq!(Phase::Accepted.task(open), Task::Wake);
-        let again = open.after(Happening::Established);
+        let again = open.after(ConnEvent::Established);
         assert_eq!(open.task(again), Task::Nothing);
     }
 
     #[test]
     fn what_is_lost_stays_lost_and_is_closed() {
         for phase in PHASES {
-            let lost = phase.after(Happening::Lost);
+            let lost = phase.after(ConnEvent::Lost);
             assert_eq!(lost, Phase::Lost);
             assert_eq!(phase.task(lost), Task::Close);
-            assert_eq!(lost.after(Happening::Established), Phase::Lost);
+            assert_eq!(lost.after(ConnEvent::Established), Phase::Lost);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::kapi::{
     },
     sunrpc::svc_rqst::CallData, //
 };
-use crate::xdr::growth::Growth;
+use crate::xdr::resize::Resize;
 
 /// A Receive buffer, with the state of the Call that was received in it.
 pub(super) type CallBox = RecvBox<CallData<CallState>>;
@@ -28,7 +28,7 @@ pub(super) struct Receives {
     /// The number of Receives that exist.
     pub(super) total: u32,
     /// The size of the Receives.
-    pub(super) growth: Growth,
+    pub(super) resize: Resize,
 }
 
 impl Receives {
@@ -38,13 +38,13 @@ impl Receives {
             pool: RecvPool::new(),
             target: 0,
             total: 0,
-            growth: Growth::new(size),
+            resize: Resize::new(size),
         }
     }
 
     /// Returns a buffer to the pool. If it was replaced meanwhile, it is returned to be dropped.
     pub(super) fn put(&mut self, buf: CallBox) -> Option<CallBox> {
-        if self.growth.keeps(buf.capacity()) {
+        if self.resize.keeps(buf.capacity()) {
             self.pool.put(buf);
             return None;
         }
@@ -53,8 +53,8 @@ impl Receives {
     }
 
     /// Records that a posted Receive of `capacity` octets has completed.
-    pub(super) fn landed(&mut self, capacity: usize) {
-        self.pool.landed();
-        self.growth.landed(capacity, 1);
+    pub(super) fn note_completed(&mut self, capacity: usize) {
+        self.pool.note_completed();
+        self.resize.note_completed(capacity, 1);
     }
 }

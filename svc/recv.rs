@@ -108,13 +108,13 @@ impl Chan {
     /// Errors of posting.
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
         let mut made = 0_u32;
-        let size = host_len(self.recvs.lock().growth.size());
+        let size = host_len(self.recvs.lock().resize.size());
         while made < wanted {
             let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
                 break;
             };
             let mut recvs = self.recvs.lock();
-            if !recvs.growth.keeps(buf.capacity()) {
+            if !recvs.resize.keeps(buf.capacity()) {
                 // Another thread has exchanged them meanwhile.
                 break;
             }
@@ -137,7 +137,7 @@ impl Chan {
     /// May sleep.
     fn exchange_receives(&self, qp: &Qp<Chan>) {
         let recvs = self.recvs.lock();
-        let (wanted, total) = (recvs.growth.wants(self.most_receive()), recvs.total);
+        let (wanted, total) = (recvs.resize.wants(self.most_receive()), recvs.total);
         drop(recvs);
         let Some(size) = wanted else {
             return;
@@ -145,18 +145,18 @@ impl Chan {
         let mut list = RecvList::new();
         for _ in 0..total {
             let Ok(buf) = RecvBox::new(qp.pd(), host_len(size), CallData::default()) else {
-                self.recvs.lock().growth.give_up(size);
+                self.recvs.lock().resize.give_up(size);
                 return;
             };
             list.push(buf);
         }
         let mut recvs = self.recvs.lock();
-        if recvs.growth.wants(self.most_receive()) != Some(size) {
+        if recvs.resize.wants(self.most_receive()) != Some(size) {
             // Another thread has exchanged them meanwhile.
             return;
         }
         let posted = recvs.pool.posted();
-        recvs.growth.begin(size, posted);
+        recvs.resize.begin(size, posted);
         let replaced = recvs.pool.replace(list);
         // CAST: There are fewer buffers than a queue can have entries.
         let gone = replaced.len() as u32;
@@ -204,8 +204,8 @@ impl Chan {
             true => None,
             false => Some(recvs.pool.missing(target, batch)),
         };
-        let growth = &recvs.growth;
-        if list.is_some() && (growth.is_due() || growth.wants(self.most_receive()).is_some()) {
+        let resize = &recvs.resize;
+        if list.is_some() && (resize.is_due() || resize.wants(self.most_receive()).is_some()) {
             self.few_receives.store(true, Relaxed);
         }
         let live = &self.params.live;
@@ -226,7 +226,7 @@ impl Chan {
 
     /// Records that a posted Receive of `capacity` octets has completed, and posts the next ones.
     pub(super) fn received(&self, qp: &Qp<Chan>, capacity: usize) {
-        let refilled = self.refill(qp, |recvs| recvs.landed(capacity));
+        let refilled = self.refill(qp, |recvs| recvs.note_completed(capacity));
         if refilled.is_err() {
             self.fail();
         }
@@ -235,7 +235,7 @@ impl Chan {
     /// Keeps the buffer of a Receive that has failed. Nothing is posted any more.
     pub(super) fn keep_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
-        recvs.landed(buf.capacity());
+        recvs.note_completed(buf.capacity());
         let replaced = recvs.put(buf);
         drop(recvs);
         drop(replaced);
@@ -366,7 +366,7 @@ impl Chan {
             return Some(buf);
         };
         let limits = self.params.list_limits();
-        let Ok(call) = message::decode(buf.bytes(), &limits, self.spoken.accepts()) else {
+        let Ok(call) = message::decode(buf.bytes(), &limits, self.negotiation.accepts()) else {
             return Some(buf);
         };
         match self.judge(&call) {
@@ -384,7 +384,7 @@ impl Chan {
     ///
     /// The reason why the message cannot be used.
     fn judge(&self, message: &Parsed) -> Result<Verdict, DecodeError> {
-        self.spoken.hear(&self.params.peer, message)?;
+        self.negotiation.hear(&self.params.peer, message)?;
         judge(message)
     }
 
@@ -408,8 +408,8 @@ impl Conn {
         mut buf: CallBox,
     ) -> Option<Delivered<'a>> {
         super::tunables::STAT_RECV.inc();
-        let (params, spoken) = (&self.chan().params, &self.chan().spoken);
-        let accepts = spoken.accepts();
+        let (params, negotiation) = (&self.chan().params, &self.chan().negotiation);
+        let accepts = negotiation.accepts();
         let message = match message::decode(buf.bytes(), &params.list_limits(), accepts) {
             Ok(message) => message,
             Err(rejected) => {

@@ -329,7 +329,10 @@ impl Conn {
         });
         let message = payloads.settle(total);
         let header_len = lists.reply_header_len(received.version);
-        let send = self.chan().spoken.send(self.chan().params.receive_size);
+        let send = self
+            .chan()
+            .negotiation
+            .send(self.chan().params.receive_size);
         let response = choose_response(send, header_len, message, lists.reply.as_ref());
         if let Some(report) = payloads.unfit() {
             return self.send_error(&received.header, report);

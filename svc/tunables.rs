@@ -24,7 +24,7 @@ pub(super) static MAX_REQ_SIZE: Uint = Uint::new(4096, 4096, 65536);
 /// device allow as many.
 pub(super) static MAX_OUTBOUND_READ_REQUESTS: Uint = Uint::new(16, 1, 255);
 
-/// The highest version of RPC-over-RDMA that is spoken. A client is answered in the version that
+/// The highest version of RPC-over-RDMA that is negotiation. A client is answered in the version that
 /// it calls in.
 pub(super) static MAX_VERSION: Uint = Uint::new(2, 1, 2);
 

@@ -17,7 +17,6 @@ use crate::kapi::{
     trace::trace_svcrdma_property, //
 };
 use crate::xdr::{
-    growth::Wish,
     header::Proc,
     message::{
         self,
@@ -31,6 +30,7 @@ use crate::xdr::{
         PropSet,
         Properties, //
     },
+    resize::ResizeAnswer,
     units::{
         Credits,
         InlineSize,
@@ -43,7 +43,7 @@ impl Chan {
     /// Records what the client says of itself in RDMA2_UPDPROP, if the message `bytes` is that. Call it for one message at a time, in the order of their arrival: what a Call behind it
     /// is answered with may be as long as the client says here.
     pub(super) fn take_update(&self, bytes: &[u8]) {
-        let accepts = self.spoken.accepts();
+        let accepts = self.negotiation.accepts();
         if accepts.high() == Version::One || !message::is_update(bytes) {
             return;
         }
@@ -56,10 +56,10 @@ impl Chan {
 
     /// The client tells the properties in `set`, in a message of procedure `proc`.
     fn hear_properties(&self, proc: Proc, set: &PropSet<'_>) {
-        self.spoken.update(set);
-        let now = self.spoken.receive.load(Relaxed);
+        self.negotiation.update(set);
+        let now = self.negotiation.receive.load(Relaxed);
         self.params.live.peer_receive.store(now, Relaxed);
-        let callbacks = self.spoken.calls.load(Relaxed);
+        let callbacks = self.negotiation.calls.load(Relaxed);
         self.params.live.peer_calls.store(callbacks, Relaxed);
         trace_svcrdma_property(&self.params.peer, proc.to_wire(), now);
     }
@@ -67,7 +67,7 @@ impl Chan {
     /// The size that Receives may have, in octets. That of a client's that has not told its
     /// properties does not change: it need not know what that is.
     pub(super) fn most_receive(&self) -> u32 {
-        match self.spoken.told.load(Relaxed) {
+        match self.negotiation.told.load(Relaxed) {
             true => InlineSize::representable(MAX_REQ_SIZE.get()).0,
             false => 0,
         }
@@ -78,7 +78,7 @@ impl Conn {
     /// Tells the client the size of the Receives, if they are larger than it has been told. May
     /// sleep.
     pub(super) fn tell_receive_size(&self) {
-        let due = self.chan().recvs.lock().growth.due();
+        let due = self.chan().recvs.lock().resize.due();
         let Some(size) = due else {
             return;
         };
@@ -101,12 +101,12 @@ impl Conn {
 
     /// Takes in a message about properties and answers it, if it wants that.
     pub(super) fn receive_properties(&self, buf: CallBox, message: &Parsed) {
-        let spoken = &self.chan().spoken;
-        let receive = InlineSize(self.chan().recvs.lock().growth.told());
+        let negotiation = &self.chan().negotiation;
+        let receive = InlineSize(self.chan().recvs.lock().resize.told());
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
             // The client tells all of itself once.
-            Some(Message::Connect { start }) if !spoken.told.xchg(true, Relaxed) => {
+            Some(Message::Connect { start }) if !negotiation.told.xchg(true, Relaxed) => {
                 self.chan().hear_properties(Proc::ConnProp, &start);
                 let ours = Properties {
                     receive,
@@ -117,8 +117,8 @@ impl Conn {
             // A Receive size up to that of the Receives that are posted can be had at once.
             Some(Message::Request { want }) => {
                 if let Some(octets) = want.receive() {
-                    let wish = self.chan().recvs.lock().growth.ask(octets);
-                    if wish == Wish::Done {
+                    let answer = self.chan().recvs.lock().resize.ask(octets);
+                    if answer == ResizeAnswer::Done {
                         self.show_receive_size(Proc::RespProp, octets);
                     }
                     self.chan().few_receives.store(true, Relaxed);

@@ -28,7 +28,7 @@
 //! | returned chunks compared with offered chunks | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | private data exchanged at connect time | [`private`] | RFC 8797 |
 //! | transport properties | [`props`] | version 2, 5 |
-//! | changing the Receive size of a connection | [`growth`] | version 2, 5.2.1 |
+//! | changing the Receive size of a connection | [`resize`] | version 2, 5.2.1 |
 //! | version negotiation | [`negotiate`] | version 2, 7 |
 //! | choice of transfer mode | [`plan`] | RFC 8166, 3.5, 4.3.3 |
 //! | queue sizes derived from device limits | [`limits`] | - |
@@ -48,7 +48,6 @@ pub(crate) mod chunk;
 pub(crate) mod cursor;
 pub(crate) mod encode;
 pub(crate) mod error;
-pub(crate) mod growth;
 pub(crate) mod header;
 pub(crate) mod limits;
 pub(crate) mod message;
@@ -58,6 +57,7 @@ pub(crate) mod plan;
 pub(crate) mod private;
 pub(crate) mod props;
 pub(crate) mod reply;
+pub(crate) mod resize;
 pub(crate) mod rpc;
 pub(crate) mod segment;
 pub(crate) mod units;

@@ -9,8 +9,8 @@
 //!
 //! ```text
 //!   CONNPROP  start: set     nochg: subset       the sender's properties
-//!   REQPROP   want: set                          a wish that the receiver change
-//!   RESPROP   done, rejected: subsets of want    what has become of the wish
+//!   REQPROP   want: set                          a request that the receiver change
+//!   RESPROP   done, rejected: subsets of want    the result of the request
 //!             other: set
 //!   UPDPROP   now: set                           the sender's new properties
 //! ```
@@ -270,8 +270,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The Receive size of a peer that was asked for `wanted` octets and nothing else, if its response
-/// changes it. What has become of a wish in two ways is as it was (section 5.3.3).
+/// Returns the Receive size of a peer after its response to a request for `wanted` octets alone, if
+/// the response changes it. A property that is in both subsets does not change (section 5.3.3).
 pub(crate) fn granted(
     wanted: u32,
     done: &PropSubset<'_>,
@@ -356,8 +356,8 @@ pub(crate) fn encode_connprop(
     Ok(w.len())
 }
 
-/// Returns whether a wish is granted: only a Receive size can be asked for, and it has to be in
-/// `sizes`, those that the posted Receives have room for.
+/// Returns whether a requested property is granted: it has to be a Receive size within `sizes`, which
+/// the posted Receives have room for.
 fn grants(property: Property, sizes: &core::ops::RangeInclusive<u32>) -> bool {
     matches!(property, Property::Receive(octets) if sizes.contains(&octets))
 }

@@ -70,7 +70,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Why a version is spoken, as `xprtrdma_version` shows it.
+/// Why a version is negotiation, as `xprtrdma_version` shows it.
 ///
 /// The order is that of `rpcrdma_show_version_why` in `c/trace_clnt.h`.
 #[derive(Clone, Copy)]
@@ -230,7 +230,7 @@ events! {
         max_send: u32,
         max_recv: u32,
     );
-    /// Which version of RPC-over-RDMA is spoken: `why` is a [`VersionWhy`].
+    /// Which version of RPC-over-RDMA is negotiation: `why` is a [`VersionWhy`].
     xprtrdma_version(peer: Peer<'_>, vers: u32, why: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     xprtrdma_property(peer: Peer<'_>, proc: u32, rbsiz: u32);
@@ -379,7 +379,7 @@ events! {
     svcrdma_wc_send_flush(cid: Cid, status: u32, vendor_err: u32);
     /// A Send failed.
     svcrdma_wc_send_err(cid: Cid, status: u32, vendor_err: u32);
-    /// The client has decided which version of RPC-over-RDMA is spoken.
+    /// The client has decided which version of RPC-over-RDMA is negotiation.
     svcrdma_version(peer: &SockAddr, vers: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     svcrdma_property(peer: &SockAddr, proc: u32, rbsiz: u32);

@@ -189,7 +189,7 @@ pub(crate) struct Qp<H: QpHandler> {
     next_post: Atomic<u64>,
     /// The number of completions, modulo 2^32. Only completions write it, which run one at a time,
     /// and [`Register::flush`], when no completion can run any more.
-    landed: Atomic<u32>,
+    completed: Atomic<u32>,
     register: Arc<Register>,
     #[pin]
     closed: Mutex<bool>,
@@ -260,8 +260,8 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Begins a completion, which ends when the value is dropped.
-    pub(super) fn landing(&self) -> Landing<'_> {
-        Landing(&self.landed)
+    pub(super) fn completing(&self) -> Completing<'_> {
+        Completing(&self.completed)
     }
 
     /// Posts a chain of Work Requests on the Send Queue.
@@ -409,9 +409,9 @@ impl Drop for Posting<'_> {
 }
 
 /// A completion in progress.
-pub(super) struct Landing<'a>(&'a Atomic<u32>);
+pub(super) struct Completing<'a>(&'a Atomic<u32>);
 
-impl Drop for Landing<'_> {
+impl Drop for Completing<'_> {
     fn drop(&mut self) {
         self.0.store(self.0.load(Relaxed).wrapping_add(1), Release);
     }
@@ -471,7 +471,7 @@ impl<H: QpHandler> QpOwner<H> {
                 gate: Atomic::new(0),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 next_post: Atomic::new(0),
-                landed: Atomic::new(0),
+                completed: Atomic::new(0),
                 register,
                 closed <- new_mutex!(false, "Qp::closed"),
                 handler,

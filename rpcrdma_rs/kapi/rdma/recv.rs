@@ -425,7 +425,7 @@ impl<T> RecvPool<T> {
     }
 
     /// Counts one posted buffer less: its Receive has completed.
-    pub(crate) fn landed(&mut self) {
+    pub(crate) fn note_completed(&mut self) {
         self.posted -= 1;
     }
 
@@ -487,7 +487,7 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
             of_cq::<H>(NonNull::new_unchecked(cq)),
         )
     };
-    let _landing = qp.landing();
+    let _landing = qp.completing();
     // SAFETY: The buffer is ours and the CQ is valid.
     let cid = unsafe {
         let cid = cid_of(cq, u64::from((*raw).cid.completion));

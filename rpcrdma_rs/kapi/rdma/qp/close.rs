@@ -131,7 +131,7 @@ impl<H: QpHandler> Qp<H> {
     fn in_flight(&self) -> u32 {
         // CAST: The upper half.
         let taken = (self.gate.load(Acquire) >> GATE_TAKEN) as u32;
-        taken.wrapping_sub(self.landed.load(Acquire))
+        taken.wrapping_sub(self.completed.load(Acquire))
     }
 
     /// Drains the QP and waits for its completions; `false` if there are some that do not come.

@@ -117,15 +117,15 @@ mod tests {
         }
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (4, 4));
         // Less than a batch is missing.
-        pool.landed();
+        pool.note_completed();
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 3));
-        pool.landed();
+        pool.note_completed();
         let mut list = pool.missing(4, 2);
         assert!(holds(&mut list, 4..6));
         assert_eq!(pool.posted(), 4);
         // None is free, and not so many could be posted.
-        pool.landed();
-        pool.landed();
+        pool.note_completed();
+        pool.note_completed();
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 2));
         pool.put(RecvBox::new(&pd, ROOM, 8)?);
         let mut rest = pool.missing(4, 2);

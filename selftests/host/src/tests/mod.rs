@@ -3,13 +3,13 @@
 //! Tests of the wire format, one file for each kind of fault.
 
 mod golden;
-mod growth;
 mod hostile;
 mod limits;
 mod mutation;
 mod negotiate;
 mod numbers;
 mod plan;
+mod resize;
 mod returned;
 mod rpc;
 mod streams;

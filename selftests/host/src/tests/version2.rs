@@ -427,7 +427,7 @@ fn receive_sizes_asked_for_and_told() {
 
 /// Returns the result of a request for a Receive size of 9999 octets.
 #[test]
-fn responses_to_a_wish() {
+fn responses_to_a_request() {
     for (name, expected) in [
         ("resprop-nothing", None),
         ("resprop-done", Some(9999)),

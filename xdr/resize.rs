@@ -20,7 +20,7 @@ use super::version::Version;
 
 /// The answer to a peer's request for another Receive size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum ResizeAnswer {
     /// The size is the requested one.
     Done,
     /// The size does not change now.
@@ -29,7 +29,7 @@ pub(crate) enum Wish {
 
 /// The size of the Receives of a connection, while they are replaced. All sizes are in octets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Growth {
+pub(crate) struct Resize {
     /// The size of buffers that are posted from now on.
     size: u32,
     /// The size that the peer knows.
@@ -42,7 +42,7 @@ pub(crate) struct Growth {
     refused: u32,
 }
 
-impl Growth {
+impl Resize {
     /// Creates the state in which all Receives have the size `size`, and the peer knows it.
     pub(crate) const fn new(size: u32) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Growth {
     }
 
     /// Records that `count` Receives of `capacity` octets have completed or could not be posted.
-    pub(crate) fn landed(&mut self, capacity: usize, count: u32) {
+    pub(crate) fn note_completed(&mut self, capacity: usize, count: u32) {
         if !self.keeps(capacity) {
             self.old = self.old.saturating_sub(count);
         }
@@ -115,15 +115,15 @@ impl Growth {
     /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once. A
     /// larger one is rejected for now, and announced once the Receives have it, if the limit allows
     /// it.
-    pub(crate) fn ask(&mut self, octets: u32) -> Wish {
+    pub(crate) fn ask(&mut self, octets: u32) -> ResizeAnswer {
         if octets < Version::Two.default_inline().0 {
-            return Wish::Rejected;
+            return ResizeAnswer::Rejected;
         }
         self.asked = octets;
         if octets > self.told {
-            return Wish::Rejected;
+            return ResizeAnswer::Rejected;
         }
         self.told = octets;
-        Wish::Done
+        ResizeAnswer::Done
     }
 }

@@ -34,7 +34,7 @@ use crate::xdr::{
 };
 
 /// The version of a connection, and what holds with it.
-pub(super) struct Spoken {
+pub(super) struct Negotiation {
     max: Version,
     /// The number of the version, once it is decided; zero before.
     decided: Atomic<u32>,
@@ -48,8 +48,8 @@ pub(super) struct Spoken {
     send: InlineSize,
 }
 
-impl Spoken {
-    /// Nothing is decided. Versions up to `max` are spoken; in version 1 messages up to `send` are
+impl Negotiation {
+    /// Nothing is decided. Versions up to `max` are negotiation; in version 1 messages up to `send` are
     /// sent.
     pub(super) fn new(max: Version, send: InlineSize) -> Self {
         let untold = Properties::DEFAULT;

@@ -5,14 +5,14 @@
 use std::collections::VecDeque;
 
 use super::mutation::Random;
-use crate::xdr::growth::{
-    Growth,
-    Wish, //
+use crate::xdr::resize::{
+    Resize,
+    ResizeAnswer, //
 };
 
 /// A connection, in which a buffer is represented by its size.
 struct Queue {
-    growth: Growth,
+    resize: Resize,
     most: u32,
     posted: VecDeque<u32>,
     free: Vec<u32>,
@@ -26,7 +26,7 @@ impl Queue {
 
     fn new(size: u32) -> Self {
         let mut queue = Queue {
-            growth: Growth::new(size),
+            resize: Resize::new(size),
             most: size,
             posted: VecDeque::new(),
             free: vec![size; Self::TARGET],
@@ -39,7 +39,7 @@ impl Queue {
 
     fn post(&mut self) {
         while self.posted.len() < Self::TARGET {
-            let size = self.free.pop().unwrap_or(self.growth.size());
+            let size = self.free.pop().unwrap_or(self.resize.size());
             self.posted.push_back(size);
         }
     }
@@ -48,39 +48,39 @@ impl Queue {
     fn land(&mut self) {
         let buffer = self.posted.pop_front().expect("a Receive");
         assert!(buffer >= self.peer, "{buffer} octets for {}", self.peer);
-        self.growth.landed(buffer as usize, 1);
+        self.resize.note_completed(buffer as usize, 1);
         self.in_process.push(buffer);
         self.post();
     }
 
     fn release(&mut self) {
         if let Some(buffer) = self.in_process.pop() {
-            if self.growth.keeps(buffer as usize) {
+            if self.resize.keeps(buffer as usize) {
                 self.free.push(buffer);
             }
         }
     }
 
     fn exchange(&mut self) {
-        if let Some(size) = self.growth.wants(self.most) {
+        if let Some(size) = self.resize.wants(self.most) {
             self.free = vec![size; Self::TARGET];
-            self.growth.begin(size, self.posted.len() as u32);
+            self.resize.begin(size, self.posted.len() as u32);
         }
     }
 
     fn tell(&mut self) {
-        if let Some(size) = self.growth.due() {
+        if let Some(size) = self.resize.due() {
             assert!(size > self.peer);
             self.peer = size;
         }
     }
 
-    fn ask(&mut self, octets: u32) -> Wish {
-        let wish = self.growth.ask(octets);
-        if wish == Wish::Done {
+    fn ask(&mut self, octets: u32) -> ResizeAnswer {
+        let answer = self.resize.ask(octets);
+        if answer == ResizeAnswer::Done {
             self.peer = octets;
         }
-        wish
+        answer
     }
 }
 
@@ -95,25 +95,25 @@ fn a_larger_size_is_told_when_the_last_small_receive_has_landed() {
         queue.land();
     }
     queue.tell();
-    assert_eq!((queue.peer, queue.growth.told()), (16384, 16384));
-    assert_eq!(queue.growth.wants(16384), None);
+    assert_eq!((queue.peer, queue.resize.told()), (16384, 16384));
+    assert_eq!(queue.resize.wants(16384), None);
 }
 
 #[test]
 fn a_smaller_size_is_for_the_peer_to_ask_for() {
     let mut queue = Queue::new(16384);
-    assert_eq!(queue.growth.wants(4096), None);
-    assert_eq!(queue.ask(4095), Wish::Rejected);
-    assert_eq!(queue.ask(4096), Wish::Done);
-    assert_eq!(queue.growth.wants(16384), Some(4096));
+    assert_eq!(queue.resize.wants(4096), None);
+    assert_eq!(queue.ask(4095), ResizeAnswer::Rejected);
+    assert_eq!(queue.ask(4096), ResizeAnswer::Done);
+    assert_eq!(queue.resize.wants(16384), Some(4096));
     queue.exchange();
     // One exchange at a time.
-    assert_eq!(queue.ask(16384), Wish::Rejected);
-    assert_eq!(queue.growth.wants(16384), None);
+    assert_eq!(queue.ask(16384), ResizeAnswer::Rejected);
+    assert_eq!(queue.resize.wants(16384), None);
     (0..Queue::TARGET).for_each(|_| queue.land());
-    assert_eq!(queue.growth.wants(16384), Some(16384));
+    assert_eq!(queue.resize.wants(16384), Some(16384));
     // More than the administrator permits.
-    assert_eq!(queue.growth.wants(8192), Some(8192));
+    assert_eq!(queue.resize.wants(8192), Some(8192));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_size_that_the_peer_does_not_want_any_more_is_not_told() {
     let mut queue = Queue::new(4096);
     queue.most = 16384;
     queue.exchange();
-    assert_eq!(queue.ask(4096), Wish::Done);
+    assert_eq!(queue.ask(4096), ResizeAnswer::Done);
     (0..Queue::TARGET).for_each(|_| queue.land());
     queue.tell();
     assert_eq!(queue.peer, 4096);
@@ -132,10 +132,10 @@ fn a_size_that_the_peer_does_not_want_any_more_is_not_told() {
 
 #[test]
 fn without_memory_nothing_changes_until_another_size_is_wanted() {
-    let mut growth = Growth::new(4096);
-    growth.give_up(16384);
-    assert_eq!(growth.wants(16384), None);
-    assert_eq!(growth.wants(8192), Some(8192));
+    let mut resize = Resize::new(4096);
+    resize.give_up(16384);
+    assert_eq!(resize.wants(16384), None);
+    assert_eq!(resize.wants(8192), Some(8192));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
             let size = sizes[random.below(sizes.len())];
             match random.below(20) {
                 0 => queue.most = size,
-                1 => done += u32::from(queue.ask(size) == Wish::Done),
+                1 => done += u32::from(queue.ask(size) == ResizeAnswer::Done),
                 2..=4 => queue.exchange(),
                 5..=7 => {
                     let before = queue.peer;
@@ -161,6 +161,6 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
             }
         }
     }
-    println!("{told} sizes told, {done} wishes done");
+    println!("{told} sizes announced, {done} requests granted");
     assert!(told > 500 && done > 500);
 }
