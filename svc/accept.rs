@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! From a connection request to a connection.
+//! Accepting a connection request.
 //!
-//! The CM's callback only adopts the new id. Limits, queues and Receives are made on a service
-//! thread, the request is accepted last; whatever fails before drops the id, which refuses the
-//! request.
+//! The CM's callback only adopts the new id. A service thread computes the limits, creates the
+//! queues, posts Receives, and accepts the request last. If any of this fails, the id is dropped,
+//! which refuses the request.
 
 use super::{
     chan::{
@@ -81,31 +81,32 @@ use kernel::{
     },
 };
 
-/// Segments that one RDMA Read or Write gathers or scatters, if the device can.
+/// SGEs of one RDMA Read or Write, if the device supports as many.
 const RW_SGES: u32 = 16;
-/// Enough for long queues: more Work Requests are posted for a large payload then.
+/// A number of SGEs that suffices if the device cannot create long queues otherwise. A large
+/// payload needs more Work Requests then.
 const LEAST_RW_SGES: u32 = 5;
 
 /// A request that was adopted and waits for a service thread. Dropping it refuses the request.
 pub(super) struct Pending {
     id: Id<Events<Conn>>,
-    /// What the client said of itself.
+    /// The private data of the client.
     client: Private,
-    /// RDMA Reads that the client answers at a time.
+    /// RDMA Reads that the client answers concurrently.
     read_depth: u32,
-    /// The device stays until the id is destroyed.
+    /// Delays removal of the device until the id is destroyed.
     _removal: RemovalGuard,
 }
 
 impl Pending {
-    /// Returns what handles the id's events.
+    /// Returns the handler of the id's events.
     pub(super) fn events(&self) -> &Arc<Events<Conn>> {
         self.id.handler()
     }
 }
 
-/// Adopts a connection request, in the CM's callback. What `removal` makes of the id's handler is
-/// told when the device is removed, and drops the result if that still waits.
+/// Adopts a connection request, in the CM's callback. `removal` converts the id's handler into the
+/// callback for device removal, which drops the result if it is still waiting.
 ///
 /// # Errors
 ///
@@ -128,8 +129,7 @@ pub(super) fn adopt<R: Removal>(
     })
 }
 
-/// Makes a connection of `pending` and accepts it; `None`, after a line in the log, if that
-/// fails.
+/// Creates a connection from `pending` and accepts it. Logs a failure and returns `None`.
 pub(super) fn accept(
     origin: Origin<'_>,
     clients: &Arc<Clients>,
@@ -173,18 +173,18 @@ fn connection(
     Ok(xprt)
 }
 
-/// What the client is told.
+/// The private data for the client.
 struct Ours {
     private: Private,
     read_depth: u8,
 }
 
-/// Returns how many RDMA Reads may be outstanding on the wire: what client, device and
-/// administrator allow.
+/// Returns the number of RDMA Reads that may be outstanding: the least of the limits of client,
+/// device and administrator.
 ///
 /// # Errors
 ///
-/// `EINVAL` if that is none: no Call with Read chunks could ever be served.
+/// `EINVAL` if it is zero, because no Call with Read chunks could be served.
 fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
     let depth = client
         .min(attrs.max_qp_init_rd_atom)
@@ -198,11 +198,11 @@ fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
     }
 }
 
-/// Returns what the client is told, and what holds after what it said.
+/// Returns the private data for the client, and the sizes that both sides agree on.
 fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
     let size = InlineSize::representable(MAX_REQ_SIZE.get());
     let private = Private {
-        // Said by both, or not done (RFC 8797, section 5.1).
+        // Used only if both sides support it (RFC 8797, section 5.1).
         remote_invalidation: attrs.mem_mgt_extensions,
         send: size,
         receive: size,
@@ -210,7 +210,8 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
     (private, private.negotiate(client))
 }
 
-/// Contexts of rdma_rw. iWARP reads through registered memory, which it keeps a pool of.
+/// Returns the number of rdma_rw contexts, which have a pool of memory regions. Only iWARP needs
+/// regions for RDMA Reads.
 fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);
@@ -220,7 +221,7 @@ fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
     credits.checked_mul(factor).ok_or(EOVERFLOW)
 }
 
-/// Makes the queues of a connection and posts its Receives.
+/// Creates the queues of a connection and posts its Receives.
 // Not inlined: its stack is not needed while the request is accepted.
 #[inline(never)]
 fn build(

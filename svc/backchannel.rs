@@ -2,9 +2,9 @@
 
 //! Callbacks: Calls from the server to the client, over the client's connection (RFC 8167).
 //!
-//! They have credits, and Receives for their replies, of their own, and no chunks. The
-//! Send Queue is shared with forward replies, but a callback never waits for room in it: it is
-//! sent later instead.
+//! Callbacks have their own credits, their own Receives for replies, and no chunks. They share the
+//! Send Queue with forward replies, but do not wait for room in it: a callback that finds no room
+//! is sent later.
 
 use super::{
     chan::{
@@ -51,7 +51,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The class of the client transports that Calls of the reverse direction go by; its number is
+/// The class of the client transports for Calls of the reverse direction. Its number is
 /// `XPRT_TRANSPORT_BC_RDMA`.
 pub(super) static CLASS: XprtClass<Conn> =
     XprtClass::for_callbacks(c"rdma backchannel", 1 << 31 | 256);
@@ -83,8 +83,9 @@ impl Callbacks for Conn {
 }
 
 impl Chan {
-    /// Octets of the longest callback. None fits if the client says that it receives none: the
-    /// service finds that its callbacks fail, and uses none.
+    /// Returns the length of the longest callback in octets. It is too short for any callback if
+    /// the client's properties say that it receives none. The service then finds that callbacks
+    /// fail, and does not use them.
     fn max_call(&self) -> usize {
         if !self.negotiation.has_calls() {
             return 0;
@@ -96,7 +97,7 @@ impl Chan {
 
 impl Conn {
     fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
-        // Reclaim may be waiting for the worker that we are on.
+        // Reclaim may be waiting for the worker that runs this function.
         let _no_io = NoIo::begin();
         let chan = self.chan();
         let len = call.len();
@@ -121,7 +122,7 @@ impl Conn {
                 false => Err(EINVAL),
             }
         });
-        // Last: once entries are taken, only the completion may give them back.
+        // The last step, because only the completion may return entries that were taken.
         let reserved = written.and_then(|end| {
             ctx.as_mut().set_message(end, None)?;
             chan.sq.try_reserve(1)

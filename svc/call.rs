@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What is remembered about a Call: its transport header, and which parts of its reply go to the
-//! Write list.
+//! The state of a Call: its transport header, and the parts of its reply for the Write list. Pure.
 //!
-//! Pure code: `core` and `xdr` only. The service tells about each result that may be placed
-//! directly, in the order of the reply, and the Write chunks are used in the order of the list
-//! (RFC 8166, section 4.3.2). The first payload goes to the first chunk, and so on; payloads
-//! for which there is no chunk stay in the message.
+//! The service reports each result that is eligible for direct placement, in the order of the
+//! reply. Write chunks are used in the order of the list (RFC 8166, section 4.3.2): the first
+//! payload is written to the first chunk, and so on. Payloads without a chunk stay in the message.
 //!
 //! ```text
 //!   reply    |--- a ---|== payload 0 ==|pad|-- b --|== payload 1 ==|-- c --|
@@ -26,23 +24,24 @@ use crate::xdr::{
 };
 use core::ops::Range;
 
-/// Payloads of one reply that can be placed directly. A Call that wants more cannot be answered.
+/// The largest number of payloads of one reply that can be placed directly. A Call with more of
+/// them cannot be answered.
 pub(super) const MAX_PAYLOADS: usize = 8;
 
-/// The text of a symbolic link is shorter than this.
+/// A limit on the length of a symbolic link's text.
 const MAX_TEXT: u32 = 4096;
 
 /// A result that is placed directly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Payload {
-    /// First octet, counted from the start of the reply.
+    /// The offset of the first octet in the reply.
     pub(super) offset: u32,
-    /// Octets, roundup not included. Zero if its chunk is not used.
+    /// The number of octets without XDR roundup. Zero if the chunk is not used.
     pub(super) length: u32,
 }
 
 impl Payload {
-    /// Returns where the reply continues, after the payload and its roundup.
+    /// Returns the offset of the reply after the payload and its roundup.
     fn end(self, total: u32) -> Option<u32> {
         let end = self.offset.checked_add(self.length)?;
         if end > total {
@@ -56,22 +55,22 @@ impl Payload {
     }
 }
 
-/// What is remembered about a Call.
+/// The state of a Call.
 #[derive(Default)]
 pub(super) struct CallState {
-    /// The transport header of the Call, once one was received.
+    /// The transport header of the Call; `None` before a Call was received.
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
-    /// Where the message is among those of its client.
+    /// The place of the message in the order of its client's messages.
     pub(super) place: Place,
     /// The results of the reply that are placed directly.
     pub(super) payloads: Payloads,
 }
 
 impl CallState {
-    /// Begins with the Call `call`, whose reply has nothing yet. `invalidation` says whether the
-    /// client supports remote invalidation.
+    /// Initialises the state for the Call `call`. `invalidation` is whether the client supports
+    /// remote invalidation.
     pub(super) fn begin(&mut self, call: &Parsed, invalidation: bool) {
         self.call = Some(*call);
         self.invalidate = call.invalidate.filter(|_| invalidation);
@@ -84,24 +83,23 @@ impl CallState {
 pub(super) struct Payloads {
     payloads: [Payload; MAX_PAYLOADS],
     count: usize,
-    /// The first payload that cannot go to its chunk, and the number of that, from 0 on.
+    /// The number of the first payload that does not fit its chunk, and its length.
     unfit: Option<(usize, u32)>,
 }
 
 impl Payloads {
-    /// There are none yet.
+    /// Removes all payloads.
     fn clear(&mut self) {
         self.count = 0;
         self.unfit = None;
     }
 
-    /// How many payloads were noted, that is which Write chunk is next.
+    /// Returns the number of payloads, which is the index of the next Write chunk.
     pub(super) fn noted(&self) -> usize {
         self.count
     }
 
-    /// Notes that the reply will have a payload for the next Write chunk, which holds
-    /// `capacity` octets.
+    /// Adds a payload for the next Write chunk, which has room for `capacity` octets.
     pub(super) fn note(&mut self, payload: Payload, capacity: u64) {
         match self.payloads.get_mut(self.count) {
             Some(slot) if u64::from(payload.length) <= capacity => {
@@ -114,8 +112,8 @@ impl Payloads {
         }
     }
 
-    /// Returns the report of the first payload that has a Write chunk and cannot go there: it is
-    /// too long, or there are too many. The Call cannot be answered then.
+    /// Returns the error report for the first payload that does not fit its Write chunk, or for too
+    /// many payloads. The Call cannot be answered then.
     pub(super) fn unfit(&self) -> Option<ErrorBody> {
         let (chunk, needed) = self.unfit?;
         Some(ErrorBody::WriteResource {
@@ -124,8 +122,8 @@ impl Payloads {
         })
     }
 
-    /// Drops payloads that are not in a reply of `total` octets after all: the service may
-    /// have cut it back. Returns the length of what stays in the message.
+    /// Drops payloads that are not within a reply of `total` octets, because the service may have
+    /// truncated the reply. Returns the length of the part that stays in the message.
     pub(super) fn settle(&mut self, total: u32) -> u32 {
         let mut at = 0;
         let mut message = total;
@@ -141,9 +139,9 @@ impl Payloads {
         message
     }
 
-    /// Compares the payloads of a reply with the length that is in front of each; `word` reads four
-    /// octets of the reply. For the text of a symbolic link, nfsd's NFSv4 notes the offset of the
-    /// length, four octets early. A payload that is in neither place stays in the message.
+    /// Checks the offsets of payloads by the length word in front of each. `word` reads four octets
+    /// of the reply. For the text of a symbolic link, nfsd's NFSv4 reports the offset of the length
+    /// word, four octets early. A payload that is at neither offset stays in the message.
     pub(super) fn locate(&mut self, word: impl Fn(u32) -> Option<u32>) {
         for payload in self.payloads.iter_mut().take(self.count) {
             let Payload { offset, length } = *payload;
@@ -160,12 +158,12 @@ impl Payloads {
         }
     }
 
-    /// The payloads, one for each Write chunk from the first on.
+    /// Returns the payloads, one for each Write chunk, starting with the first.
     pub(super) fn all(&self) -> &[Payload] {
         self.payloads.get(..self.count).unwrap_or_default()
     }
 
-    /// The part of a settled reply from its first payload to the end of the last, if there is one.
+    /// Returns the part of a settled reply from its first payload to the end of the last one.
     pub(super) fn span(&self) -> Option<Range<u32>> {
         let mut used = self.all().iter().filter(|payload| payload.length != 0);
         let first = used.next()?;
@@ -173,7 +171,7 @@ impl Payloads {
         Some(first.offset..last.offset.saturating_add(last.length))
     }
 
-    /// The parts of a settled reply of `total` octets that stay in the message, in order.
+    /// Returns the parts of a settled reply of `total` octets that stay in the message, in order.
     pub(super) fn regions(&self, total: u32) -> impl Iterator<Item = Range<u32>> + Clone + '_ {
         let mut used = self.all().iter().filter(|payload| payload.length != 0);
         let mut next = Some(0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How the parts of a Call with Read chunks are put together, see [`super::read`].
+//! Assembly of a Call from its inline part and its Read chunks (RFC 8166, section 3.5), see
+//! [`super::read`].
 
 use super::tunables::STAT_READ;
 use crate::{
@@ -51,30 +52,29 @@ use kernel::{
     prelude::*, //
 };
 
-/// How the parts of a Call are put together.
+/// The layout of a Call with Read chunks.
 pub(super) struct Layout {
     pub(super) chunks: ReadChunks,
-    /// Where the inline stream starts in the received octets.
+    /// The offset of the inline part in the received message.
     pub(super) inline_start: usize,
-    /// The position of the payload, if there is just one in addition to the inline message, behind
-    /// the RPC header.
+    /// The position of the payload, if there is exactly one payload and it is behind the RPC header
+    /// of an inline message.
     pub(super) item: Option<u32>,
 }
 
 impl Layout {
-    /// That of no Call.
+    /// The layout of no Call.
     pub(super) const EMPTY: Self = Layout {
         chunks: ReadChunks::EMPTY,
         inline_start: 0,
         item: None,
     };
 
-    /// Finds out how the Call `call` is put together, which is in `bytes`. What was here before is
-    /// forgotten.
+    /// Computes the layout of the Call `call`, which is in `bytes`.
     ///
     /// # Errors
     ///
-    /// The Read chunks of the Call do not fit together.
+    /// The Read chunks of the Call overlap, or are not within the Call.
     pub(super) fn set(
         &mut self,
         call: &Parsed,
@@ -87,8 +87,8 @@ impl Layout {
         let chunks = &mut self.chunks;
         chunks.set(&call.lists(bytes).read, inline_len, max_stream)?;
         let inline = bytes.get(call.header_len..).unwrap_or_default();
-        // The service takes the RPC header to be contiguous, and a token of GSS as well: it
-        // looks from one part of the message to the next by pointer.
+        // The service expects a contiguous RPC header, and a contiguous GSS token: it accesses them
+        // by pointer.
         self.item = match (chunks.chunks(), plain_arguments_at(inline)) {
             ([one], Some(at)) if chunks.call_chunk().is_none() && at <= one.position.0 => {
                 Some(one.position.0)
@@ -99,7 +99,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Octets that land in pages.
+    /// Returns the number of octets that are placed in pages.
     pub(super) fn paged_len(&self) -> usize {
         host_len(match (self.item, self.chunks.chunks()) {
             (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
@@ -107,12 +107,12 @@ impl Layout {
         })
     }
 
-    /// The pages that these land in.
+    /// Returns the number of pages for these octets.
     pub(super) fn page_count(&self) -> usize {
         self.paged_len().div_ceil(PAGE_SIZE)
     }
 
-    /// Returns what lands in pages, and where.
+    /// Returns the parts that are placed in pages, with their places.
     fn pieces(&self) -> impl Iterator<Item = (usize, pcl::Piece)> + '_ {
         let item = self.item.is_some();
         let mut at = 0;
@@ -130,7 +130,8 @@ impl Layout {
             })
     }
 
-    /// Returns what has to be pulled: position in the message, where it lands, the client's memory.
+    /// Returns the parts to pull: position in the message, place in the pages, and the client's
+    /// memory.
     fn segments<'a>(
         &'a self,
         lists: &Lists<'a>,
@@ -154,7 +155,8 @@ impl Layout {
             })
     }
 
-    /// Returns how many memory regions that takes with a device that reads through those.
+    /// Returns the number of memory regions for the pull, on a device that needs regions for RDMA
+    /// Reads.
     pub(super) fn read_mrs<H: QpHandler>(&self, qp: &Qp<H>, lists: &Lists<'_>) -> u32 {
         self.segments(lists).fold(0, |sum, (_, octets, _)| {
             let pages = octets.end.div_ceil(PAGE_SIZE) - octets.start / PAGE_SIZE;
@@ -163,7 +165,7 @@ impl Layout {
         })
     }
 
-    /// Adds what has to be pulled to `transfer`, whose pages are there.
+    /// Adds the RDMA Reads of the parts to pull to `transfer`, which already has the pages.
     pub(super) fn map<H: QpHandler>(
         &self,
         qp: &Qp<H>,
@@ -194,7 +196,7 @@ impl Layout {
     }
 
     /// Returns whether the RPC message is a Call, and has the XID of the transport header (RFC
-    /// 8166, section 4.2.1). Of one that came inline this is known.
+    /// 8166, section 4.2.1). For an inline message this was checked before.
     pub(super) fn is_call(&self, xid: Xid, pages: &PageVec) -> bool {
         let mut words = [0; 8];
         match self.chunks.call_chunk() {
@@ -207,7 +209,8 @@ impl Layout {
         }
     }
 
-    /// Puts what is not pulled into the pages: inline parts, and zeroes for roundup.
+    /// Copies the parts that are not pulled into the pages: inline parts, and zeroes for XDR
+    /// roundup.
     pub(super) fn fill(&self, inline: &[u8], pages: &mut PageVec) -> Result {
         for (at, piece) in self.pieces() {
             match piece {

@@ -1,61 +1,61 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How large the queues of a connection are.
+//! The sizes of a connection's queues. Pure.
 //!
-//! Pure code: `core` only. The credits that a connection grants are computed after the device
-//! has cut the number of Receives, so there is a posted Receive for each of them at any time
-//! (RFC 8166, section 3.3.1). Those for replies to callbacks are apart (RFC 8167, section 4).
+//! The credits are computed after the device has limited the number of Receives, so a Receive is
+//! posted for each credit at any time (RFC 8166, section 3.3.1). Receives for replies to callbacks
+//! are additional (RFC 8167, section 4).
 
-/// Credits for callbacks: how many the server has under way at a time.
+/// Credits for callbacks: the largest number of callbacks in progress.
 pub(super) const CALLBACK_CREDITS: u32 = 2;
 
-/// Receives that are posted at a time.
+/// Receives that are posted together.
 const RECV_BATCH: u32 = 8;
 
-/// Work Requests for the payloads of one RPC of ordinary size that are provided for.
+/// Work Requests that are provided for the payloads of one RPC of ordinary size.
 const PAYLOAD_PAGES: u32 = 257;
 
-/// Work Requests that a device of little means must at least allow for one RPC.
+/// The least number of Work Requests for one RPC that a device must support.
 const MIN_SEND: u32 = 16;
 
-/// Work Requests that one RPC may need whose chunks are in as many segments as a header of the
-/// usual size can hold.
+/// Work Requests for one RPC whose chunks have as many segments as fit a header of the usual size.
 const SEGMENTED: u32 = 256;
 
-/// What the device and the administrator allow.
+/// The limits of the device and of the administrator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Most Work Requests of a queue, less what draining needs.
+    /// The largest number of Work Requests of a queue, without those for draining.
     pub(super) max_queue: u32,
-    /// Most SGEs of one RDMA Write; of one Read as well, but over iWARP.
+    /// The largest number of SGEs of one RDMA Write. It also holds for RDMA Reads, except over
+    /// iWARP.
     pub(super) rw_sges: u32,
-    /// Credits that the administrator wants to grant.
+    /// The largest number of credits that the administrator permits.
     pub(super) max_requests: u32,
     /// Credits for callbacks.
     pub(super) callbacks: u32,
 }
 
-/// Entries of a Send Queue, unless one RPC needs more: a device holds memory for each, whether or
-/// not it is used. Chains for which there is no room wait in line.
+/// Entries of a Send Queue, unless one RPC needs more. A device holds memory for each entry,
+/// whether or not it is used. Chains for which there is no room are queued.
 const MOST_SENDS: u32 = 480;
 
-/// The sizes.
+/// The sizes of a connection's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// Credits granted to the client.
+    /// The largest number of credits granted to the client.
     pub(super) credits: u32,
-    /// Receives posted when all is quiet and all credits are granted.
+    /// Receives that are posted while no Call is in process and all credits are granted.
     pub(super) receives: u32,
-    /// Receives posted at once; those posted are never fewer than `receives - batch`.
+    /// Receives that are posted together. At least `receives - batch` are posted at any time.
     pub(super) batch: u32,
-    /// Receive contexts at most: one posted and one in process for each credit.
+    /// The largest number of Receive buffers: one posted and one in process for each credit.
     pub(super) contexts: u32,
     /// Entries of the Send Queue.
     pub(super) sends: u32,
 }
 
 impl Sizes {
-    /// Computes them; `None` if the device allows too little for a connection at all.
+    /// Computes the sizes. Returns `None` if the limits of the device are too low for a connection.
     pub(super) fn new(bounds: &Bounds) -> Option<Self> {
         let spare = bounds.callbacks.checked_add(RECV_BATCH)?;
         let (credits, batch) = match bounds.max_requests.checked_add(spare)? {

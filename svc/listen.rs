@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The listening endpoint.
+//! The listener.
 //!
 //! ```text
 //!   connection request   --(CM, adopts the new id)--> waiting --(service thread)--> accept
@@ -10,9 +10,9 @@
 //!                                             +-------(timer)--- later <--------+ no such address
 //! ```
 //!
-//! The CM's callbacks neither sleep long nor destroy a connection id. What holds a device, a request
-//! that waits or a listening id, is destroyed without a service thread when the device is removed:
-//! all threads may be busy, and none of them may ever be free again.
+//! The CM's callbacks neither sleep long nor destroy a connection id. Waiting requests and
+//! listening ids hold the device. When it is removed, they are destroyed without a service thread,
+//! because all threads may be busy forever.
 
 use super::{
     accept::{
@@ -69,7 +69,8 @@ use kernel::{
 /// Length of the CM's own queue.
 const BACKLOG: i32 = 10;
 
-/// Most requests that wait for a service thread. The CM refuses further ones; clients try again.
+/// The largest number of requests that wait for a service thread. Further requests are refused, and
+/// clients retry.
 const MAX_WAITING: usize = 256;
 
 /// The first pause, in ms, before the next attempt to listen at an address that no device has. Each
@@ -77,7 +78,7 @@ const MAX_WAITING: usize = 256;
 const FIRST_PAUSE_MS: u32 = 10;
 const PAUSES: u32 = 8;
 
-/// A listening endpoint.
+/// A listener.
 pub(super) struct Listen {
     events: Arc<ListenEvents>,
     addr: SockAddr,
@@ -90,13 +91,13 @@ pub(super) struct Listen {
 struct Current {
     /// `None` while no device has the address, and once detached.
     id: Option<Id<ListenHandler>>,
-    /// Attempts that failed since there was an id.
+    /// Failed attempts since the last id existed.
     tries: u32,
 }
 
-/// What the CM, device removal and the timer call.
+/// The callbacks of the CM, of device removal and of the timer.
 ///
-/// It refers to itself through the listening id, until [`Listener::detach`].
+/// The object holds a reference to itself through the listening id, until [`Listener::detach`].
 #[pin_data]
 pub(super) struct ListenEvents {
     handle: Handle<Listen>,
@@ -115,7 +116,8 @@ impl_has_delayed_work! {
 impl WorkItem for ListenEvents {
     type Pointer = Arc<Self>;
 
-    /// Destroys an id that gets no requests any more, and has a service thread make a new one.
+    /// Destroys an id that receives no requests any more, and makes a service thread create a new
+    /// one.
     fn run(this: Arc<Self>) {
         let mut current = this.current.lock();
         drop(current.id.take());
@@ -129,11 +131,11 @@ impl WorkItem for ListenEvents {
 #[derive(Default)]
 struct Waiting {
     requests: KVec<Pending>,
-    /// A listening id has to be made.
+    /// Records that a listening id has to be created.
     stale: bool,
 }
 
-/// A request that waits, as device removal knows it.
+/// The device removal callback of a waiting request.
 struct Request {
     listen: Arc<ListenEvents>,
     events: Arc<Events<Conn>>,
@@ -145,7 +147,7 @@ impl Removal for Request {
     }
 }
 
-/// Makes a listening endpoint at `addr`.
+/// Creates a listener at `addr`.
 ///
 /// # Errors
 ///
@@ -187,8 +189,8 @@ pub(super) fn create(
     Ok(xprt)
 }
 
-/// Makes an id that listens at `addr`, for its own address family only: IPv4 and IPv6 share a
-/// port.
+/// Creates an id that listens at `addr` for its own address family only, because IPv4 and IPv6
+/// listeners may share a port.
 fn listening_id(
     net: &Net,
     addr: &SockAddr,
@@ -203,26 +205,27 @@ fn listening_id(
 }
 
 impl ListenEvents {
-    /// Takes a request out of the line, whose device is removed. Sleeps.
+    /// Drops a waiting request whose device is being removed. Sleeps.
     fn refuse(&self, events: &Arc<Events<Conn>>) {
         let mut state = self.state.lock();
         let is_it = |pending: &Pending| Arc::ptr_eq(pending.events(), events);
         let place = state.requests.iter().position(is_it);
         let pending = place.and_then(|place| state.requests.remove(place).ok());
         drop(state);
-        // Waits for the id's handler, which may be in `connect_request` for the lock.
+        // Dropping it waits for the id's handler, which may be waiting for the lock in
+        // `connect_request`.
         drop(pending);
     }
 }
 
-/// What the CM calls for a listening id.
+/// The callbacks of the CM for a listening id.
 struct ListenHandler(Arc<ListenEvents>);
 
 #[vtable]
 impl Handler for ListenHandler {
     fn event(&self, event: Event<'_>) {
         if let Event::AddrChange | Event::DeviceRemoval = event {
-            // It may be queued already.
+            // The work may be queued already.
             let _ = xprtiod().enqueue_delayed(self.0.clone(), 0);
         }
     }
@@ -233,7 +236,7 @@ impl Handler for ListenHandler {
         if listen.handle.is_closing() || state.requests.len() >= MAX_WAITING {
             return;
         }
-        // Room first: what was adopted must not be dropped in here.
+        // Reserve room first, because an adopted request must not be dropped in this callback.
         if state.requests.reserve(1, GFP_KERNEL).is_err() {
             return;
         }
@@ -243,7 +246,7 @@ impl Handler for ListenHandler {
         };
         if let Ok(pending) = accept::adopt(request, removal) {
             if let Err(full) = state.requests.push_within_capacity(pending) {
-                // Not reached. To destroy the id in here would never end.
+                // Not reached. Destroying the id in its own callback would deadlock.
                 core::mem::forget(full);
             }
         }
@@ -254,12 +257,12 @@ impl Handler for ListenHandler {
 }
 
 impl Listen {
-    /// Makes a new id. The address may be gone for a moment, as the device has it only after the
-    /// CM told of the move, or until a device is there again: without success this is called again
-    /// after a pause.
+    /// Creates a new id. The address may be missing for a moment, because the device gets it only
+    /// after the CM has reported the move, or until a device with it is added. After a failure this
+    /// is called again after a pause.
     fn renew(&self, net: &Net) {
         let mut current = self.events.current.lock();
-        // The address is free only when the old id is destroyed.
+        // The address is free only after the old id was destroyed.
         drop(current.id.take());
         let error = match listening_id(net, &self.addr, &self.events) {
             Ok(new) => {
@@ -283,7 +286,8 @@ impl Listen {
             );
         }
         let pause = FIRST_PAUSE_MS << tries.min(PAUSES).saturating_sub(1);
-        // It is not queued: it has run and called us, and there was no id to queue it since.
+        // The work is not queued: it has run and called this function, and no id existed that could
+        // have queued it since.
         let _ = xprtiod().enqueue_delayed(self.events.clone(), msecs_to_jiffies(pause));
     }
 }
@@ -309,7 +313,7 @@ impl Listener for Listen {
     }
 
     fn detach(this: &SvcXprt<Self>) {
-        // No callback runs once the id is destroyed, so nothing queues the work anew.
+        // No callback runs once the id is destroyed, so nothing queues the work again.
         drop(this.events.current.lock().id.take());
         cancel_delayed_sync(&this.events);
         let waiting = core::mem::take(&mut this.events.state.lock().requests);

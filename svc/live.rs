@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The live view of a connection: `rpcrdma_rs/server/<number>/status` of debugfs.
+//! The status of a connection in debugfs: `rpcrdma_rs/server/<number>/status`.
 //!
-//! The connection stores what it knows into atomics as it goes, and a reader loads them: it takes
-//! no lock, and keeps neither connection nor device. Lines are `name: value`.
-//! `Documentation/live.rst` explains each.
+//! The connection stores its state into atomics, which a reader loads. So a reader takes no lock,
+//! and holds neither the connection nor the device. Each line is `name: value`.
+//! `Documentation/live.rst` explains each line.
 
 use super::limits::Sizes;
 use crate::kapi::ext::atomic::{
@@ -29,7 +29,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Numbers connections.
+/// The number of the next connection.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
 /// Values of `state`, in the order of their names.
@@ -37,25 +37,25 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 pub(super) enum State {
     /// The client has not sent anything.
     Accepted,
-    /// Messages come.
+    /// The client has sent a message.
     Connected,
-    /// It is being closed.
+    /// The connection is being closed.
     Closing,
 }
 
 const STATES: [&str; 3] = ["accepted", "connected", "closing"];
 
-/// What a reader sees of one connection.
+/// The status of one connection.
 pub(super) struct Live {
-    /// No other connection has the same.
+    /// The number of the connection, which no other connection has or had.
     pub(super) number: u64,
     pub(super) traffic: Traffic,
     sizes: Sizes,
     agreed: Private,
     state: Atomic<u32>,
-    /// Octets of a Receive, as the client has been told in version 2.
+    /// Octets of a Receive that were announced to the client in version 2.
     pub(super) told: Atomic<u32>,
-    /// What the client has told in version 2: octets of a Receive, and whether it receives Calls.
+    /// The client's properties in version 2: octets of a Receive, and whether it receives Calls.
     pub(super) peer_receive: Atomic<u32>,
     pub(super) peer_calls: Atomic<bool>,
     /// Receives posted.
@@ -69,12 +69,12 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// That of a connection which is being accepted.
+    /// Allocates the status of a connection that is being accepted.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    // It is large, and the stack of whoever makes a connection is not.
+    // Not inlined, as it is too large for the stack of the function that accepts a connection.
     #[inline(never)]
     pub(super) fn new(
         peer: SockAddr,
@@ -99,12 +99,12 @@ impl Live {
         Ok(Arc::new(live, GFP_KERNEL)?)
     }
 
-    /// The connection is in that state from here on.
+    /// Sets the state of the connection.
     pub(super) fn set_state(&self, state: State) {
         self.state.store(state as u32, Relaxed);
     }
 
-    /// A message of `inline` octets was received.
+    /// Counts a received message of `inline` octets.
     pub(super) fn note_received(&self, inline: u32) {
         if self.state.load(Relaxed) == State::Accepted as u32 {
             self.set_state(State::Connected);

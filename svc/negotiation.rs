@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which version a connection speaks, and how much may be sent on it
+//! The version of a connection, and the largest message that may be sent on it
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
 //!
-//! The first valid message decides: see [`Server`]. In version 1 the private data says how much
-//! may be sent; in version 2 the client's properties do, which it may change later.
+//! The client's first valid message decides the version, see [`Server`]. In version 1 the private
+//! data limits the size of messages. In version 2 the client's properties do, which it may change
+//! later.
 
 use super::tunables::STAT_VERSION_2;
 use crate::kapi::{
@@ -33,12 +34,12 @@ use crate::xdr::{
     },
 };
 
-/// The version of a connection, and what holds with it.
+/// The version of a connection, and its message sizes.
 pub(super) struct Negotiation {
     max: Version,
-    /// The number of the version, once it is decided; zero before.
+    /// The number of the version; zero until it is decided.
     decided: Atomic<u32>,
-    /// Whether the client has told its properties.
+    /// Whether the client has sent its properties.
     pub(super) told: Atomic<bool>,
     /// Octets of the largest message that the client receives in version 2.
     pub(super) receive: Atomic<u32>,
@@ -49,8 +50,8 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Nothing is decided. Versions up to `max` are negotiation; in version 1 messages up to `send` are
-    /// sent.
+    /// Creates a negotiation that has not begun. Versions up to `max` are supported. In version 1
+    /// messages have at most `send` octets.
     pub(super) fn new(max: Version, send: InlineSize) -> Self {
         let untold = Properties::DEFAULT;
         Self {
@@ -70,12 +71,12 @@ impl Negotiation {
         }
     }
 
-    /// Returns what may come.
+    /// Returns the versions that messages of the client may have.
     pub(super) fn accepts(&self) -> Versions {
         self.state().accepts()
     }
 
-    /// Returns the version. Nothing is sent before it is decided, error reports apart.
+    /// Returns the version. Before it is decided, only error reports are sent.
     pub(super) fn version(&self) -> Version {
         Version::from_word(self.decided.load(Relaxed)).unwrap_or(Version::One)
     }
@@ -84,7 +85,7 @@ impl Negotiation {
     ///
     /// # Errors
     ///
-    /// Another one, at the same time, has decided for another version.
+    /// A concurrent message has decided for another version.
     pub(super) fn hear(&self, peer: &SockAddr, message: &Parsed) -> Result<(), DecodeError> {
         let before = self.state();
         let Server::Decided(version) = before.heard(message) else {
@@ -122,7 +123,7 @@ impl Negotiation {
         self.version() == Version::One || self.calls.load(Relaxed)
     }
 
-    /// The client tells the properties in `set`; what it does not tell stays.
+    /// Records the client's properties in `set`. Properties that it does not contain do not change.
     pub(super) fn update(&self, set: &PropSet<'_>) {
         let before = Properties {
             receive: InlineSize(self.receive.load(Relaxed)),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A connection that is quiet gives back what it keeps for its next RPCs.
+//! Release of the spare memory of a quiet connection.
 //!
-//! A timer runs while there is something to give back. Each time it drops what was not used since
-//! the last time, so that a busy connection keeps what it needs and no RPC pays for it.
+//! A timer runs while a connection has spare memory. Each run frees the memory that was not used
+//! since the previous run. So a busy connection keeps what it needs, and no RPC has to free memory.
 
 use super::chan::{
     Chan,
@@ -27,7 +27,7 @@ impl WorkItem for Chan {
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
         this.trim_receives();
-        // Pages that are in flight now come back later.
+        // Pages that are in flight now are returned later.
         let had_none = this.without_pages.xchg(!left, Relaxed);
         match left || !had_none {
             true => start(this),
@@ -37,12 +37,12 @@ impl WorkItem for Chan {
 }
 
 fn start(chan: Arc<Chan>) {
-    // It may be queued already.
+    // The work may be queued already.
     let _ = xprtiod().enqueue_delayed::<_, 0>(chan, msecs_to_jiffies(PERIOD_MS));
 }
 
 impl Conn {
-    /// Has what is not used given back later. Call it whenever pages are used.
+    /// Schedules the release of unused memory. Must be called whenever pages are used.
     pub(super) fn trim_later(&self) {
         let chan = self.shared_chan();
         if !chan.trimming_runs.load(Relaxed) && !chan.trimming_runs.xchg(true, Relaxed) {

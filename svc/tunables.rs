@@ -24,11 +24,10 @@ pub(super) static MAX_REQ_SIZE: Uint = Uint::new(4096, 4096, 65536);
 /// device allow as many.
 pub(super) static MAX_OUTBOUND_READ_REQUESTS: Uint = Uint::new(16, 1, 255);
 
-/// The highest version of RPC-over-RDMA that is negotiation. A client is answered in the version that
-/// it calls in.
+/// The highest version of RPC-over-RDMA that is supported. A Call is answered in its own version.
 pub(super) static MAX_VERSION: Uint = Uint::new(2, 1, 2);
 
-/// Connections that speak version 2.
+/// Connections that use version 2.
 pub(super) static STAT_VERSION_2: Counter = Counter::new();
 
 /// Segments of Read chunks for which RDMA Reads were prepared.
@@ -40,7 +39,7 @@ pub(super) static STAT_RECV: Counter = Counter::new();
 /// Segments of Write and Reply chunks for which RDMA Writes were prepared.
 pub(super) static STAT_WRITE: Counter = Counter::new();
 
-/// Chains that waited in line for room in the Send Queue.
+/// Chains that were queued for room in the Send Queue.
 pub(super) static STAT_SQ_STARVE: Counter = Counter::new();
 
 // Always zero, as in the C module: monitors that read every file of the directory find the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The client's messages about its properties, and what it is told
+//! Messages of version 2 about properties, in both directions
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
 
 use super::{
@@ -40,8 +40,9 @@ use crate::xdr::{
 };
 
 impl Chan {
-    /// Records what the client says of itself in RDMA2_UPDPROP, if the message `bytes` is that. Call it for one message at a time, in the order of their arrival: what a Call behind it
-    /// is answered with may be as long as the client says here.
+    /// Records the client's properties if the message `bytes` is RDMA2_UPDPROP. Must be called for
+    /// one message at a time, in the order of their arrival, because the reply to a later Call may
+    /// be as long as the client permits here.
     pub(super) fn take_update(&self, bytes: &[u8]) {
         let accepts = self.negotiation.accepts();
         if accepts.high() == Version::One || !message::is_update(bytes) {
@@ -54,7 +55,7 @@ impl Chan {
         }
     }
 
-    /// The client tells the properties in `set`, in a message of procedure `proc`.
+    /// Records the properties in `set`, which the client has sent in a message of procedure `proc`.
     fn hear_properties(&self, proc: Proc, set: &PropSet<'_>) {
         self.negotiation.update(set);
         let now = self.negotiation.receive.load(Relaxed);
@@ -64,8 +65,8 @@ impl Chan {
         trace_svcrdma_property(&self.params.peer, proc.to_wire(), now);
     }
 
-    /// The size that Receives may have, in octets. That of a client's that has not told its
-    /// properties does not change: it need not know what that is.
+    /// Returns the largest permitted size of Receives in octets. It does not change if the client
+    /// has not sent its properties, because such a client need not support properties.
     pub(super) fn most_receive(&self) -> u32 {
         match self.negotiation.told.load(Relaxed) {
             true => InlineSize::representable(MAX_REQ_SIZE.get()).0,
@@ -75,14 +76,13 @@ impl Chan {
 }
 
 impl Conn {
-    /// Tells the client the size of the Receives, if they are larger than it has been told. May
-    /// sleep.
+    /// Sends the size of the Receives to the client, if they are larger than it knows. May sleep.
     pub(super) fn tell_receive_size(&self) {
         let due = self.chan().recvs.lock().resize.due();
         let Some(size) = due else {
             return;
         };
-        // It answers nothing, so the credit word is no grant, and nobody looks for the XID.
+        // The message is no answer, so its credit word is no grant, and nobody matches its XID.
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
         let told =
             self.send_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
@@ -92,20 +92,20 @@ impl Conn {
         self.show_receive_size(Proc::UpdProp, size);
     }
 
-    /// The client is told that Receives have room for `octets`, in a message of procedure `proc`.
+    /// Records that a message of procedure `proc` has announced Receives of `octets` to the client.
     fn show_receive_size(&self, proc: Proc, octets: u32) {
         let params = &self.chan().params;
         params.live.told.store(octets, Relaxed);
         trace_svcrdma_property(&params.peer, proc.to_wire(), octets);
     }
 
-    /// Takes in a message about properties and answers it, if it wants that.
+    /// Handles a message about properties, and answers it if an answer is due.
     pub(super) fn receive_properties(&self, buf: CallBox, message: &Parsed) {
         let negotiation = &self.chan().negotiation;
         let receive = InlineSize(self.chan().recvs.lock().resize.told());
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
-            // The client tells all of itself once.
+            // The client sends all of its properties once.
             Some(Message::Connect { start }) if !negotiation.told.xchg(true, Relaxed) => {
                 self.chan().hear_properties(Proc::ConnProp, &start);
                 let ours = Properties {
@@ -114,7 +114,7 @@ impl Conn {
                 };
                 self.send_message(|buffer| encode_connprop(buffer, xid, credits, &ours))
             }
-            // A Receive size up to that of the Receives that are posted can be had at once.
+            // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
                 if let Some(octets) = want.receive() {
                     let answer = self.chan().recvs.lock().resize.ask(octets);
@@ -126,7 +126,8 @@ impl Conn {
                 let sizes = Version::Two.default_inline().0..=receive.0;
                 self.send_message(|buffer| encode_resprop(buffer, xid, credits, &want, &sizes))
             }
-            // `take_update` has been here, and nothing was asked for that could be responded to.
+            // `take_update` has handled an update, and the server requests nothing that could be
+            // answered.
             Some(Message::Update { .. } | Message::Connect { .. } | Message::Response { .. })
             | None => Ok(()),
         };

@@ -70,7 +70,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Why a version is negotiation, as `xprtrdma_version` shows it.
+/// Why a version was chosen, as `xprtrdma_version` shows it.
 ///
 /// The order is that of `rpcrdma_show_version_why` in `c/trace_clnt.h`.
 #[derive(Clone, Copy)]
@@ -182,7 +182,8 @@ macro_rules! events {
             $(#[$attr])*
             #[inline(always)]
             pub(crate) fn [<trace_ $event>]($($arg: $ty),*) {
-                // SAFETY: `c/trace_{clnt,svc,device}.c` define the tracepoint, and with it its static key.
+                // SAFETY: `c/trace_{clnt,svc,device}.c` define the tracepoint, and with it its
+                // static key.
                 let enabled = unsafe {
                     kernel::jump_label::static_branch_unlikely!(
                         bindings::[<__tracepoint_ $event>],
@@ -216,8 +217,8 @@ events! {
 events! {
     /// A connect is due in `delay` jiffies.
     xprtrdma_op_connect(peer: Peer<'_>, delay: c_ulong);
-    /// An attempt to connect has ended: `rc` is zero or an errno, `status` 1 if it is connected, else
-    /// `rc`.
+    /// An attempt to connect has ended: `rc` is zero or an errno, `status` 1 if it is connected,
+    /// else `rc`.
     xprtrdma_connect(peer: Peer<'_>, rc: c_int, status: c_int);
     /// A connection was taken down.
     xprtrdma_disconnect(peer: Peer<'_>, rc: c_int, status: c_int);
@@ -230,7 +231,7 @@ events! {
         max_send: u32,
         max_recv: u32,
     );
-    /// Which version of RPC-over-RDMA is negotiation: `why` is a [`VersionWhy`].
+    /// The version of RPC-over-RDMA was negotiated: `why` is a [`VersionWhy`].
     xprtrdma_version(peer: Peer<'_>, vers: u32, why: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     xprtrdma_property(peer: Peer<'_>, proc: u32, rbsiz: u32);
@@ -379,7 +380,7 @@ events! {
     svcrdma_wc_send_flush(cid: Cid, status: u32, vendor_err: u32);
     /// A Send failed.
     svcrdma_wc_send_err(cid: Cid, status: u32, vendor_err: u32);
-    /// The client has decided which version of RPC-over-RDMA is negotiation.
+    /// The client's first message has decided the version of RPC-over-RDMA.
     svcrdma_version(peer: &SockAddr, vers: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     svcrdma_property(peer: &SockAddr, proc: u32, rbsiz: u32);
