@@ -53,7 +53,7 @@ use super::version::{
     Versions, //
 };
 
-/// What follows the fixed words.
+/// The body of a message: the part after the fixed words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     /// RDMA_MSG: chunk lists, and behind them the (reduced) Payload stream.
@@ -68,7 +68,7 @@ pub(crate) enum Body {
     Property(Proc),
 }
 
-/// Which way an RPC message goes (RFC 8167, section 2).
+/// The direction of an RPC message (RFC 8167, section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// A Call: the sender is the Requester.
@@ -96,29 +96,28 @@ impl Direction {
     }
 }
 
-/// What a good transport header says.
+/// A decoded transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     /// The fixed words.
     pub(crate) header: Header,
     /// The version of the message.
     pub(crate) version: Version,
-    /// What follows the fixed words.
+    /// The body of the message.
     pub(crate) body: Body,
-    /// Which way the message goes.
+    /// The direction of the message.
     ///
-    /// `None` in version 1 if the first words of the RPC message are missing, have another XID
-    /// than the transport header, or make no sense; version 2 refuses such a message. `None`
-    /// also for a message about properties: whether it answers one is known by its XID only.
+    /// `None` in version 1 if the first words of the RPC message are missing, have another XID than
+    /// the transport header, or contain an unknown message type; version 2 refuses such a message.
+    /// `None` also for a message about properties, as only its XID tells whether it is a response.
     ///
-    /// RDMA_NOMSG of version 1 carries nothing that could be looked at: one with a Position
-    /// Zero Read chunk can only be a Call, one without a Read list only a Reply. An error
-    /// report answers a Call.
+    /// RDMA_NOMSG of version 1 has no inline RPC message: with a Position Zero Read chunk it can
+    /// only be a Call, and without a Read list only a Reply. An error report answers a Call.
     pub(crate) direction: Option<Direction>,
     /// The handle that the Reply to this Call may invalidate, if both peers support remote
     /// invalidation.
     pub(crate) invalidate: Option<Handle>,
-    /// Octets of the whole transport header: where the Payload stream starts.
+    /// The length of the transport header in octets, which is the offset of the Payload stream.
     pub(crate) header_len: usize,
     places: Places,
 }
@@ -136,22 +135,22 @@ impl Parsed {
         }
     }
 
-    /// Whether there is no chunk at all.
+    /// Returns whether the message has no chunk.
     pub(crate) const fn has_no_chunks(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Whether there is no Read chunk.
+    /// Returns whether the message has no Read chunk.
     pub(crate) const fn has_no_reads(&self) -> bool {
         self.places.no_reads()
     }
 
-    /// Whether there is neither a Write chunk nor a Reply chunk.
+    /// Returns whether the message has neither a Write chunk nor a Reply chunk.
     pub(crate) const fn has_no_write_chunks(&self) -> bool {
         self.places.no_writes()
     }
 
-    /// The (reduced) Payload stream if it is inline. `message` holds the octets that were
+    /// Returns the (reduced) Payload stream if it is inline. `message` holds the octets that were
     /// decoded.
     pub(crate) fn payload<'a>(&self, message: &'a [u8]) -> Option<&'a [u8]> {
         match self.body {
@@ -160,13 +159,13 @@ impl Parsed {
         }
     }
 
-    /// Returns whether it reports that there was no room for a Reply.
+    /// Returns whether the message reports that a Reply had no room.
     pub(crate) fn lacks_room(&self) -> bool {
         matches!(self.body, Body::Error(ErrorBody::ReplyResource { .. }))
     }
 
-    /// Returns what a Responder answers if the message is an optional operation, none of which it
-    /// has. One that answers something is dropped: there is nothing to be answered.
+    /// Returns a Responder's answer if the message is an optional operation, of which none is
+    /// implemented. A response to an optional operation is dropped, because none was sent.
     pub(crate) fn option_answer(&self) -> Option<Answer> {
         match (self.body, self.direction) {
             (Body::Optional(_), Some(Direction::Call)) => Some(Answer::Report(ErrorBody::Option)),
@@ -181,7 +180,7 @@ impl Parsed {
         match self.body {
             Body::Property(proc) => {
                 let body = message.get(FIXED_LEN..).unwrap_or_default();
-                // Read before without an error.
+                // `decode` has read it without an error.
                 props::Message::decode(proc, &mut Reader::new(body)).ok()
             }
             _ => None,
@@ -190,8 +189,8 @@ impl Parsed {
 
     /// Returns the credits that the message grants.
     ///
-    /// `None` for a message that requests them, and for one that neither context nor an RPC
-    /// message shows to be a Reply: its credit value means nothing (RFC 8167, section 4.1).
+    /// `None` for a message that requests credits, and for one that is not known to be a Reply: its
+    /// credit value has no meaning (RFC 8167, section 4.1).
     pub(crate) fn grant(&self) -> Option<Credits> {
         match (self.body, self.direction) {
             (Body::Msg | Body::NoMsg, Some(Direction::Reply)) => Some(self.header.credits),
@@ -244,8 +243,7 @@ impl Rejected {
     /// RFC 8166 demands the latter of messages that are too short to be trusted, of error
     /// reports that cannot be read (section 4.5) and of reserved procedures (section 4.6).
     ///
-    /// In all other cases the Responder has said what it had to say, so there is nothing left
-    /// to wait for.
+    /// In all other cases this message was the Responder's answer, so no other will follow.
     pub(crate) fn failed_rpc(&self) -> Option<Header> {
         let is_reply = match (self.version(), self.proc()) {
             (_, Some(Proc::Error)) => false,
@@ -266,8 +264,8 @@ impl Rejected {
     /// Returns the error report that a Requester answers, which is a Responder in the reverse
     /// direction.
     ///
-    /// In version 1 only what may have been a Call is answered: its chunk lists are wrong, so
-    /// that nobody can say what it was. In version 2 the header says what is no Reply.
+    /// In version 1 only a message that may be a Call is answered: its chunk lists are malformed,
+    /// so its direction is not known. In version 2 the header has the direction.
     pub(crate) fn refusal(&self) -> Option<ErrorBody> {
         let may_be_call = match self.version() {
             Version::One => matches!(self.proc(), Some(Proc::Msg | Proc::NoMsg)),

@@ -44,17 +44,17 @@ const RECEIVE_SIZE: u32 = 1;
 /// Number of the Backward Request Support property.
 const BACKWARD: u32 = 2;
 
-/// Receive sizes below this one are taken for it: every version can receive that much.
+/// The least Receive size. Smaller values count as this one, which every version can receive.
 const LEAST_RECEIVE: u32 = 1024;
 
-/// How a peer takes part in the reverse direction (section 5.2.2).
+/// A peer's support of the reverse direction (section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backward {
-    /// Not at all.
+    /// The peer does not support it.
     None,
-    /// With inline messages only.
+    /// The peer supports inline messages only.
     Inline,
-    /// As in the forward direction.
+    /// The peer supports the same messages as in the forward direction.
     General,
 }
 
@@ -80,16 +80,16 @@ impl Backward {
 /// One element of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Property {
-    /// Octets that each posted Receive can take at least.
+    /// The least size of a posted Receive in octets.
     Receive(u32),
     /// Support of the reverse direction.
     Backward(Backward),
-    /// A property of this number, which is not known.
+    /// An unknown property with this number.
     Unknown(u32),
 }
 
 impl Property {
-    /// Reads a property. No octets stand for the default.
+    /// Reads a property. An empty value stands for the default.
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let number = r.u32(Item::Property)?;
         let length = r.u32(Item::Property)?;
@@ -113,7 +113,7 @@ impl Property {
         let (number, value) = match self {
             Property::Receive(octets) => (RECEIVE_SIZE, octets),
             Property::Backward(support) => (BACKWARD, support.word()),
-            // Nothing is said about what is not known.
+            // An unknown property may have any value.
             Property::Unknown(_) => return Err(EncodeError::Mismatch),
         };
         w.u32(number)?;
@@ -122,7 +122,7 @@ impl Property {
     }
 }
 
-/// Returns a value of one word.
+/// Reads a value of one word.
 fn word(data: &[u8]) -> Result<u32, DecodeError> {
     let word = data.try_into().map_err(|_| DecodeError::Property)?;
     Ok(u32::from_be_bytes(word))
@@ -139,8 +139,8 @@ impl<'a> PropSet<'a> {
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Truncated`] if it is not there as a whole, [`DecodeError::Property`] for
-    /// a known property with a value that is not good, or that comes twice.
+    /// [`DecodeError::Truncated`] if the set is incomplete; [`DecodeError::Property`] if a known
+    /// property has an invalid value, or occurs twice.
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let mut left = r.u32(Item::Property)?;
         let whole = r.rest();
@@ -162,12 +162,12 @@ impl<'a> PropSet<'a> {
         })
     }
 
-    /// Whether the Receive size is among the properties.
+    /// Returns whether the set contains the Receive size.
     pub(crate) fn tells_receive(&self) -> bool {
         self.receive().is_some()
     }
 
-    /// The octets of the Receive size, if it is among the properties.
+    /// Returns the Receive size in octets, if the set contains it.
     pub(crate) fn receive(&self) -> Option<u32> {
         self.iter().find_map(|property| match property {
             Property::Receive(octets) => Some(octets),
@@ -175,7 +175,7 @@ impl<'a> PropSet<'a> {
         })
     }
 
-    /// Whether the support of the reverse direction is among the properties.
+    /// Returns whether the set contains the support of the reverse direction.
     pub(crate) fn tells_backward(&self) -> bool {
         self.iter()
             .any(|property| matches!(property, Property::Backward(_)))
@@ -184,13 +184,13 @@ impl<'a> PropSet<'a> {
     /// Returns the properties in the order of the set.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Property> + Clone + 'a {
         let mut r = Reader::new(self.items);
-        // Read before without an error.
+        // `decode` has read the set without an error.
         core::iter::from_fn(move || Property::decode(&mut r).ok())
     }
 }
 
-/// Some elements of a set that is told elsewhere: one bit for each, the least of the first word
-/// first. Words that are missing are zero.
+/// A subset of a set in another message or field: one bit for each element, starting with the least
+/// significant bit of the first word. Missing words are zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PropSubset<'a> {
     words: &'a [u8],
@@ -203,14 +203,14 @@ impl<'a> PropSubset<'a> {
         Ok(Self { words })
     }
 
-    /// Whether the first element of the set is among them.
+    /// Returns whether the subset contains the first element of the set.
     fn has_first(&self) -> bool {
-        // The last octet of the first word.
+        // The least significant octet of the first word.
         self.words.get(WORD - 1).is_some_and(|octet| octet & 1 != 0)
     }
 }
 
-/// A message about properties: what follows its fixed words.
+/// The body of a message about properties.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Message<'a> {
     /// RDMA2_CONNPROP.
@@ -220,37 +220,37 @@ pub(crate) enum Message<'a> {
     },
     /// RDMA2_REQPROP.
     Request {
-        /// What the receiver shall be like.
+        /// The properties that the receiver should have.
         want: PropSet<'a>,
     },
-    /// RDMA2_RESPROP: what has become of the elements of the set that was wanted.
+    /// RDMA2_RESPROP: the result for each element of the requested set.
     Response {
-        /// Those that are as they were wanted.
+        /// The elements that were granted.
         done: PropSubset<'a>,
-        /// Those that stay.
+        /// The elements that do not change.
         rejected: PropSubset<'a>,
-        /// Those that have another value now.
+        /// The properties that have another value than requested now.
         other: PropSet<'a>,
     },
     /// RDMA2_UPDPROP.
     Update {
-        /// What the sender is like from now on.
+        /// The sender's properties from now on.
         now: PropSet<'a>,
     },
 }
 
 impl<'a> Message<'a> {
-    /// Reads what follows the fixed words of a message of procedure `proc`.
+    /// Reads the body of a message of procedure `proc`.
     ///
     /// # Errors
     ///
-    /// Those of [`PropSet::decode`]; [`DecodeError::UnknownProc`] if the procedure is about
-    /// something else.
+    /// Those of [`PropSet::decode`]; [`DecodeError::UnknownProc`] if the procedure is not about
+    /// properties.
     pub(crate) fn decode(proc: Proc, r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         match proc {
             Proc::ConnProp => {
                 let start = PropSet::decode(r)?;
-                // What will not change is taken note of when it does.
+                // Whether a property may change is not used: an update is handled when it arrives.
                 PropSubset::decode(r)?;
                 Ok(Message::Connect { start })
             }
@@ -285,23 +285,23 @@ pub(crate) fn granted(
     }
 }
 
-/// What a peer is like.
+/// The properties of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Properties {
-    /// The largest message that it receives. At least 1024 octets.
+    /// The largest message that the peer receives; at least 1024 octets.
     pub(crate) receive: InlineSize,
-    /// How it takes part in the reverse direction.
+    /// The peer's support of the reverse direction.
     pub(crate) backward: Backward,
 }
 
 impl Properties {
-    /// What is assumed of a peer that tells nothing.
+    /// The properties of a peer that sends none.
     pub(crate) const DEFAULT: Self = Self {
         receive: Version::Two.default_inline(),
         backward: Backward::Inline,
     };
 
-    /// The same peer with Receives of `octets`.
+    /// Returns the properties with a Receive size of `octets`.
     pub(crate) fn with_receive(self, octets: u32) -> Self {
         Self {
             receive: InlineSize(octets.max(LEAST_RECEIVE)),
@@ -309,7 +309,7 @@ impl Properties {
         }
     }
 
-    /// The same peer after it has told `set` of itself.
+    /// Returns the properties after the peer has sent `set`.
     pub(crate) fn with(mut self, set: &PropSet<'_>) -> Self {
         for property in set.iter() {
             match property {
@@ -337,8 +337,8 @@ fn fixed_words(
     header.encode(w)
 }
 
-/// Writes an RDMA2_CONNPROP message that tells `ours`. Only the Receive size may change later.
-/// Returns the length of the message, 52 octets.
+/// Writes an RDMA2_CONNPROP message with the properties `ours`. Only the Receive size may change
+/// later. Returns the length of the message, 52 octets.
 pub(crate) fn encode_connprop(
     buf: &mut [u8],
     xid: Xid,
@@ -350,20 +350,20 @@ pub(crate) fn encode_connprop(
     w.u32(2)?;
     Property::Receive(ours.receive.0).encode(&mut w)?;
     Property::Backward(ours.backward).encode(&mut w)?;
-    // One word, in it the second property.
+    // A subset of one word, which contains the second property.
     w.u32(1)?;
     w.u32(1 << 1)?;
     Ok(w.len())
 }
 
-/// Returns whether a requested property is granted: it has to be a Receive size within `sizes`, which
-/// the posted Receives have room for.
+/// Returns whether a requested property is granted: it has to be a Receive size within `sizes`,
+/// which the posted Receives have room for.
 fn grants(property: Property, sizes: &core::ops::RangeInclusive<u32>) -> bool {
     matches!(property, Property::Receive(octets) if sizes.contains(&octets))
 }
 
-/// The words of the subset of `want` whose elements are granted, or of the other one. Zeros at
-/// the end are left out.
+/// Writes the subset of the granted elements of `want`, or of the other elements. Trailing zero
+/// words are left out.
 fn encode_subset(
     w: &mut Writer<'_>,
     want: &PropSet<'_>,
@@ -395,18 +395,19 @@ fn encode_subset(
     w.patch_u32(at, used)
 }
 
-/// Words between the count at `at` and `end`.
+/// Returns the number of words between the count at `at` and `end`.
 fn wire_words(end: usize, at: usize) -> u32 {
     let octets = wire_len(end.saturating_sub(at)).unwrap_or(u32::MAX);
     (octets >> 2).saturating_sub(1)
 }
 
-/// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` that wants
-/// `want`. A Receive size in `sizes` is granted, everything else rejected. Returns the length.
+/// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` for the
+/// properties `want`. A Receive size in `sizes` is granted, and all others are rejected. Returns
+/// the length.
 ///
 /// # Errors
 ///
-/// [`EncodeError::NoSpace`] if more is wanted than can be responded to.
+/// [`EncodeError::NoSpace`] if `want` has too many elements for the response.
 pub(crate) fn encode_resprop(
     buf: &mut [u8],
     xid: Xid,
@@ -418,13 +419,13 @@ pub(crate) fn encode_resprop(
     fixed_words(&mut w, xid, credits, Proc::RespProp)?;
     encode_subset(&mut w, want, sizes, true)?;
     encode_subset(&mut w, want, sizes, false)?;
-    // No value between the former and the wanted one is ever set.
+    // The third set is empty: a property is granted as requested, or does not change.
     w.u32(0)?;
     Ok(w.len())
 }
 
-/// Writes a message that speaks of a Receive size of `octets` alone: RDMA2_REQPROP, which asks the
-/// receiver for it, or RDMA2_UPDPROP, which tells that of the sender. Returns the length.
+/// Writes a message with a Receive size of `octets` as its only property: RDMA2_REQPROP requests it
+/// from the receiver, RDMA2_UPDPROP announces that of the sender. Returns the length.
 ///
 /// # Errors
 ///
