@@ -61,7 +61,7 @@ pub(super) trait Wake: Send + Sync {
 impl<C> Wake for Handle<C> {
     fn wake(&self) {
         self.set_data();
-        // As in `Chan::queue_pulled`.
+        // As in `Chan::wake`.
         smp_mb();
         self.enqueue();
     }

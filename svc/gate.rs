@@ -36,6 +36,7 @@ use super::{
     client::PATIENCE_MS,
     inbox::{
         Gate,
+        Inbox,
         Incoming,
         Leave, //
     },
@@ -49,7 +50,10 @@ use crate::kapi::{
 use kernel::{
     impl_has_delayed_work,
     page::PAGE_SIZE,
-    sync::Arc,
+    sync::{
+        Arc,
+        SpinLockGuard, //
+    },
     time::msecs_to_jiffies,
     workqueue::WorkItem, //
 };
@@ -121,10 +125,15 @@ impl Chan {
             // The memory regions of this Call are available again.
             inbox.gate = Gate::Open;
         }
-        self.handle.set_data();
-        drop(inbox);
+        self.wake(inbox);
         // The ring has room for all contexts, so `full` is empty.
         drop(full);
+    }
+
+    /// Sets XPT_DATA, which the lock of the inbox protects, and wakes a service thread.
+    fn wake(&self, inbox: SpinLockGuard<'_, Inbox<Pulled>>) {
+        self.handle.set_data();
+        drop(inbox);
         // Pairs with the check of the transport after a thread has released it.
         smp_mb();
         self.handle.enqueue();
@@ -198,27 +207,17 @@ impl Chan {
             return;
         }
         inbox.gate = Gate::Open;
-        if !inbox.has_messages() {
-            return;
+        if inbox.has_messages() {
+            self.wake(inbox);
         }
-        self.handle.set_data();
-        drop(inbox);
-        // As for `queue_pulled`.
-        smp_mb();
-        self.handle.enqueue();
     }
 
     /// Wakes a service thread for messages that wait for older pulls.
     fn look_again(&self) {
         let inbox = self.inbox.lock();
-        if !inbox.waits() {
-            return;
+        if inbox.waits() {
+            self.wake(inbox);
         }
-        self.handle.set_data();
-        drop(inbox);
-        // As for `queue_pulled`.
-        smp_mb();
-        self.handle.enqueue();
     }
 
     /// Drops all messages. Called when no service thread uses the inbox any more.

@@ -18,9 +18,9 @@ pub(super) type CallBox = RecvBox<CallData<CallState>>;
 /// The Receives of a connection.
 ///
 /// One Receive is posted for each credit granted, and some more. A Call keeps its Receive until it
-/// is answered and released. As long as it counts against the client's credits, so the next Call
-/// always finds a posted Receive. When the client uses more than half of the posted Receives, more
-/// are added, and then more credits are granted.
+/// is answered and released, and uses a credit until then, so a Receive is always posted for the
+/// next Call. When the client uses more than half of the posted Receives, more are added, and then
+/// more credits are granted.
 pub(super) struct Receives {
     pub(super) pool: RecvPool<CallData<CallState>>,
     /// The number of posted Receives while no Call is in process.
