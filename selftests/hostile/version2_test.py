@@ -131,24 +131,9 @@ def agrees(subject):
     subject.expect(1, 1)
 
 
-@case("a server that does not answer the question is called in version 1, and is not asked again")
-def silent(subject):
-    begun = time.monotonic()
-    with subject.mount(lambda xid: None) as mount:
-        seconds = time.monotonic() - begun
-        subject.expect(2, 1)
-        subject.fake.do(subject.fake.hang_up)
-        mount.check()
-    subject.expect(3, 1)
-    subject.notes.append(f"mounted after {seconds:.1f} s")
-    if not SILENCE <= seconds < SILENCE + 10:
-        raise Failed(f"it took {seconds:.1f} s")
-
-
-@case("a server that hangs up when it is asked is called in version 1, and is not asked again")
-def hangs_up(subject):
-    def greeting(_):
-        raise peer.Closed("by the case")
+def gives_up(subject, greeting):
+    """Mount from a server without an answer, over a second connection, and do not ask it on a third;
+    return the seconds that the mount took."""
     begun = time.monotonic()
     with subject.mount(greeting) as mount:
         seconds = time.monotonic() - begun
@@ -157,6 +142,21 @@ def hangs_up(subject):
         mount.check()
     subject.expect(3, 1)
     subject.notes.append(f"mounted after {seconds:.1f} s")
+    return seconds
+
+
+@case("a server that does not answer the question is called in version 1, and is not asked again")
+def silent(subject):
+    seconds = gives_up(subject, lambda xid: None)
+    if not SILENCE <= seconds < SILENCE + 10:
+        raise Failed(f"it took {seconds:.1f} s")
+
+
+@case("a server that hangs up when it is asked is called in version 1, and is not asked again")
+def hangs_up(subject):
+    def greeting(_):
+        raise peer.Closed("by the case")
+    gives_up(subject, greeting)
 
 
 @case("a server that answers ERR_VERS is called in version 1 on the same connection")
@@ -188,24 +188,24 @@ def junk(subject):
     subject.notes.append(f"{len(messages)} messages, {len(fake.answers)} error reports")
 
 
+def in_a_row(subject, messages, answers):
+    """Send messages to a client that works afterwards, over the same connection."""
+    with subject.mount() as mount:
+        subject.fake.burst(*messages, pause=0.005)
+        mount.check()
+        subject.notes.append(f"{len(messages)} messages, {len(subject.fake.answers)} {answers}")
+    subject.expect(1, 1)
+
+
 @case("good messages that nobody has asked for, one after the other")
 def unasked(subject):
     good = [octets for _, octets in vectors(GOOD) if len(octets) <= 4096]
-    with subject.mount() as mount:
-        subject.fake.burst(*good, pause=0.005)
-        mount.check()
-        subject.notes.append(f"{len(good)} messages, {len(subject.fake.answers)} answers")
-    subject.expect(1, 1)
+    in_a_row(subject, good, "answers")
 
 
 @case("malformed messages, one after the other")
 def malformed(subject):
-    bad = [octets for _, octets in vectors(MALFORMED)]
-    with subject.mount() as mount:
-        subject.fake.burst(*bad, pause=0.005)
-        mount.check()
-        subject.notes.append(f"{len(bad)} messages, {len(subject.fake.answers)} error reports")
-    subject.expect(1, 1)
+    in_a_row(subject, [octets for _, octets in vectors(MALFORMED)], "error reports")
 
 
 @case("messages about properties in every wrong state")
