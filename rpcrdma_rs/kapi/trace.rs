@@ -175,6 +175,40 @@ impl Task<'_> {
     }
 }
 
+/// Returns whether a tracepoint is enabled: a no-op instruction, which is patched to a jump while it
+/// is.
+///
+/// `kernel::jump_label::static_branch_unlikely!` does the same, but lets the compiler believe that
+/// the branch may change memory, so that values are read again after each event that an
+/// RPC passes. The C macro makes no such claim either.
+#[cfg(CONFIG_JUMP_LABEL)]
+macro_rules! enabled {
+    ($tracepoint:path) => {
+        'enabled: {
+            kernel::asm!(
+                include!(concat!(
+                    env!("OBJTREE"),
+                    "/rust/kernel/generated_arch_static_branch_asm.rs"
+                ));
+                l_yes = label { break 'enabled true },
+                symb = sym $tracepoint,
+                off = const core::mem::offset_of!(bindings::tracepoint, key),
+                branch = const 0,
+                options(nomem, nostack, preserves_flags),
+            );
+            false
+        }
+    };
+}
+
+/// Returns whether a tracepoint is enabled.
+#[cfg(not(CONFIG_JUMP_LABEL))]
+macro_rules! enabled {
+    ($tracepoint:path) => {
+        kernel::jump_label::static_branch_unlikely!($tracepoint, bindings::tracepoint, key)
+    };
+}
+
 /// Declares the function `trace_<event>` for each event.
 macro_rules! events {
     ($($(#[$attr:meta])* $event:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
@@ -184,14 +218,7 @@ macro_rules! events {
             pub(crate) fn [<trace_ $event>]($($arg: $ty),*) {
                 // SAFETY: `c/trace_{clnt,svc,device}.c` define the tracepoint, and with it its
                 // static key.
-                let enabled = unsafe {
-                    kernel::jump_label::static_branch_unlikely!(
-                        bindings::[<__tracepoint_ $event>],
-                        bindings::tracepoint,
-                        key
-                    )
-                };
-                if enabled {
+                if unsafe { enabled!(bindings::[<__tracepoint_ $event>]) } {
                     // SAFETY: Arguments are valid by the trait `Argument` during this call,
                     // and the events keep copies of what they show.
                     unsafe { bindings::[<rust_do_trace_ $event>]($(Argument::into_c($arg)),*) };
