@@ -93,6 +93,7 @@ impl Entry {
     /// # Safety
     ///
     /// `this` must point to an entry, which must not move from here on.
+    #[inline]
     pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: Ticket) -> bool {
         let raw = this.cast::<Raw>();
         // SAFETY: By this function's contract; `state` is atomic.
@@ -107,10 +108,7 @@ impl Entry {
         };
         if !known.is_some_and(|known| Arc::ptr_eq(known, register)) {
             // SAFETY: By the invariant of `Raw` its fields are ours now, and it stays where it is.
-            unsafe {
-                Register::remove(raw);
-                Register::add(register, raw);
-            }
+            unsafe { Register::take_over(register, raw) };
         }
         state.store(IN_FLIGHT, Release);
         true
@@ -177,6 +175,20 @@ impl Register {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Moves an entry from the list it is in, if any, to this one.
+    ///
+    /// # Safety
+    ///
+    /// The entry must have its fields to the caller, and not move any more.
+    #[cold]
+    unsafe fn take_over(this: &Arc<Self>, raw: *mut Raw) {
+        // SAFETY: By this function's contract; it is in no list when it is added.
+        unsafe {
+            Register::remove(raw);
+            Register::add(this, raw);
+        }
     }
 
     /// Adds an entry.

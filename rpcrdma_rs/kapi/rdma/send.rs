@@ -177,6 +177,10 @@ impl SendBuf {
     }
 
     fn unmap(&mut self) {
+        // Each mapped run has pages.
+        if self.pages.is_empty() {
+            return;
+        }
         let mapped = core::mem::take(&mut self.mapped);
         for sge in self.sges.get(mapped).unwrap_or_default() {
             unmap_run(self.body.pd().device(), sge.addr, sge.length);
