@@ -205,13 +205,18 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// Returns the segments of a chunk for the transport header.
-pub(super) fn segments(list: &MrList) -> impl Iterator<Item = Segment> + '_ {
-    list.iter().map(|mr| Segment {
+/// Returns the segment of a region for the transport header.
+pub(super) fn segment(mr: &Mr) -> Segment {
+    Segment {
         handle: Handle(mr.handle()),
         length: mr.length(),
         offset: Offset(mr.offset()),
-    })
+    }
+}
+
+/// Returns the segments of a chunk for the transport header.
+pub(super) fn segments(list: &MrList) -> impl Iterator<Item = Segment> + '_ {
+    list.iter().map(segment)
 }
 
 /// Returns the length of a chunk in bytes.

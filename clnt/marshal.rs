@@ -13,6 +13,7 @@ use super::{
     chunks::{
         chunk_len,
         map_chunk,
+        segment,
         segments,
         Chunks, //
     },
@@ -23,7 +24,10 @@ use crate::{
     kapi::{
         ext::spare::SparePage,
         rdma::{
-            mr::MrList,
+            mr::{
+                Mr,
+                MrList, //
+            },
             Access, //
         },
         sunrpc::{
@@ -174,50 +178,34 @@ pub(super) fn marshal<T: XprtOps>(
     chunks: &mut Chunks,
     mut ctx: Pin<&mut SendCtx>,
 ) -> Result {
-    map(with.spare, plan, slot, regions, chunks)?;
-    count(with.stats, plan.call, chunks);
+    map(with, plan, slot, regions, chunks)?;
     let header = encode(
         ctx.as_mut().body(),
-        slot.xid(),
+        slot,
         plan.version,
         with.credits,
         plan.call,
         chunks,
     )?;
-    trace(slot, plan.call, plan.reply, chunks, header);
+    trace(slot, plan.call, plan.reply, header);
     place(with.stats, slot.call(), plan.call, header, ctx)
 }
 
 /// Traces a Call whose transport header has `header` octets.
-fn trace<T: XprtOps>(
-    slot: &Slot<T>,
-    call_mode: CallMode,
-    reply_mode: ReplyMode,
-    chunks: &Chunks,
-    header: usize,
-) {
+fn trace<T: XprtOps>(slot: &Slot<T>, call_mode: CallMode, reply_mode: ReplyMode, header: usize) {
     let (task, call) = (Task::of(slot), slot.call());
-    let (arguments, position) = match call_mode {
-        CallMode::Copy if call.page_len() == 0 => (TransferMode::Inline, 0),
-        CallMode::Copy => (TransferMode::PullUp, 0),
-        CallMode::Gather => (TransferMode::Mapped, 0),
-        CallMode::ReadChunk { position, .. } => (TransferMode::ReadList, position.0),
-        CallMode::PositionZero => (TransferMode::PositionZero, 0),
+    let arguments = match call_mode {
+        CallMode::Copy if call.page_len() == 0 => TransferMode::Inline,
+        CallMode::Copy => TransferMode::PullUp,
+        CallMode::Gather => TransferMode::Mapped,
+        CallMode::ReadChunk { .. } => TransferMode::ReadList,
+        CallMode::PositionZero => TransferMode::PositionZero,
     };
     let results = match reply_mode {
         ReplyMode::Inline => TransferMode::Inline,
         ReplyMode::WriteChunk => TransferMode::WriteList,
         ReplyMode::ReplyChunk => TransferMode::ReplyChunk,
     };
-    for mr in chunks.read.iter() {
-        trace_xprtrdma_chunk_read(task, position, mr);
-    }
-    for mr in chunks.write.iter() {
-        trace_xprtrdma_chunk_write(task, mr);
-    }
-    for mr in chunks.reply.iter() {
-        trace_xprtrdma_chunk_reply(task, mr);
-    }
     trace_xprtrdma_marshal(
         task,
         slot.xid(),
@@ -266,22 +254,23 @@ fn len32(len: usize) -> Result<u32> {
     wire_len(len).ok_or(EMSGSIZE)
 }
 
-/// Maps the parts that are not sent inline into chunks.
+/// Maps the parts that are not sent inline into chunks, and counts them.
 fn map<T: XprtOps>(
-    spare: &SparePage,
+    with: &Marshal<'_>,
     plan: &Plan,
     slot: &Slot<T>,
     regions: &mut MrList,
     chunks: &mut Chunks,
 ) -> Result {
     let (call, answer, tag) = (slot.call(), slot.answer(), slot.xid());
-    let most = plan.segments;
+    let (most, stats) = (plan.segments, with.stats);
     match plan.call {
         CallMode::Copy | CallMode::Gather => (),
         CallMode::ReadChunk { .. } => {
             let segs = slot.lend_call_pages();
             let chunk = &mut chunks.read;
             map_chunk(segs, Access::RemoteRead, tag, most, regions, chunk)?;
+            stats.read_segments.add(chunk.len());
         }
         CallMode::PositionZero => {
             let access = if slot.owns_pages() {
@@ -291,6 +280,8 @@ fn map<T: XprtOps>(
             };
             let segs = slot.lend_call(0..call.total());
             map_chunk(segs, access, tag, most, regions, &mut chunks.read)?;
+            stats.read_segments.add(chunks.read.len());
+            stats.nomsg_calls.add(1);
         }
     }
     let access = Access::RemoteWrite;
@@ -298,7 +289,10 @@ fn map<T: XprtOps>(
         ReplyMode::Inline => Ok(()),
         ReplyMode::WriteChunk => {
             let segs = slot.lend_answer_pages();
-            map_chunk(segs, access, tag, most, regions, &mut chunks.write)
+            map_chunk(segs, access, tag, most, regions, &mut chunks.write)?;
+            stats.write_segments.add(chunks.write.len());
+            stats.offered_bytes.add(answer.page_len());
+            Ok(())
         }
         ReplyMode::ReplyChunk => {
             let chunk = &mut chunks.reply;
@@ -310,28 +304,19 @@ fn map<T: XprtOps>(
                 regions,
                 chunk,
             )?;
-            let spare = spare.segs(plan.spare_pages);
-            map_chunk(spare, access, tag, most, regions, chunk)
+            let spare = with.spare.segs(plan.spare_pages);
+            map_chunk(spare, access, tag, most, regions, chunk)?;
+            stats.reply_segments.add(chunk.len());
+            stats.offered_bytes.add(chunk_len(chunk));
+            Ok(())
         }
     }
 }
 
-fn count(stats: &Stats, call_mode: CallMode, chunks: &Chunks) {
-    if call_mode == CallMode::PositionZero {
-        stats.nomsg_calls.add(1);
-    }
-    stats.read_segments.add(chunks.read.len());
-    stats.write_segments.add(chunks.write.len());
-    stats.reply_segments.add(chunks.reply.len());
-    stats
-        .offered_bytes
-        .add(chunk_len(&chunks.write) + chunk_len(&chunks.reply));
-}
-
 /// Writes the transport header to the front of `body`, and returns its length.
-fn encode(
+fn encode<T: XprtOps>(
     body: &mut [u8],
-    xid: u32,
+    slot: &Slot<T>,
     version: Version,
     credits: u32,
     call_mode: CallMode,
@@ -344,7 +329,7 @@ fn encode(
     };
     let opening = Opening {
         version,
-        xid: Xid(xid),
+        xid: Xid(slot.xid()),
         credits: Credits(credits),
         proc,
         direction: Direction::Call,
@@ -353,7 +338,7 @@ fn encode(
             Version::Two => first_handle(chunks),
         },
     };
-    encode_lists(body, &opening, position, chunks).map_err(|_| EMSGSIZE)
+    encode_lists(body, &opening, Task::of(slot), position, chunks).map_err(|_| EMSGSIZE)
 }
 
 /// Returns the handle that the Reply should invalidate, which is that of the first region. If there
@@ -368,22 +353,27 @@ fn first_handle(chunks: &Chunks) -> Option<Handle> {
 fn encode_lists(
     body: &mut [u8],
     opening: &Opening,
+    task: Task<'_>,
     position: Position,
     chunks: &Chunks,
 ) -> Result<usize, EncodeError> {
     let mut reads = Encoder::new(body, opening)?;
-    for segment in segments(&chunks.read) {
+    for mr in chunks.read.iter() {
+        trace_xprtrdma_chunk_read(task, position.0, mr);
+        let segment = segment(mr);
         reads.read_segment(ReadSegment { position, segment })?;
     }
     let mut writes = reads.end_reads()?;
     if !chunks.write.is_empty() {
-        writes.write_chunk(segments(&chunks.write))?;
+        let traced = |mr: &Mr| trace_xprtrdma_chunk_write(task, mr);
+        writes.write_chunk(chunks.write.iter().inspect(|mr| traced(mr)).map(segment))?;
     }
     let reply = writes.end_writes()?;
-    match chunks.reply.is_empty() {
-        true => reply.no_reply_chunk(),
-        false => reply.reply_chunk(segments(&chunks.reply)),
+    if chunks.reply.is_empty() {
+        return reply.no_reply_chunk();
     }
+    let traced = |mr: &Mr| trace_xprtrdma_chunk_reply(task, mr);
+    reply.reply_chunk(chunks.reply.iter().inspect(|mr| traced(mr)).map(segment))
 }
 
 /// Copies the inline part of the Call behind the header, or adds its pages to the Send.
@@ -416,7 +406,10 @@ fn place(
     if room.len() < lead_len + rest_len {
         return Err(EMSGSIZE);
     }
-    let copied = call.copy_to(lead, room) + call.copy_to(rest, &mut room[lead_len..]);
+    let mut copied = call.copy_to(lead, room);
+    if rest_len != 0 {
+        copied += call.copy_to(rest, &mut room[lead_len..]);
+    }
     if copied != lead_len + rest_len {
         return Err(EIO);
     }
