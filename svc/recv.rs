@@ -58,7 +58,6 @@ use crate::{
         }, //
     },
     xdr::{
-        chunk::Lists,
         error::{
             Answer,
             DecodeError,
@@ -302,32 +301,31 @@ fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
     match (message.direction, message.version) {
         (Some(Direction::Call), _) => {}
         // In version 1 this is a malformed Call: no callback offers a Reply chunk for its answer.
-        (Some(Direction::Reply), Version::One) if message.body == Body::NoMsg => {
+        (Some(Direction::Reply), Version::One) if matches!(message.body, Body::NoMsg) => {
             return Err(DecodeError::PayloadPlace)
         }
         (Some(Direction::Reply), _) => return Ok(Verdict::Answered),
         (None, _) => return Err(DecodeError::RpcHeader),
     }
-    Ok(match message.body == Body::Msg && message.has_no_reads() {
-        true => Verdict::Deliver,
-        false => Verdict::Pull,
-    })
+    Ok(
+        match matches!(message.body, Body::Msg) && message.has_no_reads() {
+            true => Verdict::Deliver,
+            false => Verdict::Pull,
+        },
+    )
 }
 
 /// Returns the slots of a thread's reply array that the service fills when it uses all chunks that
 /// the client offers. The first slot is for the inline part. A payload need not start at a page
 /// boundary.
-fn reply_slots(lists: &Lists<'_>) -> Range<usize> {
-    let mut octets = lists.reply.map_or(0, |chunk| chunk.capacity());
-    for chunk in lists.write.iter() {
-        octets = octets.saturating_add(chunk.capacity());
-    }
+fn reply_slots(call: &Parsed) -> Range<usize> {
+    let octets = call.room();
     if octets == 0 {
         return 0..0;
     }
     let pages = usize::try_from(octets).unwrap_or(usize::MAX);
     let pages = pages.saturating_add(PAGE_SIZE - 1).div_ceil(PAGE_SIZE);
-    usize::from(lists.reply.is_none())..pages.saturating_add(1)
+    usize::from(!call.has_reply_chunk())..pages.saturating_add(1)
 }
 
 /// Traces a valid transport header.
@@ -468,10 +466,7 @@ impl Conn {
         buf: &mut CallBox,
         call: &Parsed,
     ) {
-        if call.has_no_write_chunks() {
-            return;
-        }
-        let slots = reply_slots(&call.lists(buf.bytes()));
+        let slots = reply_slots(call);
         if slots.is_empty() {
             return;
         }

@@ -37,7 +37,8 @@ pub(crate) struct ListLimits {
     pub(crate) read_octets: u32,
 }
 
-/// The locations of a header's chunk lists, recorded as the number of items in each list.
+/// The locations of a header's chunk lists, recorded as the number of items in each list, and the
+/// room for results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     /// Number of segments in the Read list.
@@ -46,6 +47,8 @@ pub(crate) struct Places {
     writes: u32,
     /// Number of segments in the Reply chunk, or `None` without a Reply chunk.
     reply: Option<u32>,
+    /// Number of octets in all Write chunks and the Reply chunk.
+    room: u64,
 }
 
 impl Places {
@@ -86,9 +89,14 @@ impl Places {
         self.reads == 0 && self.writes == 0 && self.reply.is_none()
     }
 
-    /// Returns whether the header has neither a Write chunk nor a Reply chunk.
-    pub(crate) const fn no_writes(&self) -> bool {
-        self.writes == 0 && self.reply.is_none()
+    /// Returns whether the header has a Reply chunk.
+    pub(crate) const fn has_reply(&self) -> bool {
+        self.reply.is_some()
+    }
+
+    /// Returns the number of octets that the Write chunks and the Reply chunk have room for.
+    pub(crate) const fn room(&self) -> u64 {
+        self.room
     }
 
     /// Returns whether the Read list is empty.
@@ -119,6 +127,10 @@ pub(crate) struct Survey {
     named: Option<Handle>,
     /// Whether a segment has the handle `named`.
     named_found: bool,
+    /// Number of octets in Write chunks and the Reply chunk.
+    room: u64,
+    /// Number of octets that the limit still allows in Read chunks.
+    octets_left: u32,
 }
 
 impl Survey {
@@ -145,38 +157,55 @@ impl Survey {
             position_zero: false,
             named,
             named_found: false,
+            room: 0,
+            octets_left: limits.read_octets,
         };
         let mut places = Places::default();
-        // Fast path: most messages have no chunks.
+        // Fast paths: most messages have no chunks, or one chunk of one segment.
         if r.skip_zeros::<{ 3 * WORD }>() {
             return Ok((this, places));
         }
-        let mut octets_left = limits.read_octets;
-        while r.present()? {
+        if let Some(segment) = r.framed([0, 1, 1], [0, 0]) {
             this.spend(1)?;
-            let item = ReadSegment::from_wire(r.array(Item::ReadSegment)?);
-            item.check()?;
-            octets_left = match octets_left.checked_sub(item.segment.length) {
-                Some(left) => left,
-                None => return Err(DecodeError::TooLong),
-            };
-            this.position_zero |= item.position == Position::ZERO;
-            this.note(&item.segment);
+            this.write_segment(&Segment::from_wire(segment))?;
+            (places.writes, places.room) = (1, this.room);
+            return Ok((this, places));
+        }
+        if let Some(item) = r.framed([1], [0, 0, 0]) {
+            this.read_segment(&ReadSegment::from_wire(item))?;
+            places.reads = 1;
+            return Ok((this, places));
+        }
+        this.lists(r, &mut places)?;
+        Ok((this, places))
+    }
+
+    /// Reads and checks lists of any form.
+    #[inline(never)]
+    fn lists(&mut self, r: &mut Reader<'_>, places: &mut Places) -> Result<(), DecodeError> {
+        let most_writes = match self.version {
+            Version::One => u32::MAX,
+            Version::Two => MAX_WRITE_CHUNKS,
+        };
+        while r.present()? {
+            if self.segments_left == 0 {
+                return self.spend(1);
+            }
+            self.read_segment(&ReadSegment::from_wire(r.array(Item::ReadSegment)?))?;
             places.reads = places.reads.saturating_add(1);
         }
         while r.present()? {
-            if version == Version::Two && places.writes >= MAX_WRITE_CHUNKS {
-                return Err(DecodeError::TooManyWriteChunks {
-                    max: MAX_WRITE_CHUNKS,
-                });
+            if places.writes >= most_writes {
+                return Err(DecodeError::TooManyWriteChunks { max: most_writes });
             }
-            this.chunk(r)?;
+            self.chunk(r)?;
             places.writes = places.writes.saturating_add(1);
         }
         if r.present()? {
-            places.reply = Some(this.chunk(r)?);
+            places.reply = Some(self.chunk(r)?);
         }
-        Ok((this, places))
+        places.room = self.room;
+        Ok(())
     }
 
     /// Returns whether the Payload stream is in a Position Zero Read chunk.
@@ -265,11 +294,32 @@ impl Survey {
         }
         self.spend(count)?;
         for _ in 0..count {
-            let segment = Segment::from_wire(r.array(Item::Segment)?);
-            segment.check()?;
-            self.note(&segment);
+            self.write_segment(&Segment::from_wire(r.array(Item::Segment)?))?;
         }
         Ok(count)
+    }
+
+    /// Checks and records a segment of the Read list.
+    #[inline]
+    fn read_segment(&mut self, item: &ReadSegment) -> Result<(), DecodeError> {
+        self.spend(1)?;
+        item.check()?;
+        self.octets_left = match self.octets_left.checked_sub(item.segment.length) {
+            Some(left) => left,
+            None => return Err(DecodeError::TooLong),
+        };
+        self.position_zero |= item.position == Position::ZERO;
+        self.note(&item.segment);
+        Ok(())
+    }
+
+    /// Checks and records a segment of a Write chunk or the Reply chunk, which was counted.
+    #[inline]
+    fn write_segment(&mut self, segment: &Segment) -> Result<(), DecodeError> {
+        segment.check()?;
+        self.note(segment);
+        self.room = self.room.saturating_add(u64::from(segment.length));
+        Ok(())
     }
 }
 

@@ -217,6 +217,7 @@ pub(crate) fn encode_plain(buf: &mut [u8], opening: &Opening) -> Result<usize, E
 ///
 /// [`EncodeError::TooLong`] if a chunk cannot hold what was written, [`EncodeError::Mismatch`]
 /// for octets in a chunk that was not offered, [`EncodeError::NoSpace`].
+#[inline(always)]
 pub(crate) fn encode_reply(
     buf: &mut [u8],
     call: &Parsed,

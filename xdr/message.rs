@@ -145,9 +145,14 @@ impl Parsed {
         self.places.no_reads()
     }
 
-    /// Returns whether the message has neither a Write chunk nor a Reply chunk.
-    pub(crate) const fn has_no_write_chunks(&self) -> bool {
-        self.places.no_writes()
+    /// Returns whether the message has a Reply chunk.
+    pub(crate) const fn has_reply_chunk(&self) -> bool {
+        self.places.has_reply()
+    }
+
+    /// Returns the number of octets that the Write chunks and the Reply chunk have room for.
+    pub(crate) const fn room(&self) -> u64 {
+        self.places.room()
     }
 
     /// Returns the (reduced) Payload stream if it is inline. `message` holds the octets that were
