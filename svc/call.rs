@@ -68,6 +68,15 @@ pub(super) struct CallState {
     pub(super) payloads: Payloads,
 }
 
+/// Returns the error report for a payload of `needed` octets that does not fit the Write chunk
+/// after the first `chunks` ones.
+fn unfit(chunks: usize, needed: u32) -> ErrorBody {
+    ErrorBody::WriteResource {
+        chunk: wire_len(chunks).map_or(u32::MAX, |chunks| chunks.saturating_add(1)),
+        needed,
+    }
+}
+
 impl CallState {
     /// Initialises the state for the Call `call`. `invalidation` is whether the client supports
     /// remote invalidation.
@@ -83,43 +92,54 @@ impl CallState {
 pub(super) struct Payloads {
     payloads: [Payload; MAX_PAYLOADS],
     count: usize,
-    /// The number of the first payload that does not fit its chunk, and its length.
-    unfit: Option<(usize, u32)>,
+    /// The length of the first payload after those.
+    excess: Option<u32>,
 }
 
 impl Payloads {
     /// Removes all payloads.
     fn clear(&mut self) {
         self.count = 0;
-        self.unfit = None;
+        self.excess = None;
     }
 
-    /// Returns the number of payloads, which is the index of the next Write chunk.
-    pub(super) fn noted(&self) -> usize {
-        self.count
-    }
-
-    /// Adds a payload for the next Write chunk, which has room for `capacity` octets.
-    pub(super) fn note(&mut self, payload: Payload, capacity: u64) {
+    /// Adds a payload.
+    pub(super) fn note(&mut self, payload: Payload) {
         match self.payloads.get_mut(self.count) {
-            Some(slot) if u64::from(payload.length) <= capacity => {
+            Some(slot) => {
                 *slot = payload;
                 self.count += 1;
             }
-            _ => {
-                self.unfit.get_or_insert((self.count, payload.length));
+            None => {
+                self.excess.get_or_insert(payload.length);
             }
         }
     }
 
-    /// Returns the error report for the first payload that does not fit its Write chunk, or for too
-    /// many payloads. The Call cannot be answered then.
-    pub(super) fn unfit(&self) -> Option<ErrorBody> {
-        let (chunk, needed) = self.unfit?;
-        Some(ErrorBody::WriteResource {
-            chunk: wire_len(chunk).map_or(u32::MAX, |chunk| chunk.saturating_add(1)),
-            needed,
-        })
+    /// Assigns the payloads to Write chunks, in order. `chunks` has the room of each in octets.
+    /// Payloads without a chunk stay in the message.
+    ///
+    /// # Errors
+    ///
+    /// The error report for the first payload that does not fit its chunk, or for too many payloads
+    /// with a chunk. The Call cannot be answered then.
+    pub(super) fn assign(
+        &mut self,
+        mut chunks: impl Iterator<Item = u64>,
+    ) -> Result<(), ErrorBody> {
+        let mut assigned = 0;
+        for payload in self.all() {
+            match chunks.next() {
+                None => break,
+                Some(room) if u64::from(payload.length) <= room => assigned += 1,
+                Some(_) => return Err(unfit(assigned, payload.length)),
+            }
+        }
+        self.count = assigned;
+        match self.excess {
+            Some(needed) if chunks.next().is_some() => Err(unfit(assigned, needed)),
+            _ => Ok(()),
+        }
     }
 
     /// Drops payloads that are not within a reply of `total` octets, because the service may have
@@ -212,20 +232,15 @@ mod tests {
     #[test]
     fn two_payloads_with_roundup() {
         let mut state = Payloads::default();
-        state.note(
-            Payload {
-                offset: 20,
-                length: 5,
-            },
-            5,
-        );
-        state.note(
-            Payload {
-                offset: 40,
-                length: 8,
-            },
-            100,
-        );
+        state.note(Payload {
+            offset: 20,
+            length: 5,
+        });
+        state.note(Payload {
+            offset: 40,
+            length: 8,
+        });
+        assert_eq!(state.assign([5, 100].into_iter()), Ok(()));
         assert_eq!(state.settle(60), 44);
         assert_eq!(state.span(), Some(20..48));
         assert_eq!(
@@ -237,13 +252,11 @@ mod tests {
     #[test]
     fn payload_at_the_end_without_roundup() {
         let mut state = Payloads::default();
-        state.note(
-            Payload {
-                offset: 20,
-                length: 5,
-            },
-            5,
-        );
+        state.note(Payload {
+            offset: 20,
+            length: 5,
+        });
+        assert_eq!(state.assign([5, 9].into_iter()), Ok(()));
         assert_eq!(state.settle(25), 20);
         assert_eq!(regions(&state, 25), [Some(0..20), None, None, None]);
     }
@@ -251,13 +264,11 @@ mod tests {
     #[test]
     fn payload_cut_back() {
         let mut state = Payloads::default();
-        state.note(
-            Payload {
-                offset: 20,
-                length: 50,
-            },
-            50,
-        );
+        state.note(Payload {
+            offset: 20,
+            length: 50,
+        });
+        assert_eq!(state.assign([50].into_iter()), Ok(()));
         assert_eq!(state.settle(40), 40);
         assert_eq!(state.span(), None);
         assert_eq!(regions(&state, 40), [Some(0..40), None, None, None]);
@@ -285,7 +296,7 @@ mod tests {
     fn payload_four_octets_early() {
         let mut state = Payloads::default();
         for (offset, length) in [(20, 9), (60, 5), (40, 7), (60, MAX_TEXT), (0, 3)] {
-            state.note(Payload { offset, length }, u64::from(length));
+            state.note(Payload { offset, length });
         }
         state.locate(word);
         let found = [(20, 9), (64, 5), (40, 0), (60, MAX_TEXT), (0, 0)];
@@ -296,30 +307,42 @@ mod tests {
     #[test]
     fn chunk_too_small() {
         let mut state = Payloads::default();
-        state.note(
-            Payload {
-                offset: 20,
-                length: 50,
-            },
-            49,
-        );
-        let (chunk, needed) = (1, 50);
+        for length in [8, 50] {
+            state.note(Payload { offset: 20, length });
+        }
+        let (chunk, needed) = (2, 50);
         let report = ErrorBody::WriteResource { chunk, needed };
-        assert_eq!(state.unfit(), Some(report));
+        assert_eq!(state.assign([8, 49].into_iter()), Err(report));
+    }
+
+    #[test]
+    fn payloads_without_a_chunk_stay_in_the_message() {
+        let mut state = Payloads::default();
+        for offset in [8, 24] {
+            state.note(Payload { offset, length: 8 });
+        }
+        assert_eq!(state.assign([8].into_iter()), Ok(()));
+        assert_eq!(state.all().len(), 1);
+        assert_eq!(state.settle(40), 32);
+        assert_eq!(regions(&state, 40), [Some(0..8), Some(16..40), None, None]);
     }
 
     #[test]
     fn more_payloads_than_can_be_placed() {
-        let mut state = Payloads::default();
-        for i in 0..MAX_PAYLOADS {
-            let offset = 8 * i as u32;
-            state.note(Payload { offset, length: 8 }, 8);
-            assert_eq!(state.unfit(), None);
-        }
-        let offset = 8 * MAX_PAYLOADS as u32;
-        state.note(Payload { offset, length: 8 }, 8);
-        let (chunk, needed) = (9, 8);
+        let noted = || {
+            let mut state = Payloads::default();
+            for i in 0..MAX_PAYLOADS + 2 {
+                let offset = 8 * i as u32;
+                let length = 8 + i as u32;
+                state.note(Payload { offset, length });
+            }
+            state
+        };
+        // The others stay in the message if there is no chunk for them.
+        let room = core::iter::repeat(100);
+        assert_eq!(noted().assign(room.clone().take(MAX_PAYLOADS)), Ok(()));
+        let (chunk, needed) = (9, 16);
         let report = ErrorBody::WriteResource { chunk, needed };
-        assert_eq!(state.unfit(), Some(report));
+        assert_eq!(noted().assign(room.take(MAX_PAYLOADS + 1)), Err(report));
     }
 }

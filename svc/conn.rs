@@ -149,18 +149,9 @@ impl Connection for Conn {
         offset: u32,
         length: u32,
     ) -> Result {
-        let CallState {
-            call: seen,
-            payloads,
-            ..
-        } = call.state;
-        let lists = seen.as_ref().map(|seen| seen.lists(call.bytes));
-        let noted = payloads.noted();
-        if let Some(chunk) = lists.and_then(|lists| lists.write.iter().nth(noted)) {
-            // A chunk that is too small is reported when the reply is sent, because the service's
-            // own error would not fit the procedure.
-            payloads.note(Payload { offset, length }, chunk.capacity());
-        }
+        // A chunk that is too small is reported when the reply is sent, because the service's own
+        // error would not fit the procedure.
+        call.state.payloads.note(Payload { offset, length });
         Ok(())
     }
 

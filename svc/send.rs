@@ -321,6 +321,9 @@ impl Conn {
         let received = received.as_ref().ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
         let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
+        if let Err(report) = payloads.assign(lists.write.iter().map(|chunk| chunk.capacity())) {
+            return self.send_error(&received.header, report);
+        }
         payloads.locate(|at| {
             let mut word = [0; 4];
             let at = host_len(at);
@@ -334,9 +337,6 @@ impl Conn {
             .negotiation
             .send(self.chan().params.receive_size);
         let response = choose_response(send, header_len, message, lists.reply.as_ref());
-        if let Some(report) = payloads.unfit() {
-            return self.send_error(&received.header, report);
-        }
         let out = Outgoing {
             call: received,
             lists,
