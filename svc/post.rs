@@ -80,6 +80,7 @@ impl Chan {
     /// # Errors
     ///
     /// The connection must be closed.
+    #[inline(always)]
     pub(super) fn submit(&self, qp: &Qp<Chan>, work: Work) -> Result {
         let sqes = work.sqes();
         let wait = |work| Waiting {
@@ -125,6 +126,7 @@ impl Chan {
     /// # Errors
     ///
     /// Errors of posting, after which the connection must be closed.
+    #[inline(always)]
     pub(super) fn post(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
         let posted = match work {
             Work::Reply(ctx) => self.post_reply(qp, ctx, reservation),

@@ -127,6 +127,7 @@ impl SendCtx {
     /// # Errors
     ///
     /// `EINVAL` if the buffer is shorter.
+    #[inline]
     pub(super) fn set_message(
         self: Pin<&mut Self>,
         len: usize,
@@ -198,6 +199,7 @@ impl Chan {
     /// # Errors
     ///
     /// Errors of posting. The error contains the context.
+    #[inline]
     pub(super) fn post_reply(
         &self,
         qp: &Qp<Chan>,
@@ -387,6 +389,7 @@ impl Conn {
     }
 
     /// Writes the header and the inline part, and maps the rest. Returns the length of the message.
+    #[inline(always)]
     fn fill_out(
         &self,
         mut ctx: Pin<&mut SendCtx>,
@@ -448,6 +451,7 @@ impl Conn {
     /// # Errors
     ///
     /// `ENOTCONN`, and errors of posting.
+    #[inline(always)]
     fn post_send(
         &self,
         mut ctx: Pin<KBox<SendCtx>>,

@@ -165,6 +165,7 @@ impl Direct {
     }
 
     /// Fills in the requests for `count` mapped runs, starting at `start`.
+    #[inline(always)]
     fn make_requests(
         &mut self,
         target: &Target<'_>,
