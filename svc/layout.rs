@@ -35,7 +35,7 @@ use crate::{
             self,
             ReadChunks, //
         },
-        rpc::plain_arguments_at,
+        rpc::plain_arguments,
         segment::Segment,
         units::{
             host_len,
@@ -60,6 +60,9 @@ pub(super) struct Layout {
     /// The position of the payload, if there is exactly one payload and it is behind the RPC header
     /// of an inline message.
     pub(super) item: Option<u32>,
+    /// Whether the order of the Call among those of its client may matter: the inline part does not
+    /// show that the Call has no sequence number.
+    pub(super) ordered: bool,
 }
 
 impl Layout {
@@ -68,6 +71,7 @@ impl Layout {
         chunks: ReadChunks::EMPTY,
         inline_start: 0,
         item: None,
+        ordered: true,
     };
 
     /// Computes the layout of the Call `call`, which is in `bytes`.
@@ -89,11 +93,13 @@ impl Layout {
         let inline = bytes.get(call.header_len..).unwrap_or_default();
         // The service expects a contiguous RPC header, and a contiguous GSS token: it accesses them
         // by pointer.
-        self.item = match (chunks.chunks(), plain_arguments_at(inline)) {
-            ([one], Some(at)) if chunks.call_chunk().is_none() && at <= one.position.0 => {
-                Some(one.position.0)
+        (self.item, self.ordered) = match (chunks.chunks(), plain_arguments(inline)) {
+            ([one], Some(arguments))
+                if chunks.call_chunk().is_none() && arguments.at <= one.position.0 =>
+            {
+                (Some(one.position.0), arguments.sequenced)
             }
-            _ => None,
+            _ => (None, true),
         };
         self.inline_start = call.header_len;
         Ok(())

@@ -166,10 +166,9 @@ impl Chan {
     /// Returns the turn of a Call; `None` if the Call has no sequence number, or its client has not
     /// proved that it has access.
     fn turn(&self, layout: &Layout) -> Option<Turn> {
-        match layout.item {
-            Some(_) => None,
-            None if self.handle.has_access() => self.member.pull(),
-            None => None,
+        match layout.ordered && self.handle.has_access() {
+            true => self.member.pull(),
+            false => None,
         }
     }
 

@@ -28,21 +28,34 @@ const RPCSEC_GSS: u32 = 6;
 const GSS_DATA: u32 = 0;
 const GSS_NONE: u32 = 1;
 
-/// Octets of the RPC Call in `payload` before its arguments.
+/// The arguments of an RPC Call that are plain data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arguments {
+    /// Octets of the Call before them.
+    pub(crate) at: u32,
+    /// Whether the credential has a sequence number, as each of RPCSEC_GSS does, whatever its
+    /// service (RFC 2203, section 5.3.1).
+    pub(crate) sequenced: bool,
+}
+
+/// Returns the arguments of the RPC Call in `payload`.
 ///
-/// `None` if that is cut off, or if the arguments are no plain data: those of the establishment of
-/// a GSS context, and those that a GSS service covers, are a token for whoever unwraps it.
-pub(crate) fn plain_arguments_at(payload: &[u8]) -> Option<u32> {
+/// `None` if the Call is cut off before them, or if they are no plain data: those of the
+/// establishment of a GSS context, and those that a GSS service covers, are a token for whoever
+/// unwraps it.
+pub(crate) fn plain_arguments(payload: &[u8]) -> Option<Arguments> {
     let mut r = Reader::new(payload);
     r.take(FIXED, Item::RpcHeader).ok()?;
     let flavor = r.u32(Item::RpcHeader).ok()?;
     let credential = opaque(&mut r).ok()?;
     r.u32(Item::RpcHeader).ok()?;
     opaque(&mut r).ok()?;
-    if flavor == RPCSEC_GSS && !is_plain(credential) {
+    let sequenced = flavor == RPCSEC_GSS;
+    if sequenced && !is_plain(credential) {
         return None;
     }
-    wire_len(r.at())
+    let at = wire_len(r.at())?;
+    Some(Arguments { at, sequenced })
 }
 
 /// Takes an opaque of variable length and its roundup; returns it with that.

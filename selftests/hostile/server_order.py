@@ -28,6 +28,19 @@ def pulled_null(region):
     return wire.header(xid, wire.NOMSG, reads=[Segment(region.rkey, 40, region.address)])
 
 
+def pulled_write(server, region, gss):
+    """A WRITE whose payload is in a Read segment: the server sees whether it has a sequence number,
+    as with RPCSEC_GSS, service "none", or has none, as with AUTH_SYS."""
+    xid, size = next(XIDS), 4096
+    body = wire.v3_write_head(xid, server.handle("sink"), 0, size)
+    if gss:
+        plain, args = wire.v3(xid, 7, b""), body[len(wire.v3(xid, 7, b"")):]
+        credential = wire.u32(1, 0, 99, 1) + wire.opaque(b"context")
+        secured = wire.u32(6) + wire.opaque(credential) + wire.u32(6) + wire.opaque(bytes(28))
+        body = plain[:24] + secured + args
+    return wire.header(xid, reads=[Segment(region.rkey, size, region.address, len(body))]) + body
+
+
 class Clock:
     """What a NULL Call takes on a connection of its own."""
 
@@ -60,6 +73,25 @@ def stalled_pull(server):
             raise Failed("nothing waits for a pull: the case tests nothing")
         if first > PATIENCE + clock.slack or second > clock.slack:
             raise Failed(f"others waited for {first:.1f} s, then {second:.1f} s")
+    region.close()
+
+
+@case("a pull of a payload: others of the address wait if the Call has a sequence number",
+      skip=NO_RNR)
+def stalled_payload(server):
+    only_ours(server)
+    region = server.device.region(4096)
+    for gss in (False, True):
+        with server.connect() as honest, Stalled(server, 1) as stalled:
+            clock = Clock(honest)
+            stalled.send(1, lambda: access(server))
+            time.sleep(0.5)
+            stalled.send(1, lambda: pulled_write(server, region, gss))
+            time.sleep(0.1)
+            took = clock.null()
+            server.notes.append(f"{'with' if gss else 'without'} a number: {took:.2f} s")
+            if (took >= PATIENCE / 2) != gss or took > PATIENCE + clock.slack:
+                raise Failed(f"others waited for {took:.2f} s")
     region.close()
 
 

@@ -2,7 +2,7 @@
 
 //! The position at which the arguments of a Call begin.
 
-use crate::xdr::rpc::plain_arguments_at;
+use crate::xdr::rpc::{plain_arguments, Arguments};
 
 /// Returns a Call with these flavors and bodies of credential and verifier, and `rest` after them.
 fn call(credential: (u32, &[u8]), verifier: (u32, &[u8]), rest: &[u8]) -> Vec<u8> {
@@ -40,7 +40,8 @@ fn behind_credential_and_verifier() {
         let (one, two) = (vec![1; credential], vec![2; verifier]);
         for rest in [0, 4, 1000] {
             let call = call((1, &one), (0, &two), &vec![3; rest]);
-            assert_eq!(plain_arguments_at(&call), Some(at));
+            let sequenced = false;
+            assert_eq!(plain_arguments(&call), Some(Arguments { at, sequenced }));
         }
     }
 }
@@ -49,14 +50,14 @@ fn behind_credential_and_verifier() {
 fn not_if_they_are_cut_off() {
     let whole = call((1, &[1; 9]), (0, &[2; 5]), &[]);
     for len in 0..whole.len() {
-        assert_eq!(plain_arguments_at(&whole[..len]), None, "{len} octets");
+        assert_eq!(plain_arguments(&whole[..len]), None, "{len} octets");
     }
     // Lengths that nothing can have.
     for at in [28, 48] {
         for length in [u32::MAX, u32::MAX - 2, 1 << 31, 1000] {
             let mut call = whole.clone();
             call[at..at + 4].copy_from_slice(&length.to_be_bytes());
-            assert_eq!(plain_arguments_at(&call), None);
+            assert_eq!(plain_arguments(&call), None);
         }
     }
 }
@@ -64,8 +65,14 @@ fn not_if_they_are_cut_off() {
 #[test]
 fn not_if_a_gss_service_covers_them() {
     let mic = (6, &[7; 28][..]);
-    let at = |credential: &[u8]| plain_arguments_at(&call((6, credential), mic, &[0; 8]));
-    assert_eq!(at(&gss(0, 1)), Some(24 + 8 + 24 + 8 + 28));
+    let at = |credential: &[u8]| plain_arguments(&call((6, credential), mic, &[0; 8]));
+    // A service that covers only the header leaves the arguments plain. The Call has a sequence
+    // number nevertheless, so its order matters.
+    let arguments = Arguments {
+        at: 24 + 8 + 24 + 8 + 28,
+        sequenced: true,
+    };
+    assert_eq!(at(&gss(0, 1)), Some(arguments));
     // Integrity, privacy, an unknown service.
     for service in [0, 2, 3, 4, u32::MAX] {
         assert_eq!(at(&gss(0, service)), None);
