@@ -153,24 +153,17 @@ fn connection(
     let local = pending.id.local_addr();
     let peer = pending.id.peer_addr();
 
-    let mut settings = None;
-    let xprt = SvcXprt::new_connection(origin, |handle| {
+    SvcXprt::new_connection(origin, &local, &peer, |handle| {
         let (conn, ours) = build(origin, handle, clients, pending)?;
-        settings = Some(ours);
+        let private = ours.private.encode();
+        conn.accept(&ConnParam {
+            private_data: &private,
+            initiator_depth: ours.read_depth,
+            ..ConnParam::default()
+        })
+        .inspect_err(|e| trace_svcrdma_accept_err(&peer, e.to_errno()))?;
         Ok(conn)
-    })?;
-    xprt.set_local_addr(&local);
-    xprt.set_remote_addr(&peer);
-
-    let ours = settings.ok_or(EINVAL)?;
-    let private = ours.private.encode();
-    xprt.accept(&ConnParam {
-        private_data: &private,
-        initiator_depth: ours.read_depth,
-        ..ConnParam::default()
     })
-    .inspect_err(|e| trace_svcrdma_accept_err(&peer, e.to_errno()))?;
-    Ok(xprt)
 }
 
 /// The private data for the client.

@@ -30,6 +30,8 @@
 //!
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
+mod endpoint;
+
 use super::{
     super::{
         bindings,
@@ -368,16 +370,26 @@ impl<T: Connection> SvcXprt<T> {
         let _ = OwnQueue::enqueue(unsafe { Self::take_inner(xprt) });
     }
 
-    /// Creates a connection with the data that `build` returns. May sleep.
+    /// Creates a connection between these addresses with the data that `build` returns. May sleep.
+    ///
+    /// Handles read the network namespace of the transport, which the last reference releases. So
+    /// everything that may fail belongs in `build`: its callbacks have ended when it drops the
+    /// data.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_connection(
         origin: Origin<'_>,
+        local: &SockAddr,
+        remote: &SockAddr,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<ARef<Self>> {
-        Self::new(origin, &ConnectionOps::<T>::OPS, build)
+        Self::new(origin, &ConnectionOps::<T>::OPS, |handle| {
+            handle.0.set_local_addr(local);
+            handle.0.set_remote_addr(remote);
+            build(handle)
+        })
     }
 
     /// `xpo_has_wspace`: whether a service thread would not have to wait in here.
@@ -498,51 +510,6 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     pub(crate) fn net(&self) -> &Net {
         // SAFETY: The transport holds a reference to its namespace, which it never changes.
         unsafe { Net::from_raw((*self.as_raw()).xpt_net) }
-    }
-
-    /// Records the address of this side.
-    pub(crate) fn set_local_addr(&self, addr: &SockAddr) {
-        // SAFETY: The address is valid. Callers do this before sunrpc sees the transport, see
-        // `Class::create` and `Listener::accept`.
-        unsafe {
-            bindings::rpcrdma_shim_svc_xprt_set_local(self.as_raw(), addr.as_ptr(), addr.len())
-        };
-    }
-
-    /// Records the address of the peer and its printable form, with port 0.
-    ///
-    /// The port of an RDMA peer is arbitrary. With a fixed port the duplicate request cache
-    /// recognises the peer after a reconnect.
-    pub(crate) fn set_remote_addr(&self, addr: &SockAddr) {
-        let mut addr = *addr;
-        addr.set_port(0);
-        let xprt = self.as_raw();
-        // SAFETY: An address is not larger than a `sockaddr_storage`. Nobody else sees the
-        // transport yet, as above.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                addr.as_ptr().cast::<u8>(),
-                addr_of_mut!((*xprt).xpt_remote).cast::<u8>(),
-                addr.len(),
-            );
-            (*xprt).xpt_remotelen = addr.len();
-            let text = addr_of_mut!((*xprt).xpt_remotebuf);
-            bindings::rpc_ntop(addr.as_ptr(), text.cast(), (*text).len());
-        }
-    }
-
-    /// Sets the printable form of the peer of an endpoint that has none.
-    pub(crate) fn set_remote_name(&self, name: &CStr) {
-        let text = name.to_bytes_with_nul();
-        let xprt = self.as_raw();
-        // SAFETY: The length is cut to the size of the buffer less the terminator. Nobody else
-        // sees the transport yet.
-        unsafe {
-            let buf = addr_of_mut!((*xprt).xpt_remotebuf);
-            let len = text.len().min((*buf).len() - 1);
-            core::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), len);
-            (*buf)[len] = 0;
-        }
     }
 
     /// Clears XPT_DATA. The lock that protects [`Handle::set_data`] must be held.
