@@ -218,11 +218,11 @@ impl Survey {
     ///
     /// This is the handle that all segments of the Call share. A Requester that offers two or more
     /// handles has to invalidate locally in any case. Segments without octets are ignored: they
-    /// need no registered memory.
+    /// need no registered memory. A handle of zero is none, as in a header of version 2.
     pub(crate) const fn only_handle(&self) -> Option<Handle> {
         match self.handles {
+            Handles::None | Handles::One(Handle(0)) | Handles::Several => None,
             Handles::One(handle) => Some(handle),
-            Handles::None | Handles::Several => None,
         }
     }
 

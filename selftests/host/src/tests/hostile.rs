@@ -29,7 +29,10 @@ use crate::xdr::message::{
     Direction, //
 };
 use crate::xdr::pcl::MAX_READ_CHUNKS;
-use crate::xdr::units::Xid;
+use crate::xdr::units::{
+    Handle,
+    Xid, //
+};
 use crate::xdr::version::{
     Version,
     Versions, //
@@ -181,6 +184,23 @@ fn segment_counts() {
     let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(6, u32::MAX)]);
     let error = DecodeError::TooManySegments { max: 1000 };
     assert_eq!(refused(&bytes, &limits(1000)), (error, ERR_CHUNK));
+}
+
+#[test]
+fn a_handle_of_zero_is_not_invalidated() {
+    let named = |vector: &Vector, words: &[(usize, u32)]| {
+        let bytes = with(vector, words);
+        decode(&bytes, &ANY).expect("a good header").invalidate
+    };
+    let one = vectors::REPLY_CHUNK_CALL;
+    assert_eq!(named(&one, &[(8, 7)]), Some(Handle(7)));
+    assert_eq!(named(&one, &[(8, 0)]), None);
+    // Neither is another one next to it.
+    let two = vectors::WRITE_CHUNK_CALL;
+    assert_eq!(named(&two, &[(7, 7), (11, 7)]), Some(Handle(7)));
+    for words in [[(7, 0), (11, 0)], [(7, 0), (11, 7)], [(7, 7), (11, 0)]] {
+        assert_eq!(named(&two, &words), None);
+    }
 }
 
 #[test]
