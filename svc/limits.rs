@@ -46,7 +46,8 @@ pub(super) struct Sizes {
     pub(super) credits: u32,
     /// Receives that are posted while no Call is in process and all credits are granted.
     pub(super) receives: u32,
-    /// Receives that are posted together. At least `receives - batch` are posted at any time.
+    /// Receives that are posted together, unless few are posted. As many Calls may have been
+    /// answered and hold their Receives.
     pub(super) batch: u32,
     /// The largest number of Receive buffers: one posted and one in process for each credit.
     pub(super) contexts: u32,
@@ -85,6 +86,14 @@ impl Sizes {
             sends,
         })
     }
+
+    /// Returns whether Receives have to be posted when `free` are free and `posted` are posted.
+    ///
+    /// A batch is posted at once, to save doorbells. But a Receive that waits for its batch is of
+    /// no use to the client, so none waits while few are posted.
+    pub(super) fn is_post_due(&self, free: u32, posted: u32) -> bool {
+        free >= self.batch || (free != 0 && posted < self.batch.saturating_mul(2))
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +114,79 @@ mod tests {
         assert_eq!(sizes.receives, 138);
         assert_eq!(sizes.contexts, 266);
         assert_eq!(sizes.sends, 480 + 2);
+    }
+
+    /// The Receives of a connection for which no more can be allocated.
+    struct Receives {
+        target: u32,
+        posted: u32,
+        free: u32,
+        /// Messages that a service thread has not answered yet, and those that it has.
+        waiting: u32,
+        answered: u32,
+    }
+
+    impl Receives {
+        /// Posts free Receives as `RecvPool::missing` does.
+        fn refill(&mut self, sizes: &Sizes) {
+            let due = sizes.is_post_due(self.free, self.posted);
+            if due && self.posted + sizes.batch <= self.target {
+                let count = self.free.min(self.target - self.posted);
+                self.free -= count;
+                self.posted += count;
+            }
+        }
+
+        /// The client sends a message, for which it has a credit.
+        fn arrive(&mut self, sizes: &Sizes) {
+            assert_ne!(self.posted, 0, "{sizes:?}, {} free", self.free);
+            self.posted -= 1;
+            self.waiting += 1;
+            self.refill(sizes);
+        }
+    }
+
+    /// A Reply returns the credit of its Call, which holds its Receive until it is released.
+    #[test]
+    fn a_receive_is_posted_for_each_credit() {
+        let mut seed = 1_u32;
+        for credits in [1, 4, 13, 14, 32, 128] {
+            let sizes = Sizes::new(&Bounds {
+                max_requests: credits,
+                ..LARGE
+            })
+            .unwrap();
+            let most = credits + LARGE.callbacks;
+            let mut receives = Receives {
+                target: sizes.receives,
+                posted: sizes.receives,
+                free: 0,
+                waiting: 0,
+                answered: 0,
+            };
+            for _ in 0..100_000 {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                match (seed >> 16) % 8 {
+                    0 if seed >> 30 == 0 => {
+                        // All at once.
+                        while receives.waiting < most {
+                            receives.arrive(&sizes);
+                        }
+                    }
+                    0..3 if receives.waiting < most => receives.arrive(&sizes),
+                    3..6 if receives.waiting != 0 && receives.answered < sizes.batch => {
+                        receives.waiting -= 1;
+                        receives.answered += 1;
+                    }
+                    6.. if receives.answered != 0 => {
+                        receives.answered -= 1;
+                        receives.free += 1;
+                        receives.refill(&sizes);
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 
     #[test]

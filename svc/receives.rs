@@ -17,10 +17,13 @@ pub(super) type CallBox = RecvBox<CallData<CallState>>;
 
 /// The Receives of a connection.
 ///
-/// One Receive is posted for each credit granted, and some more. A Call keeps its Receive until it
-/// is answered and released, and uses a credit until then, so a Receive is always posted for the
-/// next Call. When the client uses more than half of the posted Receives, more are added, and then
-/// more credits are granted.
+/// One Receive is posted for each credit granted, and some more. A Call uses a credit until it is
+/// answered, and its Receive until it is released a moment later. A Receive is posted for each
+/// credit that the client has left, unless more Calls than a batch are between the two, see
+/// [`Sizes::is_post_due`]. When the client uses more than half of the posted Receives, more are
+/// added, and then more credits are granted.
+///
+/// [`Sizes::is_post_due`]: super::limits::Sizes::is_post_due
 pub(super) struct Receives {
     pub(super) pool: RecvPool<CallData<CallState>>,
     /// The number of posted Receives while no Call is in process.

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A buffer exists for each credit granted, for each reply to a callback, and for one more batch. A
-//! buffer is posted, or contains a Call in process, which counts against the client's credits as
-//! well. More are allocated when the client uses many; see [`Receives`]. A client that exceeds its
+//! buffer is posted, is free, or contains a Call in process, which counts against the client's
+//! credits as well until it is answered. More are allocated when the client uses many; see [`Receives`]. A client that exceeds its
 //! credits is served while buffers are available. Then no Receive is posted, and it loses its
 //! connection.
 
@@ -186,22 +186,19 @@ impl Chan {
     }
 
     /// Calls `change` with the Receives, then posts Receives if a whole batch is missing and
-    /// available.
-    ///
-    /// Fewer buffers than a batch are free otherwise, and one batch more than the credits is
-    /// posted. So a Receive is posted for each credit that the client has left.
+    /// available, or fewer if few are posted.
     fn refill(&self, qp: &Qp<Chan>, change: impl FnOnce(&mut Receives)) -> Result {
-        let batch = self.params.sizes.batch;
+        let sizes = &self.params.sizes;
         let mut guard = self.recvs.lock();
         let recvs = &mut *guard;
         change(recvs);
         let target = recvs.target;
-        if recvs.pool.posted() < target / 2 && recvs.total < self.params.sizes.contexts {
+        if recvs.pool.posted() < target / 2 && recvs.total < sizes.contexts {
             self.few_receives.store(true, Relaxed);
         }
-        let list = match recvs.pool.at_hand() < batch {
-            true => None,
-            false => Some(recvs.pool.missing(target, batch)),
+        let list = match sizes.is_post_due(recvs.pool.at_hand(), recvs.pool.posted()) {
+            true => Some(recvs.pool.missing(target, sizes.batch)),
+            false => None,
         };
         let resize = &recvs.resize;
         if list.is_some() && (resize.is_due() || resize.wants(self.most_receive()).is_some()) {
