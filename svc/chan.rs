@@ -120,6 +120,10 @@ pub(super) struct Params {
     /// Whether the device can invalidate remotely. A client that speaks version 2 names the handle
     /// in the Call.
     pub(super) can_invalidate: bool,
+    /// Whether a reply is sent in the Reply chunk that the Call offers, though it fits inline: the
+    /// client sent no private data. No Linux client before 4.9 does, and these take an inline reply
+    /// that returns a Reply chunk for malformed.
+    pub(super) reply_chunk_first: bool,
     /// The largest number of pages of a Call or a reply.
     pub(super) max_pages: usize,
     /// The number of memory regions for RDMA Reads; 0 if the device needs none.

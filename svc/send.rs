@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   reply --remove payloads that have a Write chunk--> message
-//!     message fits behind its header               inline, RDMA_MSG
+//!     message fits behind its header               inline, RDMA_MSG (see `reply_chunk_first`)
 //!     message fits a Reply chunk that was offered  in the Reply chunk, RDMA_NOMSG
 //!     otherwise                                    RDMA_ERROR, ERR_CHUNK
 //! ```
@@ -334,11 +334,11 @@ impl Conn {
         });
         let message = payloads.settle(total);
         let header_len = lists.reply_header_len(received.version);
-        let send = self
-            .chan()
-            .negotiation
-            .send(self.chan().params.receive_size);
-        let response = choose_response(send, header_len, message, lists.reply.as_ref());
+        let params = &self.chan().params;
+        let send = self.chan().negotiation.send(params.receive_size);
+        let chunk_first = params.reply_chunk_first;
+        let reply_chunk = lists.reply.as_ref();
+        let response = choose_response(send, header_len, message, reply_chunk, chunk_first);
         let out = Outgoing {
             call: received,
             lists,

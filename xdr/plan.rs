@@ -238,20 +238,24 @@ pub(crate) enum Response {
 /// threshold towards the Requester.
 ///
 /// An offered Reply chunk need not be used when the message fits inline (RFC 8166, section
-/// 4.3.3): a Send costs less than an RDMA Write and a Send.
+/// 4.3.3): a Send costs less than an RDMA Write and a Send. `chunk_first` is set for a Requester
+/// that may not know that. It gets the message in the Reply chunk if that has room for it.
 pub(crate) fn choose_response(
     send: InlineSize,
     header: usize,
     message: u32,
     reply_chunk: Option<&WriteChunk<'_>>,
+    chunk_first: bool,
 ) -> Response {
-    if fits(send, header, message) {
+    let inline = fits(send, header, message);
+    if inline && !(chunk_first && reply_chunk.is_some()) {
         return Response::Inline;
     }
     match reply_chunk {
         Some(chunk) if u64::from(message) <= chunk.capacity() && fits(send, header, 0) => {
             Response::ReplyChunk
         }
+        _ if inline => Response::Inline,
         _ => Response::TooLarge,
     }
 }

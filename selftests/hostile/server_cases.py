@@ -223,6 +223,28 @@ def unneeded_chunks(server):
     region.close()
 
 
+@case("a Reply chunk that is not needed: used for a client that sends no private data")
+def reply_chunk_first(server):
+    region = server.device.region(PAGE)
+    for what, private, proc in (("none", b"", wire.NOMSG),
+                                ("of an unknown version", wire.cm_private(vers=2), wire.NOMSG),
+                                ("valid", wire.cm_private(), wire.MSG)):
+        with server.connect(private=private) as client:
+            for size in (PAGE, 24):
+                call = null(reply=[Segment(region.rkey, size, region.address)])
+                head = client.call(call)
+                # The C server uses every Reply chunk.
+                equal(head.proc, wire.NOMSG if server.kind == "c" else proc,
+                      f"message type with private data {what}")
+                body = region.read(head.reply[0].length) if head.proc == wire.NOMSG else head.body
+                wire.results(body, head.xid).end()
+            if server.kind == "rust":
+                # A chunk that is too small is not.
+                call = null(reply=[Segment(region.rkey, 20, region.address)])
+                equal(client.call(call).proc, wire.MSG, "message type without room in the chunk")
+    region.close()
+
+
 @case("two Write chunks: the first is used, the second returned unused")
 def two_write_chunks(server):
     region = server.device.region(4 * PAGE)

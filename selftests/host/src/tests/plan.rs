@@ -11,6 +11,7 @@ use crate::decoded::{
     decode,
     opening, //
 };
+use crate::vectors;
 use crate::xdr::encode::Encoder;
 use crate::xdr::header::Proc;
 use crate::xdr::plan::{
@@ -403,17 +404,37 @@ fn responses() {
     let header = lists.reply_header_len(message.version);
     assert_eq!(header, 28 + 4 + 32);
     let send = InlineSize(1024);
-    let offered = |message| choose_response(send, header, message, lists.reply.as_ref());
+    let offered = |message| choose_response(send, header, message, lists.reply.as_ref(), false);
     assert_eq!(offered(0), Response::Inline);
     assert_eq!(offered(960), Response::Inline);
     assert_eq!(offered(961), Response::ReplyChunk);
     assert_eq!(offered(5003), Response::ReplyChunk);
     assert_eq!(offered(5004), Response::TooLarge);
     assert_eq!(offered(u32::MAX), Response::TooLarge);
-    let bare = |message| choose_response(send, 28, message, None);
-    assert_eq!(bare(996), Response::Inline);
-    assert_eq!(bare(997), Response::TooLarge);
-    // The offered lists by themselves are too long for the peer.
-    let message = choose_response(send, 1025, 5000, lists.reply.as_ref());
-    assert_eq!(message, Response::TooLarge);
+    for chunk_first in [false, true] {
+        let bare = |message| choose_response(send, 28, message, None, chunk_first);
+        assert_eq!(bare(996), Response::Inline);
+        assert_eq!(bare(997), Response::TooLarge);
+        // The offered lists by themselves are too long for the peer.
+        let message = choose_response(send, 1025, 5000, lists.reply.as_ref(), chunk_first);
+        assert_eq!(message, Response::TooLarge);
+    }
+}
+
+#[test]
+fn a_responder_prefers_the_reply_chunk() {
+    let bytes = vectors::ALL_LISTS_CALL.bytes();
+    let message = decode(&bytes, &ANY).unwrap();
+    let lists = message.lists();
+    let chunk = lists.reply.expect("a Reply chunk");
+    let room = u32::try_from(chunk.capacity()).unwrap();
+    let header = lists.reply_header_len(message.version);
+    let send = InlineSize(4096);
+    let offered = |message| choose_response(send, header, message, Some(&chunk), true);
+    assert_eq!(offered(0), Response::ReplyChunk);
+    assert_eq!(offered(room), Response::ReplyChunk);
+    // Inline is better than an error.
+    assert!(room < 4000);
+    assert_eq!(offered(room + 1), Response::Inline);
+    assert_eq!(offered(4097), Response::TooLarge);
 }
