@@ -342,8 +342,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` if it has to
-    /// retry after a delay; `ENOTCONN` if the connection is broken.
+    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` or `ENOMEM` if
+    /// it has to retry after a delay. Any other error means that the connection is broken.
     pub(super) fn take(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,

@@ -26,7 +26,10 @@ use super::{
 use crate::kapi::{
     rdma::mr::MrList,
     sunrpc::{
-        errno::enotconn,
+        errno::{
+            enobufs,
+            enotconn, //
+        },
         rqst::Slot,
         send_lock::SendLocked,
         xprt::Xprt, //
@@ -56,7 +59,9 @@ pub(super) fn send_call(
     let conn = connection.conn();
     let plan = plan(conn.thresholds(), conn.limits().pages_per_segment, slot)
         .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
-    let Taken { ctx, mut regions } = conn.take(xprt, connection.qp(), plan.regions)?;
+    let Taken { ctx, mut regions } = conn
+        .take(xprt, connection.qp(), plan.regions)
+        .map_err(retried)?;
     let mut chunks = slot.chunks.lock();
     let result = send(
         xprt,
@@ -80,6 +85,16 @@ pub(super) fn send_call(
     conn.give_back(|pools| pools.untake(ctx, registered, &mut regions));
     conn.recycle(&mut list);
     Err(error)
+}
+
+/// Returns the error for the sender of a Call for which `error` left no resources. After an error of
+/// the device the connection is useless: the sender closes it, and the Call is sent on the next one.
+fn retried(error: Error) -> Error {
+    if [EAGAIN, ENOMEM, enobufs()].contains(&error) {
+        error
+    } else {
+        enotconn()
+    }
 }
 
 fn marshal_failed(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>, error: Error) {
@@ -134,3 +149,6 @@ fn send(
         (enotconn(), ctx)
     })
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
