@@ -111,14 +111,15 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if too many such messages are in flight; `EINVAL` if it cannot be written;
-    /// `ENOTCONN` if the connection is broken.
+    /// `ENOBUFS` if no Send is free; `EINVAL` if it cannot be written; `ENOTCONN` if the connection
+    /// is broken.
     pub(super) fn send_message(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
-        let mut ctx = self.take_reverse_send().ok_or_else(enobufs)?;
+        // A completion allocates nothing, see `restore_receives`.
+        let mut ctx = self.take_reverse_send(false).ok_or_else(enobufs)?;
         let written = write(ctx.as_mut().body()).map_err(|_| EINVAL);
         match written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len)) {
             Ok(()) => self.post_reverse(qp, ctx),
@@ -197,7 +198,7 @@ impl Conn {
         qp: &Qp<Conn>,
         rqst: &BcRqst<ClntXprt>,
     ) -> Result {
-        let mut ctx = self.take_reverse_send().ok_or_else(enobufs)?;
+        let mut ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
         let limits = self.thresholds();
         let reply = rqst.reply();
         let marshalled =

@@ -364,7 +364,7 @@ impl Conn {
             };
             match shortage {
                 Shortage::Receives => {
-                    self.post_receives(qp)?;
+                    self.post_receives(qp, true)?;
                     self.tend_sizes(xprt, qp);
                 }
                 Shortage::Send => match self.make_send(false) {
@@ -388,8 +388,12 @@ impl Conn {
         Err(EAGAIN)
     }
 
-    /// Takes the buffers of a Send of the reverse direction from the pool. May sleep.
-    pub(super) fn take_reverse_send(self: &Arc<Self>) -> Option<Pin<KBox<SendCtx>>> {
+    /// Takes the buffers of a Send of the reverse direction from the pool. If `allocates`, and the
+    /// pool is empty, allocates them, and may sleep.
+    pub(super) fn take_reverse_send(
+        self: &Arc<Self>,
+        allocates: bool,
+    ) -> Option<Pin<KBox<SendCtx>>> {
         for _ in 0..2 {
             let mut pools = self.pools.lock();
             let taken = pools.take_reverse();
@@ -397,8 +401,8 @@ impl Conn {
             drop(pools);
             match taken {
                 Ok(ctx) => return Some(ctx),
-                Err(true) => self.make_send(true).ok()?,
-                Err(false) => break,
+                Err(true) if allocates => self.make_send(true).ok()?,
+                Err(_) => break,
             }
         }
         None
@@ -444,7 +448,7 @@ impl Conn {
             self.allow_reverse();
         }
         self.make_regions(xprt)?;
-        self.post_receives(qp)
+        self.post_receives(qp, true)
     }
 
     /// Schedules the allocation of more regions.
@@ -496,23 +500,23 @@ impl Conn {
         self.pools.lock().allow_reverse();
     }
 
-    /// Posts Receives for the server's own Calls, if there are too few.
+    /// Posts free Receives for the server's own Calls, if there are too few. Does not allocate: a
+    /// completion that waits for memory delays the Replies behind it, which may free that memory.
     pub(super) fn restore_receives(&self, qp: &Qp<Conn>) {
         if self.pools.lock().lacks_receives() {
-            // Fails when the connection is broken, which other completions report; or for want of
-            // memory, when there are still as many as the server has credits for.
-            let _ = self.post_receives(qp);
+            // Fails when the connection is broken, which other completions report.
+            let _ = self.post_receives(qp, false);
         }
     }
 
-    /// Posts a batch of Receives. May sleep.
+    /// Posts a batch of Receives. If `allocates`, allocates those that are missing, and may sleep.
     ///
     /// # Errors
     ///
     /// `ENOBUFS` when there is no memory for a single one, and what the device says; those posted
     /// before are posted.
-    fn post_receives(&self, qp: &Qp<Conn>) -> Result {
-        let (mut list, missing, size) = self.pools.lock().receives_to_post();
+    fn post_receives(&self, qp: &Qp<Conn>, allocates: bool) -> Result {
+        let (mut list, missing, size) = self.pools.lock().receives_to_post(allocates);
         let made = self.make_receives(missing, size, &mut list);
         let (count, short) = (list.len(), missing - made);
         let mut result = Ok(());

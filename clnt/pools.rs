@@ -359,9 +359,9 @@ impl Pools {
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 
-    /// Returns the free buffers for a batch to post, the number of buffers to allocate for it, and
-    /// their size. All of them count as posted.
-    pub(super) fn receives_to_post(&mut self) -> (RecvList<()>, u32, u32) {
+    /// Returns the free buffers for a batch to post, the number of buffers to allocate for it, which
+    /// is zero unless the caller `allocates`, and their size. All of them count as posted.
+    pub(super) fn receives_to_post(&mut self, allocates: bool) -> (RecvList<()>, u32, u32) {
         let target = self
             .receives_needed(self.owed)
             .saturating_add(RECEIVE_BATCH)
@@ -372,9 +372,10 @@ impl Pools {
             let Some(buffer) = self.free.pop() else { break };
             list.push(buffer);
         }
-        self.posted += missing;
         // CAST: At most `missing`.
-        let to_make = missing - list.len() as u32;
+        let free = list.len() as u32;
+        let to_make = if allocates { missing - free } else { 0 };
+        self.posted += free + to_make;
         self.publish();
         (list, to_make, self.resize.size())
     }
