@@ -251,9 +251,11 @@ impl XprtOps for ClntXprt {
             return Err(enotconn());
         };
         let conn = connection.conn();
-        // The server that called on an earlier connection does not wait for a Reply on this one.
+        // The server that called on an earlier connection does not wait for a Reply on this one. The
+        // error must not be one after which sunrpc tries again: the senders of other requests would
+        // get it, and try in vain to connect, until the task of this one runs.
         if rqst.connection() != conn.number() {
-            return Err(enotconn());
+            return Err(ECANCELED);
         }
         trace_xprtrdma_cb_reply(Peer::of(xprt), rqst.xid());
         let sent = conn.reverse_reply(connection.qp(), rqst);
