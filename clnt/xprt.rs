@@ -205,7 +205,7 @@ impl XprtOps for ClntXprt {
         stats::print(&xprt.counters(), &xprt.stats, seq);
     }
 
-    fn inject_disconnect(xprt: &SendLocked<'_, Self>) {
+    fn inject_disconnect(xprt: &Xprt<Self>) {
         if let Some(conn) = xprt.conn() {
             conn.disconnect();
         }

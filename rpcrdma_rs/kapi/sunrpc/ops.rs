@@ -119,8 +119,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Prints the transport's line of `/proc/self/mountstats`.
     fn print_stats(xprt: &Xprt<Self>, seq: &SeqFile);
 
-    /// Breaks the connection as if the peer had disconnected.
-    fn inject_disconnect(xprt: &SendLocked<'_, Self>);
+    /// Breaks the connection as if the peer had disconnected. The caller may not have the send lock.
+    fn inject_disconnect(xprt: &Xprt<Self>);
 
     /// Prepares for up to `min_reqs` concurrent Calls of the reverse direction.
     fn bc_setup(xprt: &Xprt<Self>, min_reqs: u32) -> Result;
@@ -429,10 +429,12 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `xprt` must be a transport that [`Xprt::setup`] made. The caller has the send lock.
+    /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
-        // SAFETY: `xprt` is ours, and the caller has its send lock, by the safety requirement.
-        T::inject_disconnect(&unsafe { SendLocked::new(Xprt::from_raw(xprt)) });
+        // `xprt_end_transmit` calls this for a task whose request another task has sent, too. Such
+        // a task does not have the send lock.
+        // SAFETY: `xprt` is a transport of ours, by this function's contract.
+        T::inject_disconnect(unsafe { Xprt::from_raw(xprt) });
     }
 
     /// # Safety

@@ -83,7 +83,7 @@ impl XprtOps for Nothing {
 
     fn print_stats(_: &Xprt<Self>, _: &SeqFile) {}
 
-    fn inject_disconnect(_: &SendLocked<'_, Self>) {}
+    fn inject_disconnect(_: &Xprt<Self>) {}
 
     fn bc_setup(_: &Xprt<Self>, _: u32) -> Result {
         Err(EINVAL)
