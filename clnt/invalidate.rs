@@ -131,7 +131,8 @@ impl Conn {
         };
         self.recycle(&mut list);
         if !list.is_empty() {
-            // The connection is broken. Once it is drained, the server cannot access the memory.
+            // The connection is broken. Once it is drained, the server cannot access the memory, and
+            // if the device refuses to drain it, dropping the regions ends the access.
             self.lost();
             self.wait_closed();
         }

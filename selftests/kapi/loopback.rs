@@ -398,10 +398,17 @@ impl Drop for Refusing {
 }
 
 /// If a device refuses to stop a queue pair, twice or always, closing tries again; all posted
-/// requests complete in the end.
+/// requests complete in the end. Registered memory is returned only when the device has stopped the
+/// queue pair, or the region is deregistered.
 fn refused(address: u32, for_good: bool) -> Result {
     REFUSED.store(0, Relaxed);
-    let (client, _server) = connect(address, 64)?;
+    let (client, server) = connect(address, 64)?;
+    let lender = Lender::new(None)?;
+    let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
+    let mut mr = Mr::new(&client.pd, 1)?;
+    mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteWrite, 0)?;
+    client.send(b"region", Some(&mut mr))?;
+    server.expect(b"region")?;
     let refusing = Refusing::new(client.id.device().ok_or(ENODEV)?);
     let end = client.end.clone();
     let closed = Arc::pin_init(Done::new(), GFP_KERNEL)?;
@@ -422,7 +429,14 @@ fn refused(address: u32, for_good: bool) -> Result {
     check(
         end.failed.load(Relaxed) == ends::RECEIVES,
         "all Receives come back",
-    )
+    )?;
+    let unmapped = if for_good { Err(EBUSY) } else { Ok(()) };
+    check(
+        mr.is_fenced() != for_good && mr.unmap() == unmapped && lender.has_all() != for_good,
+        "a queue pair fences when the device has stopped it",
+    )?;
+    drop(mr);
+    check(lender.has_all(), "a region returns its memory at last")
 }
 
 /// While this value lives, the device creates no queue pairs for Sends of more than one element.

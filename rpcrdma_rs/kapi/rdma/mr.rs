@@ -10,13 +10,14 @@
 //!     └────────────┴──────── Fenced ◄────────┴──────────────────────────┘
 //! ```
 //!
-//! If a chain is not posted, `retract` undoes the step. Once the QP is drained, every region is
-//! fenced.
+//! If a chain is not posted, `retract` undoes the step. Once the QP is stopped and drained, every
+//! region is fenced.
 //!
 //! The memory of a region may be reused only when the region is *fenced*: it was never registered,
 //! one of the completions above has proved that it is invalidated, or the peer can no longer reach it
-//! because the QP is drained. Dropping a region that is not fenced leaks it with a warning, because
-//! the device may still write to its memory.
+//! because the QP is stopped and drained. If a device refuses to stop the QP, dropping the region
+//! after the QP is closed fences it, by deregistering it before its memory is unmapped. Dropping a
+//! region before that leaks it with a warning, because the device may still write to its memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -482,7 +483,9 @@ impl Drop for MrInner {
 impl Drop for Mr {
     /// Sleeps.
     fn drop(&mut self) {
-        if !self.is_fenced() {
+        // When the QP is closed, no Work Request uses the MR, and `MrInner::drop` deregisters it before
+        // it unmaps the memory.
+        if !self.is_fenced() && !self.pd().is_closed() {
             // The device may still use the MR, and the peer its memory: leak both.
             kernel::warn_on!(true);
             return;

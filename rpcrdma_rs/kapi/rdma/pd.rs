@@ -24,7 +24,7 @@ use crate::kapi::ext::atomic::{
 
 /// The Protection Domain of one connection.
 ///
-/// It has at most one QP, that of its id. Once that QP is drained, no peer reaches memory
+/// It has at most one QP, that of its id. Once that QP is stopped and drained, no peer reaches memory
 /// registered in the PD.
 ///
 /// # Invariants
@@ -32,6 +32,7 @@ use crate::kapi::ext::atomic::{
 /// `raw` is a PD of the device that `id` is bound to.
 pub(crate) struct Pd {
     raw: *mut bindings::ib_pd,
+    closed: Atomic<bool>,
     fenced: Atomic<bool>,
     id: Arc<IdInner>,
 }
@@ -57,6 +58,7 @@ impl Pd {
         Ok(Arc::new(
             Pd {
                 raw,
+                closed: Atomic::new(false),
                 fenced: Atomic::new(false),
                 id: id.inner().clone(),
             },
@@ -85,14 +87,20 @@ impl Pd {
         unsafe { Device::from_raw((*self.raw).device) }
     }
 
-    /// Records that the PD's QP is closed.
-    pub(super) fn set_fenced(&self) {
-        self.fenced.store(true, Release);
+    /// Records that the PD's QP is closed, and whether the device has `stopped` it.
+    pub(super) fn set_closed(&self, stopped: bool) {
+        self.fenced.store(stopped, Release);
+        self.closed.store(true, Release);
     }
 
-    /// Returns whether the PD's QP is closed: no peer reaches memory registered here, ever again.
-    /// (Only a device that cannot stop a queue pair may break that, until a region is
-    /// deregistered.)
+    /// Returns whether the PD's QP is closed: nothing uses regions registered here any more, except
+    /// a peer, if the device could not stop the QP. Deregistering a region ends that as well.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Acquire)
+    }
+
+    /// Returns whether the device has stopped the PD's QP: no peer reaches memory registered here,
+    /// ever again.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Acquire)
     }

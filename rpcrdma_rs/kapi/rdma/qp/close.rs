@@ -48,6 +48,15 @@ const LATE_MS: u32 = 1000;
 /// a connection by itself, bnxt_re and irdma always do once the hardware has failed.
 const REFUSALS: u32 = 3;
 
+/// The outcome of stopping a QP.
+struct Stop {
+    /// Whether the device has moved the QP to its error state. If not, a peer may still reach
+    /// registered memory.
+    stopped: bool,
+    /// Whether all that was in flight has completed. If not, it never will.
+    settled: bool,
+}
+
 impl<H: QpHandler> Qp<H> {
     /// Moves the QP to its error state. Sleeps.
     fn fail(&self) -> Result {
@@ -86,8 +95,8 @@ impl<H: QpHandler> Qp<H> {
         while self.gate.load(Acquire) & GATE_POSTS != 0 {
             fsleep(Delta::from_micros(20));
         }
-        let settled = self.stop();
-        self.pd.set_fenced();
+        let Stop { stopped, settled } = self.stop();
+        self.pd.set_closed(stopped);
         if !settled {
             let cq = self.cq.load(Relaxed);
             // SAFETY: The CQ is the QP's and polled by its work, which we are not in. When the CQ
@@ -99,13 +108,18 @@ impl<H: QpHandler> Qp<H> {
         *closed = true;
     }
 
-    /// Has the device complete all that is in flight; `false` if some of it never will.
-    fn stop(&self) -> bool {
+    /// Has the device stop the QP and complete all that is in flight.
+    fn stop(&self) -> Stop {
         let mut refusals = 0;
         loop {
             let stopped = self.fail();
-            if self.drain(stopped.is_ok()) {
-                return true;
+            let mut stop = Stop {
+                stopped: stopped.is_ok(),
+                settled: false,
+            };
+            if self.drain(stop.stopped) {
+                stop.settled = true;
+                return stop;
             }
             let forgotten = self.in_flight();
             let name = self.device().name();
@@ -114,7 +128,7 @@ impl<H: QpHandler> Qp<H> {
                     "device {name} was drained and has not completed {forgotten} requests; \
                      taken back\n"
                 ));
-                return false;
+                return stop;
             };
             refusals += 1;
             if refusals == REFUSALS {
@@ -122,7 +136,7 @@ impl<H: QpHandler> Qp<H> {
                     "device {name} refuses to stop a queue pair: {error:?}; its {forgotten} \
                      requests are taken back\n"
                 ));
-                return false;
+                return stop;
             }
         }
     }
