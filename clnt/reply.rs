@@ -135,7 +135,7 @@ impl QpHandler for Conn {
         } else if let Some(xprt) = self.xprt() {
             return qp.handler().message(&xprt, qp, buffer);
         }
-        self.drop_message(buffer);
+        self.drop_message(buffer, false);
     }
 
     fn event(&self, event: QpEvent) {
@@ -210,7 +210,7 @@ impl Conn {
                 Some(header) => header,
                 None => {
                     self.refuse_call(qp, rejected);
-                    self.drop_message(buffer);
+                    self.drop_message(buffer, false);
                     return self.restore_receives(qp);
                 }
             },
@@ -221,20 +221,29 @@ impl Conn {
                 let (xid, version) = (header.xid.0, header.version);
                 trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
                 self.live.stray_replies.add(1);
-                match parsed {
-                    Ok(parsed) => self.note_refused_request(&parsed),
-                    Err(rejected) => self.refuse_call(qp, &rejected),
-                }
-                self.drop_message(buffer);
+                let owed = match parsed {
+                    Ok(parsed) => {
+                        self.note_refused_request(&parsed);
+                        // The Reply to an RPC that was given up, or an answer to a message about
+                        // properties.
+                        parsed.direction == Some(Direction::Reply) && header.xid != self.xid()
+                    }
+                    Err(rejected) => {
+                        self.refuse_call(qp, &rejected);
+                        false
+                    }
+                };
+                self.drop_message(buffer, owed);
                 self.restore_receives(qp);
             }
         }
     }
 
-    /// Returns the buffer of a message that is not a Call, and that no RPC needs, to the pool.
-    fn drop_message(&self, buffer: RecvBox<()>) {
+    /// Returns the buffer of a message that no RPC needs to the pool. `owed` is whether the message
+    /// was a Reply that the server owed.
+    fn drop_message(&self, buffer: RecvBox<()>, owed: bool) {
         self.give_back(|pools| {
-            pools.received(true, buffer.capacity());
+            pools.received(owed, buffer.capacity());
             pools.put_receive(buffer);
         });
     }
@@ -246,7 +255,7 @@ impl Conn {
             self.set_credits(xprt, window);
             self.events.feed(Event::Done(Step::Version));
         }
-        self.drop_message(buffer);
+        self.drop_message(buffer, false);
     }
 
     /// Answers a malformed message that may be a Call or another request.
@@ -271,7 +280,8 @@ impl Conn {
             drop(chunks);
             xprt.stats.bad_replies.add(1);
             self.live.bad_replies.add(1);
-            return self.drop_message(buffer);
+            self.drop_message(buffer, false);
+            return self.restore_receives(qp);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
             judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)

@@ -62,6 +62,19 @@ class Mount:
             raise Failed(f"windows of the mount: {found}")
         return found[0]
 
+    def used(self):
+        """Return how many Replies the client waits for, according to its live view."""
+        found = []
+        root = "/sys/kernel/debug/rpcrdma_rs/client"
+        for number in os.listdir(root):
+            with open(f"{root}/{number}/status", encoding="ascii") as file:
+                status = dict(line.strip().split(": ", 1) for line in file)
+            if status["peer"].endswith(f":{self.relay.port}") and status["state"] == "connected":
+                found.append(int(status["credits_used"]))
+        if len(found) != 1:
+            raise Failed(f"credits of the mount in use: {found}")
+        return found[0]
+
     def call(self, messages, wanted, seconds=10):
         """Send messages in a burst; return `wanted` answers, or all that arrived."""
         self.relay.forget()
@@ -243,6 +256,29 @@ def unknown_direction(mount):
                 raise Failed(f"{window} forward credits became {seen}")
             mount.notes.append(f"{window} forward credits became {seen}")
             mount.works()
+
+
+@case("a message that is no Reply is not counted as one")
+def no_reply(mount):
+    if mount.kind == "c":
+        return
+    before = mount.relay.connections
+    for lists in (wire.u32(2, 0, 0), wire.u32(0, 2, 0), wire.u32(0, 0, 2)):
+        seen = []
+
+        def send(_head, lists=lists, seen=seen):
+            # The Call waits for its Reply meanwhile, and the Reply before it has been counted.
+            xid = next(XIDS)
+            time.sleep(QUIET)
+            seen.append(mount.used())
+            mount.relay.end.send(wire.u32(xid, 1, 1, wire.MSG) + lists + callback(xid))
+            time.sleep(QUIET)
+            seen.append(mount.used())
+        mount.relay.before = send
+        mount.works()
+        if len(seen) != 2 or not 1 <= seen[0] <= seen[1]:
+            raise Failed(f"Replies that are due before and after a malformed Call: {seen}")
+    mount.same_connection(before)
 
 
 @case("a Call with the XID of a Call under way")
