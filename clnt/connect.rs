@@ -100,9 +100,9 @@ impl Connection {
     /// # Errors
     ///
     /// The cause, and the error for the RPC layer: `EPROTO` if no device leads to the server,
-    /// `EINVAL` and `ENOMEM` if the device cannot support the connection, `ECONNREFUSED`,
-    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and `ECONNABORTED` if
-    /// the device or the transport is removed meanwhile.
+    /// `EINVAL` and `ENOMEM` if the device cannot support the connection and there was none before,
+    /// `ECONNREFUSED`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and
+    /// `ECONNABORTED` if the device or the transport is removed meanwhile.
     pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, Failed> {
         if tunables::MAX_VERSION.get() < Version::Two.word() || xprt.avoids_version_2() {
             return Self::attempt(xprt, false);
@@ -138,7 +138,8 @@ impl Connection {
         })?;
         events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
         let device = id.device().ok_or(Failed::passing(ENODEV))?;
-        let limits = limits(device, xprt.max_reqs(), &server).map_err(Failed::known)?;
+        let limits = limits(device, xprt.max_reqs(), &server)
+            .map_err(|error| Failed::unsuitable(error, xprt.counters().connects != 0))?;
         let conn =
             Self::prepare(xprt, id, events.clone(), limits, asks).map_err(Failed::passing)?;
         let made = conn

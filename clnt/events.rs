@@ -180,6 +180,16 @@ pub(super) struct Failed {
 }
 
 impl Failed {
+    /// The device that was found cannot carry the connection. That fails a mount. But once the
+    /// transport has `had_connection`, a device that can was removed, and it may be added again.
+    pub(super) fn unsuitable(error: Error, had_connection: bool) -> Self {
+        if had_connection {
+            Self::passing(error)
+        } else {
+            Self::known(error)
+        }
+    }
+
     /// Returns the RPC layer expects this error, or trying again is pointless.
     pub(super) fn known(error: Error) -> Self {
         Self {
@@ -229,3 +239,6 @@ impl From<Failure> for Failed {
         })
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
