@@ -241,7 +241,8 @@ pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) 
 /// # Errors
 ///
 /// `EMSGSIZE` if `most` or the number of idle regions is too small; `ENOMEM` if the IOMMU has no
-/// room; `EIO` if the device cannot map the memory. `chunk` contains the regions that were mapped.
+/// room or the driver no memory; `EIO` if the device cannot map the memory. `chunk` contains the
+/// regions that were mapped.
 pub(super) fn map_chunk<'a>(
     mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
     access: Access,

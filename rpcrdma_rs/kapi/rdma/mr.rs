@@ -215,7 +215,8 @@ impl Mr {
     ///
     /// * `EBUSY` if the region is not idle,
     /// * `EINVAL` if `segs` is empty,
-    /// * `ENOMEM` if the IOMMU has no room, or references to shared pages cannot be allocated,
+    /// * `ENOMEM` if the IOMMU has no room, references to shared pages cannot be allocated, or the
+    ///   driver has no memory,
     /// * `EIO` if the device cannot map the runs.
     ///
     /// The runs that were consumed from `segs` are lost then.
@@ -449,7 +450,9 @@ impl MrInner {
         };
         if taken != mapped {
             self.dma_unmap();
-            return Err(EIO);
+            // hns allocates a list of pages, and says so if it cannot. What does not fit is an error
+            // or fewer entries.
+            return Err(if taken == 0 { ENOMEM } else { EIO });
         }
         // INVARIANT: The first `nents` entries are mapped.
         self.state = State::Mapped;

@@ -4,6 +4,11 @@
 //! chain registers or invalidates a region is noted as when one is.
 
 use super::*;
+use kernel::ffi::{
+    c_int,
+    c_uint, //
+};
+
 use crate::kapi::{
     ext::lend::Lender,
     fixture::{
@@ -15,6 +20,14 @@ use crate::kapi::{
 
 /// Pages of a region.
 const MAX_PAGES: u32 = 4;
+
+/// The driver's operation that takes the mapped runs of a region.
+type MapMrSg = unsafe extern "C" fn(
+    *mut bindings::ib_mr,
+    *mut bindings::scatterlist,
+    c_int,
+    *mut c_uint,
+) -> c_int;
 
 /// A page that is freed in the end.
 struct Page(NonNull<bindings::page>);
@@ -278,6 +291,57 @@ mod tests {
         mr.retract(not(5));
         assert!(mr.inner().state == State::Mapped);
         mr.unmap()
+    }
+
+    #[test]
+    fn a_driver_without_memory_is_not_a_failure() -> Result {
+        unsafe extern "C" fn none(
+            _: *mut bindings::ib_mr,
+            _: *mut bindings::scatterlist,
+            _: c_int,
+            _: *mut c_uint,
+        ) -> c_int {
+            0
+        }
+        unsafe extern "C" fn too_small(
+            _: *mut bindings::ib_mr,
+            _: *mut bindings::scatterlist,
+            _: c_int,
+            _: *mut c_uint,
+        ) -> c_int {
+            ENOMEM.to_errno()
+        }
+        let (pd, page) = (pd()?, Page(page()?));
+        let device = pd.device().as_raw();
+        for (refuse, error) in [(none as MapMrSg, ENOMEM), (too_small, EIO)] {
+            // SAFETY: The device is valid, and nobody else maps regions of it during the test.
+            let original = unsafe { (*device).ops.map_mr_sg.replace(refuse) };
+            let refused = mapped(&pd, &page);
+            // SAFETY: As for `replace`.
+            unsafe { (*device).ops.map_mr_sg = original };
+            assert!(refused.is_err_and(|e| e == error));
+        }
+        mapped(&pd, &page)?.unmap()
+    }
+
+    #[test]
+    fn a_queue_pair_fences_only_if_it_was_stopped() -> Result {
+        let page = Page(page()?);
+        for stopped in [true, false] {
+            let (pd, lender) = (pd()?, Lender::new(None)?);
+            let mut mr = Mr::new(&pd, MAX_PAGES)?;
+            let mut runs = lent(&lender, page.run(0, PAGE_SIZE).into_iter());
+            mr.map(&mut runs, Access::RemoteWrite, 0)?;
+            mr.start_registration(ticket(1))?;
+            pd.set_closed(stopped);
+            assert!(mr.is_fenced() == stopped);
+            assert!(mr.unmap() == if stopped { Ok(()) } else { Err(EBUSY) });
+            assert!(lender.has_all() == stopped);
+            // Deregisters it.
+            drop(mr);
+            assert!(lender.has_all());
+        }
+        Ok(())
     }
 
     #[test]
