@@ -111,8 +111,13 @@ impl Connection {
             Err(failed) if failed.unanswered => {
                 let (one, why) = (Version::One.word(), VersionWhy::Unanswered);
                 trace_xprtrdma_version(Peer::of(xprt), one, why as u32);
-                xprt.avoid_version_2("does not answer version 2 of RPC-over-RDMA");
-                Self::attempt(xprt, false)
+                let connection = Self::attempt(xprt, false);
+                // If the server cannot be reached in version 1 either, the link or the server was
+                // down, which says nothing about version 2.
+                if connection.is_ok() {
+                    xprt.avoid_version_2("does not answer version 2 of RPC-over-RDMA");
+                }
+                connection
             }
             other => other,
         }

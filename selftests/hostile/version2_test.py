@@ -159,6 +159,21 @@ def hangs_up(subject):
     gives_up(subject, greeting)
 
 
+@case("a server that hangs up and then refuses a connection in version 1 is asked again")
+def was_down(subject):
+    fake = subject.fake
+
+    def greeting(_):
+        fake.greeting = fake.agree
+        fake.listener.refuse = 1
+        raise peer.Closed("by the case")
+    with subject.mount() as mount:
+        fake.greeting = greeting
+        fake.do(fake.hang_up)
+        mount.check()
+    subject.expect(3, 3)
+
+
 @case("a server that answers ERR_VERS is called in version 1 on the same connection")
 def refuses(subject):
     def greeting(xid):
