@@ -10,6 +10,7 @@ import server_connections  # noqa: F401  (likewise)
 import server_stalls  # noqa: F401  (likewise)
 import server_order  # noqa: F401  (likewise)
 import server_version2  # noqa: F401  (likewise)
+import server_callbacks  # noqa: F401  (likewise; when lockd's grace period has ended)
 import version2_fuzz
 from client import Server
 from server_cases import TABLE
