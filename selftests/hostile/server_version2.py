@@ -159,6 +159,46 @@ def properties(server):
         check_null(client)
 
 
+@case("version 2: messages about properties before RDMA2_CONNPROP, and RDMA2_CONNPROP after a Call")
+def properties_first(server):
+    if not ours(server):
+        return
+    start = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, 1, 1, 2)
+    for words in ((UPDPROP, 1, RBSIZ, 4, 1024), (UPDPROP, 0), (RESPROP, 0, 0, 0),
+                  (RESPROP, 1, 1, 0, 0), (REQPROP, 1, RBSIZ, 4, 4096), (REQPROP, 0)):
+        with server.connect(receives=8, sends=8) as client:
+            got = answers(client, two(next(XIDS), *words), 2 if words[0] == REQPROP else 0.3)
+            equal(got[8:12], wire.u32(RESPROP) if words[0] == REQPROP else b"", f"answer to {words}")
+            check_null(client)
+            xid = next(XIDS)
+            got = answers(client, two(xid, CONNPROP, body=start), peer.TIMEOUT)
+            equal(got, wire.u32(xid, 2, CONNPROP) + start, "RDMA2_CONNPROP")
+            check_null(client)
+
+
+@case("version 2: Receives become smaller while Calls are in flight")
+def smaller_in_flight(server):
+    if not ours(server):
+        return
+    handle = server.handle(FILE)
+
+    def read(xid):
+        """A READ whose Reply fits into 4096 octets, but not into 1024."""
+        return two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.v3_read(xid, handle, 0, 3000))
+
+    with server.connect() as client:
+        for _ in range(20):
+            before, after = [next(XIDS) for _ in range(8)], [next(XIDS) for _ in range(8)]
+            client.end.send(two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 4096), *map(read, before),
+                            two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 1024), *map(read, after))
+            received = [client.end.receive()[0] for _ in range(16)]
+            found = {int.from_bytes(data[:4], "big"): data for data in received}
+            equal(sorted(found), before + after, "XIDs of the answers")
+            for xid in after:
+                equal(found[xid][12:20], wire.u32(wire.ERROR, 8), "answer without room: REPLY_RESOURCE")
+        check_null(client)
+
+
 @case("version 2: sets of properties that are too large to be true")
 def large_sets(server):
     if not ours(server):

@@ -14,7 +14,8 @@ import time
 import peer
 import wire
 from cases import Failed, Table
-from client_cases import Mount
+from client import XIDS
+from client_cases import PATIENCE, POOL, Mount
 from client_test import OPTIONS
 from fake import Call, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
 from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
@@ -186,6 +187,24 @@ def refuses(subject):
     subject.expect(2, 2)
 
 
+@case("messages of version 2 after ERR_VERS change nothing")
+def two_after_one(subject):
+    fake = subject.fake
+
+    def greeting(xid):
+        fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
+    with subject.mount(greeting) as mount:
+        own = int.from_bytes(fake.questions[0][:4], "big")
+        for xid in (own, next(XIDS)):
+            fake.burst(two(xid, CONNPROP, 0, 0), two(xid, UPDPROP, 1, RBSIZ, 4, 1024),
+                       two(xid, REQPROP, 1, RBSIZ, 4, 1024), two(xid, RESPROP, 0, 0, 0),
+                       two(xid, wire.MSG, 1, 0, 0, 0, 0, body=wire.accepted(xid)),
+                       two(xid, wire.ERROR, 10), two(xid, wire.ERROR, wire.ERR_VERS, 2, 2),
+                       two(xid, OPTIONAL, 0, 77, 0), pause=0.005)
+            mount.check()
+    subject.expect(1, 1)
+
+
 @case("junk before the answer changes nothing")
 def junk(subject):
     fake = subject.fake
@@ -256,6 +275,22 @@ def smaller(subject):
             mount.symlink()
             if not 0 < fake.longest <= receive:
                 raise Failed(f"a message of {fake.longest} octets for Receives of {receive}")
+    subject.expect(1, 1)
+
+
+@case("a server whose Receives become smaller and larger while Calls are in flight")
+def smaller_in_flight(subject):
+    fake = subject.fake
+    with subject.mount() as mount:
+        for proc in (WRITE, READ, READDIR):
+            for receive in (1024, 4096) * 5:
+                def answer(call, receive=receive):
+                    call.after = [two(7, UPDPROP, 1, RBSIZ, 4, receive)]
+                    call.good()
+                fake.answer_next(proc, answer)
+                tasks = [POOL.submit(mount.operation(each)) for each in (proc, WRITE, READ)]
+                for task in tasks:
+                    task.result(PATIENCE)
     subject.expect(1, 1)
 
 
