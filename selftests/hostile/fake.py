@@ -302,6 +302,9 @@ class FakeServer(threading.Thread):
             self.hang_up()
         elif message:
             self.take(message[0])
+            # Those that have arrived with it; an answer may end the connection.
+            while self.end and self.end.messages and not self.end.closed:
+                self.take(self.end.messages.pop(0)[0])
         return message is not None
 
     def take(self, data):

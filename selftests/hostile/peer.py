@@ -7,6 +7,8 @@ nothing specific to RPC-over-RDMA.
 """
 
 import contextlib
+import functools
+import logging
 import os
 import select
 import time
@@ -60,7 +62,16 @@ ACCEPTANCE = 0.1
 with open("/proc/cmdline", encoding="ascii") as _file:
     IWARP = "guest.device=siw" in _file.read()
 # rxe passes on the kernel's flag (1 << 2); libibverbs uses another one.
-WITH_INV = IBV_WC_WITH_INV | 1 << 2
+WITH_INV = int(IBV_WC_WITH_INV) | 1 << 2
+# As a number: pyverbs' flags take long to compare.
+RECEIVED = int(IBV_WC_RECV)
+# Kinds of Work Requests, in the upper half of wr_id. The lower half is a slot of the inbox, or the
+# number of messages whose Sends have completed.
+SEND, REMOTE = 1 << 32, 2 << 32
+
+
+# pyverbs looks its logger up for each object that it makes.
+logging.getLogger = functools.cache(logging.getLogger)
 
 
 class Closed(Exception):
@@ -178,6 +189,7 @@ class Endpoint:
         self.outbox_size = 8192
         self.outbox = MR(device.pd, sends * self.outbox_size, IBV_ACCESS_LOCAL_WRITE)
         self.next_send, self.unsent = 0, 0
+        self.receive_wrs = {}
         self.messages = []
         self.windows = []
         self.remote_status = None
@@ -208,32 +220,37 @@ class Endpoint:
 
     def post_receive(self, slot):
         """Post the Receive number `slot`."""
-        sge = SGE(self.inbox.buf + slot * self.size, self.size, self.inbox.lkey)
-        self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=[sge]))
+        work = self.receive_wrs.get(slot)
+        if work is None:
+            sge = SGE(self.inbox.buf + slot * self.size, self.size, self.inbox.lkey)
+            work = self.receive_wrs[slot] = RecvWR(wr_id=slot, num_sge=1, sg=[sge])
+        self.qp.post_recv(work)
 
     # -- messages --
 
     def send(self, *messages, invalidate=None):
-        """Post Sends (With Invalidate), all at once."""
-        work = None
+        """Post Sends (With Invalidate), all at once, with one completion at the end."""
         while self.unsent + len(messages) > self.sends:
             self._progress(TIMEOUT)
         if self.closed:
             raise Closed(self.closed)
+        # A Work Request does not keep the next one alive.
+        chain = [None]
         for data in reversed(messages):
-            work = self._send_wr(data, invalidate, work)
-        self._post(work)
+            completed = 0 if chain[-1] else len(messages)
+            chain.append(self._send_wr(data, invalidate, chain[-1], completed))
+        self._post(chain[-1])
         self.unsent += len(messages)
 
-    def _send_wr(self, data, invalidate, following):
+    def _send_wr(self, data, invalidate, following, completed):
         at = self.next_send * self.outbox_size
         self.next_send = (self.next_send + 1) % self.sends
         if data:
             self.outbox.write(data, len(data), at)
         sge = SGE(self.outbox.buf + at, len(data), self.outbox.lkey)
-        work = SendWR(wr_id=1 << 32, num_sge=1, sg=[sge], next_wr=following,
+        work = SendWR(wr_id=SEND | completed, num_sge=1, sg=[sge], next_wr=following,
                       opcode=IBV_WR_SEND if invalidate is None else IBV_WR_SEND_WITH_INV,
-                      send_flags=IBV_SEND_SIGNALED,
+                      send_flags=IBV_SEND_SIGNALED if completed else 0,
                       imm_data=0 if invalidate is None else invalidate)
         if IWARP and invalidate is not None:
             work.set_wr_rdma(invalidate, 0)  # libsiw takes the handle from there
@@ -261,7 +278,7 @@ class Endpoint:
         self.windows.append(window)
         info = MWBindInfo(region.mr, region.address, region.length,
                           IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
-        work = SendWR(wr_id=1 << 32, num_sge=0, opcode=IBV_WR_BIND_MW,
+        work = SendWR(wr_id=SEND | 1, num_sge=0, opcode=IBV_WR_BIND_MW,
                       send_flags=IBV_SEND_SIGNALED)
         handle = (window.rkey & ~0xff) | (window.rkey + 1 & 0xff)
         work.set_bind_wr(window, info)
@@ -295,7 +312,7 @@ class Endpoint:
 
     def _remote(self, opcode, handle, offset, region, length):
         sge = SGE(region.address, length, region.mr.lkey)
-        work = SendWR(wr_id=1 << 33, num_sge=1, sg=[sge], opcode=opcode,
+        work = SendWR(wr_id=REMOTE, num_sge=1, sg=[sge], opcode=opcode,
                       send_flags=IBV_SEND_SIGNALED)
         work.set_wr_rdma(handle, offset)
         self.remote_status = None
@@ -344,16 +361,16 @@ class Endpoint:
     def _completions(self):
         count, completions = self.cq.poll(16)
         for done in completions:
-            if done.wr_id == 1 << 32:
-                self.unsent -= 1
-            elif done.wr_id == 1 << 33:
+            if done.wr_id & SEND:
+                self.unsent -= done.wr_id & 0xffffffff
+            elif done.wr_id & REMOTE:
                 self.remote_status = done.status
             if done.status != IBV_WC_SUCCESS:
                 self.closed = self.closed or f"completion status {done.status}"
-            elif done.opcode & IBV_WC_RECV:
+            elif int(done.opcode) & RECEIVED:
                 data = self.inbox.read(done.byte_len, done.wr_id * self.size) \
                     if done.byte_len else b""
-                inv = done.imm_data if done.wc_flags & WITH_INV else None
+                inv = done.imm_data if int(done.wc_flags) & WITH_INV else None
                 self.messages.append((data, inv))
                 if self.refill and not self.closed:
                     self.post_receive(done.wr_id)

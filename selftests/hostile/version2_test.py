@@ -6,7 +6,6 @@ Each case has a mount of its own: what a client has learnt about a server, it ke
 
 import contextlib
 import os
-import random
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from client import XIDS
 from client_cases import PATIENCE, POOL, Mount
 from client_test import OPTIONS
 from fake import Call, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
+from server_fuzz import Random
 from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
     two
 from version2_fuzz import GOOD, Spoiler, in_version_2, vectors
@@ -71,11 +71,11 @@ class Fake2(FakeServer):
             make = Call2 if version == 2 else Call
             self._serve(make(self.end, data, self.arena))
 
-    def burst(self, *messages, pause=0.0):
-        """Send messages that nobody has asked for."""
+    def burst(self, *messages, pause=0.0, at_once=1):
+        """Send messages that nobody has asked for, some at once, with a pause after these."""
         def send():
-            for message in messages:
-                self.end.send(message)
+            for at in range(0, len(messages), at_once):
+                self.end.send(*messages[at:at + at_once])
                 time.sleep(pause)
         self.do(send)
 
@@ -313,7 +313,7 @@ def asked(subject):
 
 def fuzz(table, args):
     """Random messages, while the mount is used."""
-    count, pick = args.messages, random.Random(args.fuzz)
+    count, pick = args.messages, Random(args.fuzz)
     spoiler = Spoiler(pick)
 
     @table.case(f"{count} random messages of version 2, seed {args.fuzz}")
@@ -331,10 +331,11 @@ def fuzz(table, args):
                 sent += len(before)
                 for _ in range(100):
                     messages = [spoiler.message() for _ in range(pick.choice((1, 16, 64)))]
-                    # Without a pause they may find no Receive, which ends the connection.
-                    pause = 0.001 if pick.random() < 0.98 else 0
+                    # A client keeps two Receives posted for messages about properties. More messages
+                    # without a pause may find none, which ends the connection.
+                    at_once = 2 if pick.random() < 0.98 else 64
                     with contextlib.suppress(peer.Closed):
-                        fake.burst(*messages, pause=pause)
+                        fake.burst(*messages, pause=0.001, at_once=at_once)
                     sent += len(messages)
                     result = mount.attempt(mount.operation(pick.choice((GETATTR, READ, WRITE))))
                     results[result] = results.get(result, 0) + 1
