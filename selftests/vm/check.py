@@ -445,8 +445,24 @@ def suites():
     return names
 
 
-def debug_boots(pairings, device):
-    """Return the boots with the debug kernel, over a device of this kind."""
+def debug_version_2(device):
+    """Return the boots over version 2 with the debug kernel; the hostile peer always speaks it as
+    well."""
+    groups = [group for group in VERSION_2 if group.name.removeprefix("version2-") in
+              DEBUG_MIXED[device]]
+    every = [Boot("version2 rust/rust", "rust", "rust", groups + VERSION_2_FAULTS)]
+    if device == "rxe":
+        # Loading and listening are the same in each version.
+        every.append(Boot("version2 rust", "rust", "rust", [
+            Group("version2-allocations",
+                  "RPCRDMA_VERSION=2 python3 -B /t/guest/allocations.py connect io callback teardown",
+                  900)], alone=True))
+    return every
+
+
+def debug_boots(pairings, device, version_2):
+    """Return the boots with the debug kernel, over a device of this kind; with `version_2` also
+    those over version 2."""
     every = [Boot(f"pair {p}", *p.split("/"),
                   [group for group in pair_groups()
                    if group.name in (DEBUG_MIXED[device] if p in MIXED else DEBUG_PAIR)
@@ -463,6 +479,8 @@ def debug_boots(pairings, device):
     if device == "rxe":
         every.append(Boot("allocations rust", "rust", "rust", [
             Group("allocations", "python3 -B /t/guest/allocations.py", 900)], alone=True))
+    if version_2 and "rust/rust" in pairings:
+        every += debug_version_2(device)
     # Contending threads of KUnit must really run at the same time.
     every.append(Boot("alone rust", "rust", "rust", alone, alone=True, cpus=2))
     every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
@@ -510,7 +528,8 @@ def more_cpus():
 def every_boot(args, pairings, device):
     """Return all boots, over a device of this kind. A boot for another kind of device has that in
     its name."""
-    found = (debug_boots(pairings, device) if args.debug
+    version_2 = args.long or "version2" in (args.boot or ())
+    found = (debug_boots(pairings, device, version_2) if args.debug
              else boots(pairings, args.long, device))
     for boot in found:
         boot.device = boot.device or device
@@ -528,8 +547,9 @@ def arguments():
                         choices=PAIRINGS + ("c/c",),
                         help="modules of client and server, each rust or c (default: all but c/c)")
     parser.add_argument("--boot", action="append",
-                        choices=("pair", "faults", "siw", "cpus", "allocations", "alone", "hostile"),
-                        help="only boots of this kind")
+                        choices=("pair", "faults", "siw", "cpus", "allocations", "alone", "hostile",
+                                 "version2"),
+                        help="only boots of this kind (version2: in the debug kernel)")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
     parser.add_argument("--module", metavar="FILE",
