@@ -124,9 +124,9 @@ use crate::{
 /// The pause before a refill that failed is tried again.
 const REFILL_PAUSE_MS: u32 = 250;
 
-/// The interval of the watchdog's checks while a connection is in use. A chain that was posted
-/// before one check and has not completed at the next one is stalled.
-const LOOK_MS: u32 = 10_000;
+/// The interval of the watchdog's checks while a connection is in use. A chain that is in flight
+/// at three checks in a row is stalled.
+const LOOK_MS: u32 = 5_000;
 
 /// The number of the next connection.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
@@ -612,7 +612,7 @@ impl WorkItem<LOOK> for Conn {
                     pr_warn!(
                         "{}: nothing sent {} s ago has arrived: disconnecting\n",
                         xprt.server(),
-                        LOOK_MS / 1000
+                        2 * LOOK_MS / 1000
                     );
                 }
                 this.lost();

@@ -7,14 +7,14 @@
 //! however many Sends wait. The device completes chains in order, so counting them suffices to
 //! detect a stall.
 
-/// The result of a check of the queue.
+/// The result of a check of the queue. "Recently" means since the last check but one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// A chain that was posted before the last check has not completed.
+    /// A chain that was not posted recently has not completed.
     Stalled,
-    /// A chain was posted since the last check, or is in flight.
+    /// A chain was posted recently.
     Active,
-    /// No chain was posted since the last check, and none is in flight.
+    /// No chain was posted recently, and none is in flight.
     Quiet,
 }
 
@@ -24,8 +24,8 @@ pub(super) struct SendQueue {
     room: u32,
     posted: u64,
     completed: u64,
-    /// `posted` at the last check.
-    seen: u64,
+    /// `posted` at the last check but one, and at the last check.
+    seen: [u64; 2],
 }
 
 impl SendQueue {
@@ -35,7 +35,7 @@ impl SendQueue {
             room: entries,
             posted: 0,
             completed: 0,
-            seen: 0,
+            seen: [0; 2],
         }
     }
 
@@ -75,14 +75,15 @@ impl SendQueue {
         self.completed = self.completed.wrapping_add(1);
     }
 
-    /// Checks for progress since the last check.
+    /// Checks for progress. A chain that is in flight at three checks in a row is stalled.
     pub(super) fn look(&mut self) -> Progress {
+        let [before, last] = self.seen;
         let (in_flight, fresh) = (
             self.posted.wrapping_sub(self.completed),
-            self.posted.wrapping_sub(self.seen),
+            self.posted.wrapping_sub(before),
         );
-        self.seen = self.posted;
-        // Those posted since the last look are the last to complete.
+        self.seen = [last, self.posted];
+        // The chains posted recently are the last to complete.
         if in_flight > fresh {
             Progress::Stalled
         } else if in_flight == 0 && fresh == 0 {
@@ -109,17 +110,22 @@ mod tests {
     }
 
     #[test]
-    fn what_completes_between_looks_is_no_stall() {
+    fn what_completes_before_the_third_look_is_no_stall() {
         let mut queue = SendQueue::new(9);
+        queue.post();
+        assert_eq!(queue.look(), Progress::Active);
         for _ in 0..100 {
             queue.post();
             assert_eq!(queue.look(), Progress::Active);
             queue.complete();
         }
+        queue.complete();
+        assert_eq!(queue.look(), Progress::Active);
         assert_eq!(queue.look(), Progress::Quiet);
         // Posted and complete between two looks.
         queue.post();
         queue.complete();
+        assert_eq!(queue.look(), Progress::Active);
         assert_eq!(queue.look(), Progress::Active);
         assert_eq!(queue.look(), Progress::Quiet);
     }
@@ -131,6 +137,7 @@ mod tests {
         queue.post();
         assert_eq!(queue.look(), Progress::Active);
         queue.complete();
+        assert_eq!(queue.look(), Progress::Active);
         for _ in 0..5 {
             queue.post();
             assert_eq!(queue.look(), Progress::Stalled);
@@ -144,7 +151,9 @@ mod tests {
             queue.post();
         }
         assert_eq!(queue.look(), Progress::Active);
-        for _ in 0..7 {
+        queue.complete();
+        assert_eq!(queue.look(), Progress::Active);
+        for _ in 0..6 {
             queue.complete();
             assert_eq!(queue.look(), Progress::Stalled);
         }
