@@ -6,51 +6,104 @@ forever, and rarely posts a Receive. rxe itself ends a connection when a Send ha
 To make the stall last, the server posts a Receive every 2 s, which restarts that timer.
 """
 
-import os
 import subprocess
+import sys
+import threading
 import time
 
 import peer
 from client_cases import TABLE
-from cases import Failed, Skip
+from cases import Failed, Skip, shell
+from fake import READLINK
 
 NO_RNR = peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection"
-# Seconds that a killed process may take to end. The watchdog sees a stall after 10 to 20 s.
+# Seconds that a killed process may take to end. The watchdog sees a stall after 10 to 15 s.
 KILLED = 25
+# The Receives that a server posts before it stalls a client, and the Calls that stall: at one Receive
+# every 2 s, these Calls take much longer than KILLED.
+RECEIVES, ASKED = 4, 28
 
 
-@TABLE.case("processes killed while the server takes nothing end", skip=NO_RNR)
-def _killed(mount):
-    if mount.kind == "c":
-        raise Skip("the C client has other bounds")
-    fake = mount.fake
-    # The file is open, so the next Call of a reader is a READ, with a Write chunk.
-    data = os.open(mount.path("data"), os.O_RDONLY | os.O_DIRECT)
-    fake.posted = 2
+# A process with many threads, each of which requests the attributes of an open file.
+ASKER = """
+import os, sys, threading
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=os.fstat, args=(int(sys.argv[1]),)).start()
+"""
+
+
+def watchdog():
+    """Return how often the client's watchdog has closed a connection, from the kernel log."""
+    return shell("dmesg").count("s ago has arrived: disconnecting")
+
+
+def start(jobs, *args, **options):
+    """Start a process, and add it to the jobs."""
+    jobs.append(subprocess.Popen(args, stdout=subprocess.PIPE, text=True, **options))
+    return jobs[-1]
+
+
+def stall(mount, jobs):
+    """Have the client send a READLINK, which has a Reply chunk, and stall behind GETATTRs. Returns
+    the READLINK, for which the last job waits."""
+    fake, asked = mount.fake, threading.Event()
+    fake.posted = RECEIVES
     fake.do(fake.hang_up)
     mount.getattr()
-    readers = [subprocess.Popen(["dd", "of=/dev/null", "bs=4k", "count=1"], stdin=data,
-                                stderr=subprocess.DEVNULL) for _ in range(12)]
-    os.close(data)
+    fake.do(lambda: setattr(fake.end, "refill", True))
+    asker = start(jobs, sys.executable, "-c", ASKER, str(mount.open), str(ASKED),
+                  pass_fds=[mount.open], stdin=subprocess.PIPE)
+    asker.stdout.readline()
+    fake.answer_next(READLINK, lambda call: asked.set())
+    start(jobs, "readlink", mount.path("link"))
+    if not asked.wait(10):
+        raise Failed("the client never sent READLINK")
+    fake.do(lambda: setattr(fake.end, "refill", False))
+    asker.stdin.write("\n")
+    asker.stdin.flush()
+    # Shorter than the mount's timeout, after which the client would close the connection.
+    time.sleep(1)
+    return fake.spoiled
+
+
+def killed(mount, answered):
+    """Kill the processes. Their regions are invalidated behind the stalled Sends, so that the one with
+    a Reply chunk ends with the connection."""
+    if mount.kind == "c":
+        raise Skip("the C client has other bounds")
+    fake, jobs, before = mount.fake, [], watchdog()
     try:
-        time.sleep(2)
-        for reader in readers:
-            reader.kill()
+        call = stall(mount, jobs)
+        if answered:
+            fake.do(call.good)
+            time.sleep(0.2)
+        connections = fake.connections
+        for job in jobs:
+            job.kill()
         begun = time.monotonic()
-        slot = 2
-        while any(reader.poll() is None for reader in readers):
+        slot = RECEIVES
+        while any(job.poll() is None for job in jobs):
             if (waited := time.monotonic() - begun) > KILLED:
-                left = sum(reader.poll() is None for reader in readers)
-                raise Failed(f"{left} of {len(readers)} processes are there {waited:.0f} s after "
-                             "they were killed")
-            if slot < 12 and waited > 2 * (slot - 1):
+                raise Failed(f"a process is there {waited:.0f} s after it was killed")
+            if waited > 2 * (slot - RECEIVES):
                 fake.do(lambda number=slot: fake.end and fake.end.post_receive(number))
                 slot += 1
             time.sleep(0.1)
         mount.notes.append(f"ended after {time.monotonic() - begun:.1f} s")
+        if fake.connections != connections or watchdog() != before + 1:
+            raise Failed("the connection has ended for another reason than the stall")
     finally:
         fake.posted = None
         fake.do(fake.hang_up)
+        for job in jobs:
+            job.kill()
+
+
+TABLE.case("a process killed while the server takes nothing ends", skip=NO_RNR, answered=False)(killed)
+TABLE.case("a process killed while its answer waits for a stalled Send ends", skip=NO_RNR,
+           answered=True)(killed)
 
 
 @TABLE.case("a server that accepts, takes nothing and hangs up has pauses between connections",
