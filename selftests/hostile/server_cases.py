@@ -6,12 +6,13 @@ arguments of expect() is what the kernel's C module does. The second, if there i
 what this module does; it is then stricter.
 """
 
+import contextlib
 import struct
 
 import peer
 import wire
 from client import XIDS, check_null
-from cases import Failed, Table
+from cases import Failed, Skip, Table, shell
 from wire import Segment
 
 TABLE = Table()
@@ -21,6 +22,8 @@ STALE = 0x57a1e000
 PAGE = 4096
 FILE = "data"
 FILE_SIZE = 256 * 1024
+# The largest payload that nfsd can be set to.
+LARGEST = 4 << 20
 
 
 def pattern(offset, length):
@@ -242,6 +245,59 @@ def reply_chunk_first(server):
                 # A chunk that is too small is not.
                 call = null(reply=[Segment(region.rkey, 20, region.address)])
                 equal(client.call(call).proc, wire.MSG, "message type without room in the chunk")
+    region.close()
+
+
+@contextlib.contextmanager
+def large_payloads():
+    """Run the block with the largest payload of nfsd."""
+    def limit(octets):
+        shell(f"server_stop; echo {octets} >/proc/fs/nfsd/max_block_size && nfsd_start 8")
+    with open("/proc/fs/nfsd/max_block_size", encoding="ascii") as file:
+        before = file.read().strip()
+    limit(LARGEST)
+    try:
+        yield
+    finally:
+        limit(before)
+
+
+@case("payloads of 4 MiB, which no client of Linux sends")
+def four_mebibytes(server):
+    content = pattern(0, LARGEST)
+    region = server.device.region(LARGEST, content)
+    server.handle("sink")
+    with large_payloads(), server.connect() as client:
+        xid, body, build = write_call(server, 0, LARGEST)
+        head = client.call(build([Segment(region.rkey, LARGEST, region.address, len(body))]))
+        equal(wire.v3_write_count(head.body, xid), LARGEST, "bytes written")
+        equal(read_back(server, client, LARGEST), content, "4 MiB")
+    region.close()
+
+
+@case("READLINK of NFSv4 with a Write chunk, which no client of Linux sends")
+def readlink(server):
+    """nfsd reports the text's offset four octets early; the text must be in the chunk all the same."""
+    if server.kind == "c":
+        raise Skip("the C module relies on the offset")
+    region = server.device.region(PAGE)
+    with server.connect() as client:
+        for length in 1, 3, 4, 5, 64, 1001, 4095:
+            text = bytes(97 + i % 26 for i in range(length))
+            shell(f"ln -sfn {text.decode()} $EXPORT/link")
+            region.fill()
+            xid = next(XIDS)
+            head = client.call(
+                wire.header(xid, writes=[[Segment(region.rkey, PAGE, region.address)]])
+                + wire.compound(xid, [wire.u32(24), wire.u32(15) + wire.opaque(b"link"),
+                                      wire.u32(27)]))
+            reader = wire.results(head.body, xid)
+            words = [reader.u32() for _ in range(10)]
+            equal(words, [0, 0, 3, 24, 0, 15, 0, 27, 0, length], "results of READLINK")
+            reader.end()
+            equal(head.writes[0][0].length, length, "returned segment's length")
+            equal(region.read(PAGE), text + b"\xee" * (PAGE - length), f"text of {length} octets")
+    shell("rm $EXPORT/link")
     region.close()
 
 

@@ -17,7 +17,7 @@ import peer
 import wire
 from client import XIDS
 from cases import Failed, Skip, shell
-from server_cases import FILE, TABLE, null
+from server_cases import FILE, LARGEST, TABLE, large_payloads, null
 from wire import Segment
 
 case = TABLE.case
@@ -30,8 +30,7 @@ PAYLOAD = 1 << 20
 # memory for Read chunks of all clients without access together.
 CONNECTION = 4 << 20
 UNPROVEN = 32 << 20
-# The largest payload that nfsd can be set to, and what the measured memory may differ by.
-LARGEST = 4 << 20
+# What the measured memory may differ by.
 SLACK = 16 << 20
 # Seconds after which a connection without progress ends, see svc/sq.rs: it checks every 5 s.
 UNPROVEN_ENDS = (9, 17)
@@ -212,26 +211,12 @@ def available():
     raise Failed("no MemAvailable in /proc/meminfo")
 
 
-@contextlib.contextmanager
-def large_payloads():
-    """Run the block with the largest payload of nfsd, so that what is held differs from what is not by
-    more than other programs of the guest use."""
-    def limit(octets):
-        shell(f"server_stop; echo {octets} >/proc/fs/nfsd/max_block_size && nfsd_start 8")
-    with open("/proc/fs/nfsd/max_block_size", encoding="ascii") as file:
-        before = file.read().strip()
-    limit(LARGEST)
-    try:
-        yield
-    finally:
-        limit(before)
-
-
 @case("stalled clients without access hold little memory", skip=NO_RNR)
 def hold_memory(server):
     only_ours(server)
     region = server.device.region(LARGEST)
     server.handle("sink")
+    # With large payloads, what is held differs from what is not by more than other programs use.
     # Without the limit of a connection, the first kind holds all of UNPROVEN; without UNPROVEN, the
     # second kind holds a payload for each connection.
     for count, bound in (1, LARGEST), (40, UNPROVEN):
