@@ -23,7 +23,8 @@ def payloads(octets):
         with mounted("3", "rsize=4194304,wsize=4194304"):
             with open("/proc/self/mounts", encoding="ascii") as file:
                 line = next(line for line in file if FOLDER in line)
-            print(line.strip())
+            used = min(octets, 1 << 20)
+            expect_that(f"sizes of the mount: {line}", f"rsize={used},wsize={used}," in line)
             with Delta(FOLDER) as delta:
                 shapes(f"{FOLDER}/limit", f"{EXPORT}/limit")
                 write_file(f"{FOLDER}/big", data(9_000_001, 4), 0)
@@ -96,13 +97,17 @@ def threads():
 
 
 def listeners():
-    """Remove and add nfsd's listeners, with and without a client."""
+    """Remove and add nfsd's listeners by rpc.nfsd and by nfsdctl, with and without a client."""
     times = 50 if LONG else 10
     with mounted("4.1"):
         write_file(f"{FOLDER}/kept", data(100_000, 6))
     server(f"""for i in $(seq {times}); do
         rpc.nfsd 0 || exit 1
         ! grep -q rdma /proc/fs/nfsd/portlist || exit 2
+        nfsdctl listener "+rdma:$SERVER:$PORT" || exit 5
+        grep -q "rdma $PORT" /proc/fs/nfsd/portlist || exit 6
+        nfsdctl listener "-rdma:$SERVER:$PORT" || exit 7
+        ! grep -q rdma /proc/fs/nfsd/portlist || exit 8
         nfsd_start 8 || exit 3
         grep -q "rdma $PORT" /proc/fs/nfsd/portlist || exit 4
     done""", 300)
