@@ -145,6 +145,7 @@ LONG_FAULTS = [
     Group("recall-ends", "python3 -B /t/guest/recall_ends.py", 600),
     Group("swap", "python3 -B /t/guest/swap.py", 600),
     Group("pressure", "python3 -B /t/guest/pressure.py", 600),
+    Group("idle", "python3 -B /t/guest/idle.py", 600),
 ]
 ALONE = [
     Group("setup", "python3 -B /t/guest/setup.py", 200),
