@@ -137,6 +137,18 @@ def modprobe_names():
         expect("ours after modprobe -r", os.path.exists(OURS), False)
 
 
+def rdma_core():
+    """What rdma-core lists for NFS over RDMA, which systemd loads for each RDMA device, loads this
+    module."""
+    listed = shell("grep -x -e xprtrdma -e svcrdma /etc/rdma/modules/rdma.conf").split()
+    expect("names in rdma-core's list", listed, ["xprtrdma", "svcrdma"])
+    for name in listed:
+        shell(f"echo {name} >/tmp/listed.conf; /usr/lib/systemd/systemd-modules-load /tmp/listed.conf")
+        expect(f"modules after {name} of rdma-core's list (ours, C)",
+               (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
+        shell("modprobe -r rpcrdma_rs")
+
+
 def other_kernel():
     """On a kernel for which this module is not installed, each name loads the C module."""
     away = "mv /lib/modules/$(uname -r)/updates/rpcrdma_rs.ko /tmp && depmod"
@@ -199,6 +211,8 @@ def main():
         install()
     with case("modprobe rpcrdma, svcrdma, xprtrdma, rpcrdma6 load ours"):
         modprobe_names()
+    with case("/etc/rdma/modules/rdma.conf loads ours"):
+        rdma_core()
     with case("a kernel without ours: they load the C module"):
         other_kernel()
     with case("sysctl.d applies when ours is loaded"):
