@@ -110,6 +110,25 @@ os.close(fd)'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     no_connection_left()
 
 
+def interrupted(folder):
+    """A mount is killed while it connects: to an address that does not resolve, and while the link is
+    down. The kernel log is checked at the end of the group: a workqueue that waits for one which
+    promises less would cause a warning there."""
+    def attempts(address):
+        os.makedirs(folder, exist_ok=True)
+        for seconds in "0.3", "2", "5":
+            started = time.monotonic()
+            shell(f"timeout -s KILL {seconds} mount -t nfs -o vers=4.1,proto=rdma,port=20049,retry=0 "
+                  f"{address}:/ {folder}", check=False)
+            took = time.monotonic() - started
+            expect_that(f"a killed mount took {took:.1f} s", took < float(seconds) + 10)
+            expect_that("it is mounted", not os.path.ismount(folder))
+    attempts("192.168.88.99")
+    with no_link():
+        attempts("192.168.88.2")
+    no_connection_left()
+
+
 def main():
     """The group."""
     folder = "/mnt/teardown"
@@ -124,6 +143,8 @@ def main():
         forced(folder)
     with case("umount -l while I/O hangs"):
         lazy(folder)
+    with case("mounts killed while they connect"):
+        interrupted(folder)
     with case("a mount after all this"):
         mount("4.1", "ipv4", folder)
         umount(folder)
