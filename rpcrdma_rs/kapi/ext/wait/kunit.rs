@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: waiting for a condition that another thread makes true, or nobody.
+//! KUnit: waiting for conditions that another thread makes true, or that stay false.
 
 use super::*;
 use crate::kapi::ext::atomic::{
@@ -38,7 +38,7 @@ impl Shared {
 }
 
 fn now() -> Jiffies {
-    // SAFETY: The clock is there to be read; a word is read atomically.
+    // SAFETY: `jiffies` exists as long as the kernel runs, and one word is read atomically.
     unsafe { (&raw const bindings::jiffies).read_volatile() }
 }
 
@@ -67,7 +67,7 @@ mod tests {
         let (limit, before) = (msecs_to_jiffies(60), now());
         assert!(!shared.queue.wait_timeout(limit, || false));
         assert!(now().wrapping_sub(before) >= limit);
-        // Both at the end of the time: the condition is looked at last.
+        // If the condition becomes true when the time limit expires, it counts as true.
         let end = now().wrapping_add(limit);
         let over = || now().wrapping_sub(end) < Jiffies::MAX / 2;
         assert!(shared.queue.wait_timeout(limit, over));
@@ -88,7 +88,7 @@ mod tests {
             })?;
         }
         long_pause();
-        // Nobody needs it.
+        // A wake-up without a change: the waiters continue to wait.
         shared.queue.wake_all();
         long_pause();
         assert_eq!(shared.past.load(Relaxed), 0);

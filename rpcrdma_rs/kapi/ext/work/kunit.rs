@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: work that is queued, cancelled, and dropped while it is queued.
+//! KUnit: work that is queued, cancelled, or dropped while it is queued.
 
 use super::*;
 use crate::kapi::ext::atomic::{
@@ -25,7 +25,7 @@ use kernel::{
 /// Far longer than any test takes.
 const NEVER_MS: u32 = 600_000;
 
-/// What is seen of a job from outside.
+/// What happened to a job, and two completions to synchronise with it.
 #[pin_data]
 struct Seen {
     started: Atomic<u32>,
@@ -67,7 +67,7 @@ impl WorkItem for Job {
 }
 
 impl Job {
-    /// A job that ends as soon as it is let.
+    /// Creates a job that ends when `may_end` is completed.
     fn new() -> Result<(Arc<Self>, Arc<Seen>)> {
         let seen = Arc::pin_init(
             pin_init!(Seen {
@@ -96,7 +96,7 @@ impl Job {
 }
 
 impl Seen {
-    /// How many times it was started, ended and dropped.
+    /// Returns how often the job was started, ended and dropped.
     fn counts(&self) -> (u32, u32, u32) {
         (
             self.started.load(Relaxed),
@@ -146,7 +146,7 @@ mod tests {
             assert!(cancel_delayed_sync(&job));
             assert!(!cancel_delayed_sync(&job));
         }
-        // It can be queued after that.
+        // It can be queued again after that.
         seen.may_end.complete_all();
         assert!(job.queue(0));
         seen.begun.wait();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: memory that is mapped for a device.
+//! KUnit: buffers that are mapped for a device.
 
 use super::*;
 use crate::kapi::fixture::pd;
@@ -49,7 +49,7 @@ mod tests {
         ];
         for range in outside {
             assert!(buf.sge(range.clone()).is_err_and(|e| e == EINVAL));
-            // Left alone.
+            // This does nothing.
             buf.sync_for_device(range.clone());
             buf.sync_for_cpu(range);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: borrows of a transport that is being destroyed. There is none: nothing borrowed is
-//! looked at.
+//! KUnit: borrows of a transport that is being destroyed. The tests have no transport and never
+//! access what they borrow.
 
 use kernel::{
     prelude::*,
@@ -26,7 +26,7 @@ use crate::kapi::{
     },
 };
 
-/// A kind of transport of which none is ever made.
+/// A transport type that is never instantiated.
 #[pin_data]
 struct Nothing {}
 
@@ -102,19 +102,19 @@ impl XprtOps for Nothing {
     }
 }
 
-/// A link to no transport, closed for now.
+/// Creates a closed link without a transport.
 fn link() -> Result<XprtLink<Nothing>> {
     let shared = Arc::pin_init(Shared::new(core::ptr::dangling_mut()), GFP_KERNEL)?;
     Ok(XprtLink(shared))
 }
 
-/// Lets it be borrowed.
+/// Opens the link.
 fn open(link: &XprtLink<Nothing>) {
-    // SAFETY: Nobody looks at what is borrowed, and the callers close it.
+    // SAFETY: The tests do not access what they borrow, and close the link.
     unsafe { link.0.open() };
 }
 
-/// What threads tell.
+/// What the threads of a test observe.
 struct Told {
     closed: Atomic<u32>,
     borrows: Atomic<u32>,
@@ -161,7 +161,7 @@ mod tests {
             let borrow = theirs.get();
             says.borrows.add(1, Relaxed);
             long_pause();
-            // Closing has begun, and no new borrow is had.
+            // Closing has begun, so a new borrow fails.
             says.bad.add(u32::from(theirs.get().is_some()), Relaxed);
             says.ended.add(1, Relaxed);
             drop(borrow);
