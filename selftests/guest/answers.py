@@ -49,7 +49,7 @@ def same(what, function):
 
 
 def fresh(version):
-    """Both mounts, with nothing in their caches."""
+    """Remount both, so that nothing is cached."""
     for folder in RDMA, TCP:
         if os.path.ismount(folder):
             umount(folder)
@@ -61,7 +61,7 @@ def fresh(version):
 
 
 def attributes(folder):
-    """Values, into buffers of many sizes; by Python, which begins with 128 octets; copied."""
+    """Read values into buffers of many sizes, and by Python, which tries 128 octets first; copy them."""
     path, found = f"{folder}/answers/file", {}
     for name, size in VALUES.items():
         for room in (0,) + ROOMS:
@@ -77,7 +77,7 @@ def attributes(folder):
 
 
 def names(folder):
-    """Names of attributes, into buffers of many sizes."""
+    """List names of attributes into buffers of many sizes."""
     path = f"{folder}/answers/named"
     found = {f"listxattr into {room}": asked("listxattr", path, room)
              for room in (0,) + ROOMS}
@@ -86,7 +86,7 @@ def names(folder):
 
 
 def acls(folder, name):
-    """An ACL, into buffers of many sizes, and by the tools."""
+    """Read an ACL into buffers of many sizes, and by the tools."""
     path = f"{folder}/answers/acl"
     found = {f"{name} into {room}": asked("getxattr", path, name.encode(), room)
              for room in (0,) + ROOMS}
@@ -99,7 +99,7 @@ def acls(folder, name):
 
 
 def listing(folder):
-    """Directories of several sizes, read in pieces of several sizes."""
+    """List directories of several sizes, with buffers of several sizes."""
     found = {}
     for size in 0, 3, 40, 3000:
         fd = os.open(f"{folder}/answers/dir-{size}", os.O_RDONLY | os.O_DIRECTORY)
@@ -146,7 +146,7 @@ for number in range(300):
 
 
 def set_acls():
-    """A long ACL, set over RDMA by the tools."""
+    """Set a long ACL over RDMA by the tools."""
     path = f"{RDMA}/answers/acl"
     users = ",".join(f"u:{20000 + number}:r--" for number in range(USERS))
     shell(f"setfacl -m {users} {path}")

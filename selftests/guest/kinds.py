@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Servers and clients of other kinds: other limits, threads and listeners that come and go, a mountd
-that stands still, few slots."""
+"""Other configurations of server and client: payload sizes, rsize and wsize, nfsd's threads and
+listeners changed under load, a stopped mountd, few slots."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ SLOTS = "/proc/sys/sunrpc/rdma_slot_table_entries"
 
 
 def payloads(octets):
-    """Set another limit of nfsd."""
+    """Change nfsd's limit on payloads."""
     server(f"server_stop; echo {octets} >{LIMITS} && nfsd_start 8")
     try:
         allowed = int(server(f"cat {LIMITS}"))
@@ -40,13 +40,13 @@ def sizes():
         with mounted("4.1", f"rsize={size},wsize={size}"):
             with open("/proc/self/mounts", encoding="ascii") as file:
                 line = next(line for line in file if FOLDER in line)
-            # What a guest's memory allows may be less.
+            # The guest's memory may allow less.
             expect_that(f"{size}: {line}", f"rsize={size}," in line or size > 262144)
             shapes(f"{FOLDER}/sizes", f"{EXPORT}/sizes")
 
 
 class Load:
-    """Processes that write, read back and compare until they are told to stop."""
+    """Processes that write, read back and compare in a loop until they are told to stop."""
 
     SCRIPT = """
 import os, sys, time
@@ -115,7 +115,8 @@ def listeners():
 
 
 def deferred():
-    """mountd stands still while the server asks it; what comes meanwhile is deferred, and served."""
+    """Stop mountd while nfsd waits for its answer. nfsd defers the Calls that arrive meanwhile, and
+    processes them when mountd continues."""
     with mounted("3", "noac"):
         write_file(f"{FOLDER}/asked", data(200_000, 7))
         server("kill -STOP $(pidof rpc.mountd); exportfs -f")
@@ -137,7 +138,7 @@ def deferred():
 
 
 def few_slots():
-    """Four slots for many at once: the others wait in the backlog."""
+    """Run more jobs than the transport has slots. The others wait in sunrpc's backlog."""
     before = shell(f"cat {SLOTS}").strip()
     shell(f"echo 4 >{SLOTS}")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Random messages for the server: good ones, spoiled. The seed gives them all."""
+"""Random messages for the server: valid messages with random changes, which the seed determines."""
 
 import random
 import time
@@ -16,7 +16,7 @@ WORDS = (0, 1, 2, 3, 4, 5, 7, 28, 40, 0xfff, 0x1000, 0x1001, 0x10000, 0x400000, 
 
 
 class Fuzzer:
-    """Makes messages, and judges what comes back."""
+    """Creates messages, and checks the answers."""
 
     def __init__(self, server, seed):
         self.server, self.random = server, random.Random(seed)
@@ -24,7 +24,7 @@ class Fuzzer:
         self.seen = {}
 
     def segment(self, position=0):
-        """Mostly a good one."""
+        """Return a segment, mostly a valid one."""
         pick = self.random
         length = pick.choice((0, 1, 3, 4, 8, 40, 100, 1000, PAGE, PAGE + 1, 8 * PAGE))
         handle = self.region.rkey if pick.random() < 0.95 else pick.choice(WORDS)
@@ -34,7 +34,7 @@ class Fuzzer:
         return Segment(handle, length, offset, position)
 
     def lists(self):
-        """Some Read list, Write list and Reply chunk."""
+        """Return a Read list, a Write list and a Reply chunk."""
         pick = self.random
         lists = {}
         if pick.random() < 0.5:
@@ -50,7 +50,7 @@ class Fuzzer:
         return lists
 
     def good(self):
-        """A message, not spoiled yet."""
+        """Return a message before it is changed."""
         pick = self.random
         xid = next(XIDS)
         self.region.fill(wire.null(xid))
@@ -62,7 +62,7 @@ class Fuzzer:
         return data + (b"" if proc == wire.NOMSG and pick.random() < 0.8 else pick.choice(bodies))
 
     def spoil(self, data):
-        """The same, changed at some places, or not at all."""
+        """Return the message, perhaps changed at some places."""
         pick = self.random
         for _ in range(pick.choice((0, 0, 0, 0, 1, 1, 2, 8))):
             at = pick.randrange(4, max(len(data) // 4, 2)) * 4 if pick.random() < 0.9 else 4
@@ -75,11 +75,11 @@ class Fuzzer:
         return bytes(data[:4096])
 
     def message(self):
-        """One message."""
+        """Return a random message."""
         return self.spoil(self.good())
 
     def judge(self, data):
-        """Is this a message that a server may send?"""
+        """Return whether a server may send this message."""
         if is_probe(data):
             return "probe"
         head = wire.Header.decode(data)
@@ -88,7 +88,7 @@ class Fuzzer:
         return ("error" if head.proc == wire.ERROR else "reply")
 
     def run(self, seconds):
-        """Send messages for a time; a closed connection is made again."""
+        """Send messages for some time. Reconnect when the connection ends."""
         deadline = time.monotonic() + seconds
         sent = connections = 0
         while time.monotonic() < deadline:
@@ -109,7 +109,7 @@ class Fuzzer:
 
 
 def add(table, args):
-    """The fuzzer as a case."""
+    """Add the fuzzer as a case."""
     @table.case(f"random messages, seed {args.fuzz}, {args.seconds} s")
     def _fuzz(server):
         Fuzzer(server, args.fuzz).run(args.seconds)

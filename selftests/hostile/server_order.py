@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Clients whose pulls end late, and what that costs other connections of the same address.
+"""Clients whose Read chunks arrive late, and what that costs other connections of the same address.
 
-Calls of a client wait for older pulls on any of its connections. How a pull is made to stay: as in
-server_stalls.py, a Send without a Receive is in front of its RDMA Reads. A Receive posted later lets
-one Send, and the pull behind that, complete."""
+While the server pulls the Read chunks of a Call, later Calls from the same address wait, on any
+connection. As in server_stalls.py, a Send that finds no Receive blocks the RDMA Reads of a pull behind
+it. When the client posts a Receive later, one Send and the pull behind it complete."""
 
 import contextlib
 import time
@@ -23,22 +23,23 @@ TRAIN = 5.0
 
 
 def pulled_null(region):
-    """A NULL Call as a whole in one Read segment: its sequence number, if any, is not seen."""
+    """Return a NULL Call that is in a Read segment as a whole, so that the server cannot know before
+    the pull whether it has a sequence number."""
     xid = next(XIDS)
     return wire.header(xid, wire.NOMSG, reads=[Segment(region.rkey, 40, region.address)])
 
 
 class Clock:
-    """What a NULL Call takes on a connection of its own."""
+    """Measures the duration of a NULL Call on another connection."""
 
     def __init__(self, client):
         self.client = client
         times = sorted(self.null() for _ in range(5))
-        # A machine that is slow or busy adds some of these.
+        # A slow or busy machine adds some multiple of this.
         self.slack = 0.5 + 10 * times[2]
 
     def null(self):
-        """Seconds."""
+        """Return the duration of a NULL Call in seconds."""
         begun = time.monotonic()
         self.client.null()
         return time.monotonic() - begun
@@ -64,7 +65,7 @@ def stalled_pull(server):
 
 
 def waits_beside(honest, attacker, seconds=20):
-    """When NULL Calls were sent, and what each took, while a Receive every 0.7 s has one pull end."""
+    """Return the start and duration of NULL Calls while a Receive every 0.7 s lets one pull complete."""
     begun, waits, slot, asked = time.monotonic(), [], 0, None
     while (now := time.monotonic()) < begun + seconds or asked is not None:
         if now > begun + 0.7 * slot:
@@ -102,7 +103,8 @@ def train_of_pulls(server):
         waits = waits_beside(honest, attacker)
         server.notes.append("; ".join(f"at {at:.1f} s: {wait:.1f} s" for at, wait in waits
                                       if wait > clock.slack) + f"; {len(waits)} in all")
-        # Behind the rest of one train and all of the next, and until somebody looks.
+        # A Call may wait for the rest of one group of pulls and all of the next one, and until the next
+        # check.
         longest = 2 * TRAIN + PATIENCE + clock.slack
         if max(wait for _, wait in waits) > longest:
             raise Failed(f"another connection waited for more than {longest:.1f} s")

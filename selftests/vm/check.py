@@ -42,7 +42,7 @@ INSTALLED = (
     "/src/rpcrdma_rs/tools/rpcrdma-top",
     "/src/Documentation/troubleshooting.rst",
 )
-# Factors of a group's time limit: for the debug kernel, for --long, and for a slow machine.
+# Factors for a group's time limit: for the debug kernel, for --long, and for a slow machine.
 DEBUG_SLOWER, LONG_SLOWER, MACHINE_SLOWER = 6, 10, 3
 
 EPILOG = """
