@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lender_has_all_when_no_loan_is_left() -> Result {
+    fn has_all_is_true_without_loans() -> Result {
         let lender = Lender::new(None)?;
         assert!(lender.has_all());
         // SAFETY: There are no runs.
@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_keeps_the_page() -> Result {
+    fn a_loan_keeps_the_page_allocated() -> Result {
         let page = Page::alloc_page(GFP_KERNEL)?;
         let raw = NonNull::new(page.as_ptr().cast()).ok_or(EINVAL)?;
         let lender = Lender::new(Some(page))?;

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_heap_is_in_runs_as_long_as_they_may_be() -> Result {
+    fn heap_memory_is_split_into_runs_of_the_longest_length() -> Result {
         let len = (MAX_RUN_PAGES + 2) * PAGE_SIZE;
         let memory = KVec::from_elem(0_u8, len, GFP_KERNEL)?;
         let mut rest = &memory[5..];

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn io_is_back_after_the_outermost_scope() {
+    fn io_is_allowed_after_the_outermost_scope() {
         assert!(may_do_io());
         for _ in 0..2 {
             let outer = NoIo::begin();

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_page_has_one_reference_and_loses_it() -> Result {
+    fn each_reference_is_dropped_once() -> Result {
         let mut array = PageVec::new();
         array.reserve(3, GFP_KERNEL)?;
         let held = [page()?, page()?, page()?];
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_added_without_room() -> Result {
+    fn push_fails_without_capacity() -> Result {
         let mut array = PageVec::new();
         let page = page()?;
         // SAFETY: The test owns the reference, and keeps it because of the error.
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_copied_to_where_they_belong() -> Result {
+    fn copies_end_up_at_their_offsets() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
         let marks = [
             0,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_of_the_pages_is_touched() -> Result {
+    fn ranges_outside_the_pages_are_refused() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
         let mut long = KVec::from_elem(0_u8, 2 * PAGE_SIZE + 1, GFP_KERNEL)?;
         for (at, len) in [
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_have_all_octets_there_are() -> Result {
+    fn runs_cover_all_octets_of_a_range() -> Result {
         let array = pages(5 * PAGE_SIZE, 0)?;
         let all = 5 * PAGE_SIZE;
         let ends = [

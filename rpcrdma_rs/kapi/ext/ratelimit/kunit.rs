@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_period_has_its_burst() -> Result {
+    fn a_period_allows_one_burst() -> Result {
         let limit = RateLimit::new();
         assert_eq!(allowed(&limit, 3 * BURST), BURST);
         assert_eq!(allowed(&limit, BURST), 0);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_has_a_limit_of_its_own() -> Result {
+    fn each_call_site_has_its_own_limit() -> Result {
         let mut printed = [0_u32; 2];
         for _ in 0..2 * BURST {
             macro_rules! count {

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_is_not_waited_for() -> Result {
+    fn a_true_condition_is_not_waited_for() -> Result {
         let shared = Shared::new()?;
         let mut asked = 0;
         let holds = shared.queue.wait_timeout(0, || {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_holds_is_waited_for_as_long_as_said() -> Result {
+    fn a_wait_lasts_until_its_time_limit() -> Result {
         let shared = Shared::new()?;
         assert!(!shared.queue.wait_timeout(0, || false));
         let (limit, before) = (msecs_to_jiffies(60), now());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_makes_waiters_look_again() -> Result {
+    fn a_wakeup_makes_waiters_check_again() -> Result {
         let shared = Shared::new()?;
         for needed in [1, 2, 2] {
             let shared = shared.clone();

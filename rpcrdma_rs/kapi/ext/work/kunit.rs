@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queued_work_runs_once_for_each_time() -> Result {
+    fn work_runs_once_each_time_it_is_queued() -> Result {
         let (job, seen) = Job::new()?;
         seen.may_end.complete_all();
         for times in 1..=3 {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_is_not_queued_twice() -> Result {
+    fn queued_work_is_not_queued_again() -> Result {
         let (job, seen) = Job::new()?;
         assert!(job.queue(msecs_to_jiffies(NEVER_MS)));
         assert!(!job.queue(0));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelled_work_gives_its_reference_back() -> Result {
+    fn cancelling_drops_the_reference_of_the_queue() -> Result {
         let (job, seen) = Job::new()?;
         // Never queued.
         assert!(!cancel_delayed_sync(&job));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_waits_for_work_that_runs() -> Result {
+    fn cancelling_waits_for_running_work() -> Result {
         let (job, seen) = Job::new()?;
         assert!(job.queue(0));
         seen.begun.wait();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_keeps_what_everyone_else_has_dropped() -> Result {
+    fn the_queue_holds_a_reference() -> Result {
         let (job, seen) = Job::new()?;
         assert!(job.queue(msecs_to_jiffies(20)));
         drop(job);

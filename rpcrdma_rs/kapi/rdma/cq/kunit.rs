@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_from_success_and_flushes_from_errors() -> Result {
+    fn success_errors_and_flushes_are_distinguished() -> Result {
         let cid = Cid {
             queue: 1,
             completion: 2,

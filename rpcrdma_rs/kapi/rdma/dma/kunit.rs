@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_inside_is_described() -> Result {
+    fn only_ranges_inside_a_buffer_get_an_sge() -> Result {
         let pd = pd()?;
         let buf = DmaBuf::new(&pd, 100, Direction::FromDevice)?;
         for (start, end) in [(0, 0), (0, 1), (0, 100), (99, 100), (100, 100), (30, 31)] {

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_flight_at_a_time() -> Result {
+    fn an_entry_is_in_flight_once_at_a_time() -> Result {
         let shared = shared(&Register::new()?)?;
         for ticket in [7, 8, u64::MAX] {
             assert!(shared.start(ticket));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_threads_that_start_one_flies() -> Result {
+    fn only_one_contending_thread_starts_an_entry() -> Result {
         let shared = shared(&Register::new()?)?;
         let theirs = shared.clone();
         contend(4, move |number| {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_in_flight_is_flushed() -> Result {
+    fn only_entries_in_flight_are_flushed() -> Result {
         let register = Register::new()?;
         let [never, idle, first, second] = four(&register)?;
         assert!(idle.start(1) && first.start(2) && second.start(3));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_to_start_is_not_flushed() -> Result {
+    fn an_entry_that_is_starting_is_not_flushed() -> Result {
         let register = Register::new()?;
         let entry = shared(&register)?;
         assert!(entry.start(1));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_in_the_register_of_its_last_flight() -> Result {
+    fn an_entry_is_in_the_register_of_its_last_post() -> Result {
         let (old, new) = (Register::new()?, Register::new()?);
         let entry = shared(&old)?;
         for (register, expected) in [(&old, (1, 0)), (&old, (1, 0)), (&new, (0, 1))] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_leaves_the_register() -> Result {
+    fn a_dropped_entry_leaves_the_register() -> Result {
         let register = Register::new()?;
         let [a, b, c, d] = four(&register)?;
         for entry in [&a, &b, &c, &d] {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_make_and_drop_entries_of_one_register() -> Result {
+    fn threads_create_and_drop_entries_of_one_register() -> Result {
         let register = Register::new()?;
         let keep = shared(&register)?;
         assert!(keep.start(1));

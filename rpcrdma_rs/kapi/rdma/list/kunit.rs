@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_items_in_order_until_one_fails() -> Result {
+    fn iteration_is_in_order_and_ends_at_an_error() -> Result {
         let mut list = list(&[1, 2, 3])?;
         let mut seen = 0;
         list.try_for_each(|item| {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn items_may_be_exchanged() -> Result {
+    fn borrowed_items_can_be_swapped() -> Result {
         let (mut first, mut second) = (list(&[1, 2])?, list(&[11, 12, 13])?);
         // Exchange the last item of the first list with the middle one of the second.
         first.try_for_each(|item| {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_is_not_mapped_again() -> Result {
+    fn a_mapped_region_is_not_mapped_again() -> Result {
         let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = mapped(&pd, &page)?;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mapping_has_a_handle_and_an_offset_of_its_own() -> Result {
+    fn each_mapping_has_a_new_handle_and_offset() -> Result {
         let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = Mr::new(&pd, MAX_PAGES)?;

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_described_as_it_is() -> Result {
+    fn a_receive_request_describes_its_buffer() -> Result {
         let pd = pd()?;
         let buffer = RecvBox::new(&pd, ROOM, 1_u32)?;
         assert_eq!(buffer.capacity(), ROOM);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_was_invalidated_by_the_last_message_only() -> Result {
+    fn only_the_last_message_reports_an_invalidation() -> Result {
         let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32)?;
         for handle in [None, Some(0x1234), Some(0), None] {
             buffer.received(&wc(1, handle), NEXT);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_gives_what_is_missing() -> Result {
+    fn a_pool_returns_the_missing_receives() -> Result {
         let pd = pd()?;
         let mut pool = RecvPool::new();
         for number in 0..6 {

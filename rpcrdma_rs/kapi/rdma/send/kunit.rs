@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_elements_than_asked_for() -> Result {
+    fn a_message_has_at_most_the_requested_sges() -> Result {
         let (pd, page) = (pd()?, page()?);
         for most in [1, 2, 5] {
             let mut message = SendBuf::new(&pd, LEN, most)?;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_kept_while_they_are_mapped() -> Result {
+    fn mapped_pages_are_referenced() -> Result {
         let pages = [page()?, page()?];
         let mut message = SendBuf::new(&pd()?, LEN, 3)?;
         let runs = [
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_heap_is_refused() -> Result {
+    fn slab_memory_is_refused() -> Result {
         let memory = KVec::from_elem(0x33_u8, 64, GFP_KERNEL)?;
         // SAFETY: The memory is from the heap and outlives the run.
         let seg = unsafe { MemSeg::from_virt(memory.as_ptr(), memory.len()) }.ok_or(EINVAL)?;

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_chain_is_none() -> Result {
+    fn an_empty_chain_has_no_requests() -> Result {
         let mut chain = chain()?;
         assert_eq!(chain.wrs(), 0);
         assert!(chain.finish(core::ptr::dangling_mut()).is_none());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_appended_in_one_piece() -> Result {
+    fn a_list_of_requests_is_appended_as_a_whole() -> Result {
         let (mut one, mut wrs) = (reg(0), [write(1), write(2), write(3)]);
         let [a, b, c] = &mut wrs;
         let [a, b, c] = [a, b, c].map(|wr| (&raw mut *wr).cast::<bindings::ib_send_wr>());

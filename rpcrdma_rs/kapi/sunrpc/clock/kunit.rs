@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_since_the_last_message() -> Result {
+    fn idle_time_counts_from_the_last_message() -> Result {
         let last = LastHeard::new(LATE);
         assert_eq!(last.silence(LATE), 0);
         assert_eq!(last.silence(LATE.wrapping_add(30)), 30);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borrows_are_had_while_it_is_open() -> Result {
+    fn an_open_link_can_be_borrowed() -> Result {
         let link = link()?;
         assert!(link.get().is_none());
         open(&link);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_borrowed_once_it_is_closed() -> Result {
+    fn a_closed_link_cannot_be_borrowed() -> Result {
         for round in 0..10 {
             let (link, told) = (link()?, told()?);
             open(&link);

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_a_file_go_and_the_threads_return() -> Result {
+    fn spliced_pages_are_sent_and_lent_pages_return() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..5);
         assert!(thread.own[1..5].iter().all(|page| references(*page) == 2));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn own_pages_are_in_no_slot_until_they_were_sent() -> Result {
+    fn own_pages_leave_their_slots_until_the_send_completes() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..6);
         thread.make(3);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sent_from_where_it_is_returns_as_well() -> Result {
+    fn slots_of_unsent_pages_get_their_pages_back() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..5);
         thread.splice(2);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lent_and_sunrpc_replaces_what_was_used() -> Result {
+    fn without_a_loan_sunrpc_replaces_used_pages() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = Lent::default();
         thread.splice(3);

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_off() -> Result {
+    fn a_long_string_is_truncated() -> Result {
         let mut text = Text::<8>::new();
         text.set(format_args!("12345678"));
         assert!(reads(&text, "1234567"));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_range_is_copied_as_far_as_it_exists() -> Result {
+    fn any_range_is_copied_up_to_the_end() -> Result {
         let mut to = KVec::from_elem(0_u8, 8 * PAGE_SIZE, GFP_KERNEL)?;
         for shape in SHAPES {
             let mut message = Message::new(shape)?;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_copied_than_there_is_room() -> Result {
+    fn a_copy_ends_where_its_buffer_ends() -> Result {
         for shape in SHAPES {
             let mut message = Message::new(shape)?;
             let buf = message.buf();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_for_a_device_have_the_bytes() -> Result {
+    fn runs_cover_the_bytes_of_the_range() -> Result {
         for shape in SHAPES {
             let mut message = Message::new(shape)?;
             let buf = message.buf();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn other_parts_have_the_room_they_have() -> Result {
+    fn redirect_replaces_head_and_tail() -> Result {
         let (head, tail) = ([1_u8; 40], [2_u8; 5]);
         for shape in SHAPES {
             for (head, tail) in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_filled_or_left() -> Result {
+    fn the_tail_is_filled_completely_or_not_at_all() -> Result {
         let source = [0xaa_u8; 9];
         for shape in SHAPES {
             let [head, _, len, tail] = shape;
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_pages_are_allocated_and_the_others_stay() -> Result {
+    fn fill_sparse_allocates_only_missing_pages() -> Result {
         let mut message = Message::new([20, PAGE_SIZE + 100, 3 * PAGE_SIZE, 8])?;
         let before = [message.pages[1], message.pages[3]];
         // The first page is outside the page part, and must not be allocated.

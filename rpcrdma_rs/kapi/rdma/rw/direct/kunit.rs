@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_name_all_bytes_in_order() -> Result {
+    fn requests_cover_all_bytes_in_order() -> Result {
         let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
         let all = PAGES * PAGE_SIZE;
         let mut direct = Direct::new();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_segment_may_be_of_several_ranges() -> Result {
+    fn a_segment_can_have_several_ranges() -> Result {
         let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused_and_leaves_no_trace() -> Result {
+    fn invalid_ranges_are_refused_without_side_effects() -> Result {
         let (pd, pages) = (pd()?, pages(2 * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_allocated_for_the_next_use() -> Result {
+    fn arrays_are_reused() -> Result {
         let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_elements_than_allowed() -> Result {
+    fn a_part_has_at_most_the_allowed_elements() -> Result {
         let pages = pages(5 * PAGE_SIZE, 0)?;
         let cases: [(usize, &[usize]); 4] = [
             (1, &[1, 1, 1, 1, 1]),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_gathered_than_the_segment_has() -> Result {
+    fn ranges_longer_than_the_segment_are_refused() -> Result {
         let pages = pages(2 * PAGE_SIZE, 0)?;
         let mut segment = Segment::new();
         for (octets, longest) in [(0..10, 9), (PAGE_SIZE - 1..PAGE_SIZE + 1, 1)] {
