@@ -33,7 +33,7 @@ use super::{
         Chan,
         Pulled, //
     },
-    client::PATIENCE_MS,
+    client::OLDEST_PULL_MS,
     inbox::{
         Gate,
         Inbox,
@@ -98,7 +98,7 @@ impl Chan {
             } else if inbox.waits() {
                 drop(inbox);
                 // If the work is already scheduled, this function schedules it again after it.
-                let delay = msecs_to_jiffies(PATIENCE_MS);
+                let delay = msecs_to_jiffies(OLDEST_PULL_MS);
                 let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
             }
         }

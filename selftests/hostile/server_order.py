@@ -18,8 +18,8 @@ from wire import Segment
 
 case = TABLE.case
 # Seconds, see svc/client.rs: how long Calls wait for the oldest pull, and for all under way at a time.
-PATIENCE = 1.0
-TRAIN = 5.0
+OLDEST_PULL = 1.0
+BATCH = 5.0
 
 
 def pulled_null(region):
@@ -57,9 +57,9 @@ def stalled_pull(server):
         time.sleep(0.1)
         first, second = clock.null(), clock.null()
         server.notes.append(f"NULL takes {first:.2f} s, then {second:.2f} s")
-        if first < PATIENCE / 2:
+        if first < OLDEST_PULL / 2:
             raise Failed("nothing waits for a pull: the case tests nothing")
-        if first > PATIENCE + clock.slack or second > clock.slack:
+        if first > OLDEST_PULL + clock.slack or second > clock.slack:
             raise Failed(f"others waited for {first:.1f} s, then {second:.1f} s")
     region.close()
 
@@ -86,7 +86,7 @@ def waits_beside(honest, attacker, seconds=20):
 
 @case("pulls that end one by one: others of the address wait for a while, then no more",
       skip=NO_RNR)
-def train_of_pulls(server):
+def batch_of_pulls(server):
     only_ours(server)
     server.handle(FILE)
     region = server.device.region(4096)
@@ -103,12 +103,12 @@ def train_of_pulls(server):
         waits = waits_beside(honest, attacker)
         server.notes.append("; ".join(f"at {at:.1f} s: {wait:.1f} s" for at, wait in waits
                                       if wait > clock.slack) + f"; {len(waits)} in all")
-        # A Call may wait for the rest of one group of pulls and all of the next one, and until the next
+        # A Call may wait for the rest of one batch of pulls and all of the next one, and until the next
         # check.
-        longest = 2 * TRAIN + PATIENCE + clock.slack
+        longest = 2 * BATCH + OLDEST_PULL + clock.slack
         if max(wait for _, wait in waits) > longest:
             raise Failed(f"another connection waited for more than {longest:.1f} s")
-        if sum(wait for _, wait in waits if wait > clock.slack) < TRAIN / 2:
+        if sum(wait for _, wait in waits if wait > clock.slack) < BATCH / 2:
             raise Failed("little waits for the pulls: the case tests nothing")
         late = [wait for at, wait in waits if at > longest and wait > clock.slack]
         if late:
