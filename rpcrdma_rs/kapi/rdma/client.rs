@@ -69,7 +69,7 @@ pub(crate) trait DeviceEvents: Sync {
 static EVENTS: SetOnce<&'static dyn DeviceEvents> = SetOnce::new();
 
 /// Calls the callback for a device.
-fn tell(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
+fn notify(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
     if let Some(events) = EVENTS.as_ref() {
         what(*events, &device.name());
     }
@@ -248,7 +248,7 @@ unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
     // ib_core adds.
     unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), data) };
     // SAFETY: The device is valid by this function's contract.
-    tell(unsafe { Device::from_raw(device) }, |events, name| {
+    notify(unsafe { Device::from_raw(device) }, |events, name| {
         events.added(name)
     });
     0
@@ -273,29 +273,29 @@ unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut 
     data.guards.lock().removing = true;
     // SAFETY: The device is valid until we return.
     let device = unsafe { Device::from_raw(device) };
-    tell(device, |events, name| events.removing(name));
+    notify(device, |events, name| events.removing(name));
     // Notify the guards one by one and without the lock, because `removed` may drop its guard,
     // which takes the lock. No guard is added any more, and the keys in the list increase.
-    let mut told = None;
+    let mut notified = None;
     loop {
         let guards = data.guards.lock();
         let next = guards
             .list
             .iter()
-            .find(|(key, _)| told.is_none_or(|told| *key > told))
+            .find(|(key, _)| notified.is_none_or(|notified| *key > notified))
             .map(|(key, removal)| (*key, removal.clone()));
         let empty = guards.list.is_empty();
         drop(guards);
         match next {
             Some((key, removal)) => {
-                told = Some(key);
+                notified = Some(key);
                 removal.removed();
             }
-            None if empty => return tell(device, |events, name| events.removed(name)),
+            None if empty => return notify(device, |events, name| events.removed(name)),
             None => break,
         }
     }
-    tell(device, |events, name| events.waiting(name));
+    notify(device, |events, name| events.waiting(name));
     data.empty.wait_for_completion();
-    tell(device, |events, name| events.removed(name));
+    notify(device, |events, name| events.removed(name));
 }

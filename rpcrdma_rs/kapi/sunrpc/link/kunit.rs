@@ -115,16 +115,16 @@ fn open(link: &XprtLink<Nothing>) {
 }
 
 /// What the threads of a test observe.
-struct Told {
+struct Observed {
     closed: Atomic<u32>,
     borrows: Atomic<u32>,
     bad: Atomic<u32>,
     ended: Atomic<u32>,
 }
 
-fn told() -> Result<Arc<Told>> {
+fn observed() -> Result<Arc<Observed>> {
     Ok(Arc::new(
-        Told {
+        Observed {
             closed: Atomic::new(0),
             borrows: Atomic::new(0),
             bad: Atomic::new(0),
@@ -154,53 +154,53 @@ mod tests {
 
     #[test]
     fn closing_waits_for_a_borrow() -> Result {
-        let (link, told) = (link()?, told()?);
+        let (link, observed) = (link()?, observed()?);
         open(&link);
-        let (theirs, says) = (link.clone(), told.clone());
+        let (theirs, seen) = (link.clone(), observed.clone());
         spawn(move || {
             let borrow = theirs.get();
-            says.borrows.add(1, Relaxed);
+            seen.borrows.add(1, Relaxed);
             long_pause();
             // Closing has begun, so a new borrow fails.
-            says.bad.add(u32::from(theirs.get().is_some()), Relaxed);
-            says.ended.add(1, Relaxed);
+            seen.bad.add(u32::from(theirs.get().is_some()), Relaxed);
+            seen.ended.add(1, Relaxed);
             drop(borrow);
         })?;
-        while told.borrows.load(Relaxed) == 0 {
+        while observed.borrows.load(Relaxed) == 0 {
             pause();
         }
         link.0.close();
-        assert_eq!(told.ended.load(Relaxed), 1);
-        assert_eq!(told.bad.load(Relaxed), 0);
+        assert_eq!(observed.ended.load(Relaxed), 1);
+        assert_eq!(observed.bad.load(Relaxed), 0);
         Ok(())
     }
 
     #[test]
     fn a_closed_link_cannot_be_borrowed() -> Result {
         for round in 0..10 {
-            let (link, told) = (link()?, told()?);
+            let (link, observed) = (link()?, observed()?);
             open(&link);
             for _ in 0..4 {
-                let (theirs, says) = (link.clone(), told.clone());
+                let (theirs, seen) = (link.clone(), observed.clone());
                 spawn(move || {
                     while let Some(borrow) = theirs.get() {
-                        says.borrows.add(1, Relaxed);
+                        seen.borrows.add(1, Relaxed);
                         pause();
-                        says.bad.add(says.closed.load(Relaxed), Relaxed);
+                        seen.bad.add(seen.closed.load(Relaxed), Relaxed);
                         drop(borrow);
                     }
-                    says.ended.add(1, Relaxed);
+                    seen.ended.add(1, Relaxed);
                 })?;
             }
-            while told.borrows.load(Relaxed) < 8 + round {
+            while observed.borrows.load(Relaxed) < 8 + round {
                 pause();
             }
             link.0.close();
-            told.closed.store(1, Relaxed);
-            while told.ended.load(Relaxed) < 4 {
+            observed.closed.store(1, Relaxed);
+            while observed.ended.load(Relaxed) < 4 {
                 pause();
             }
-            assert_eq!(told.bad.load(Relaxed), 0);
+            assert_eq!(observed.bad.load(Relaxed), 0);
         }
         Ok(())
     }
