@@ -7,7 +7,7 @@ import os
 import time
 
 from harness import EXPORT, case, data, expect_that, in_background, read_file, shell, write_file
-from shapes import FOLDER, mounted, server, shapes
+from mount_io import FOLDER, mounted, odd_io, server
 
 DEBUGFS = "/sys/kernel/debug/nfsd"
 STOP = "/t/stop-cutting"
@@ -97,7 +97,7 @@ def cases(kind):
     for number, (name, settings) in enumerate(WAYS.items()):
         with case(f"{kind}: nfsd reads and writes {name}"):
             with way(*settings):
-                shapes(f"{FOLDER}/way-{number}", f"{EXPORT}/way-{number}")
+                odd_io(f"{FOLDER}/way-{number}", f"{EXPORT}/way-{number}")
     with case(f"{kind}: a file is cut on the server while it is read"):
         cut()
     with case(f"{kind}: the same, past the page cache of the server"):

@@ -86,7 +86,7 @@ def pair_groups():
 
 # For Rust on both sides; with --long in every pairing.
 MORE_GROUPS = [
-    Group("kinds", "python3 -B /t/guest/kinds.py"),
+    Group("settings", "python3 -B /t/guest/settings.py"),
     Group("filesystems", "python3 -B /t/guest/filesystems.py"),
     Group("namespaces", "python3 -B /t/guest/namespaces.py"),
 ]

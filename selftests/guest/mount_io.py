@@ -8,7 +8,7 @@ import time
 
 from harness import data, expect, mount, read_file, shell, umount, write_file
 
-FOLDER = "/mnt/kinds"
+FOLDER = "/mnt/io"
 
 
 def server(script, seconds=120):
@@ -34,7 +34,7 @@ def mounted(version, options="", wait=30):
         umount(FOLDER)
 
 
-def shapes(path, on_server):
+def odd_io(path, on_server):
     """Write at odd offsets, with holes; compare on the server, and here through the cache and past it."""
     content = bytearray(data(1_300_007, 3))
     write_file(path, content)

@@ -8,7 +8,7 @@ import time
 
 from harness import EXPORT, LONG, Delta, case, contents, data, expect, expect_that, \
     in_background, read_file, shell, write_file
-from shapes import FOLDER, mounted, server, shapes
+from mount_io import FOLDER, mounted, odd_io, server
 
 LIMITS = "/proc/fs/nfsd/max_block_size"
 SLOTS = "/proc/sys/sunrpc/rdma_slot_table_entries"
@@ -25,7 +25,7 @@ def payloads(octets):
                 line = next(line for line in file if FOLDER in line)
             print(line.strip())
             with Delta(FOLDER) as delta:
-                shapes(f"{FOLDER}/limit", f"{EXPORT}/limit")
+                odd_io(f"{FOLDER}/limit", f"{EXPORT}/limit")
                 write_file(f"{FOLDER}/big", data(9_000_001, 4), 0)
                 expect("content", read_file(f"{FOLDER}/big", os.O_DIRECT), data(9_000_001, 4))
             expect("new connections", delta.connect_count, 0)
@@ -42,7 +42,7 @@ def sizes():
                 line = next(line for line in file if FOLDER in line)
             # The guest's memory may allow less.
             expect_that(f"{size}: {line}", f"rsize={size}," in line or size > 262144)
-            shapes(f"{FOLDER}/sizes", f"{EXPORT}/sizes")
+            odd_io(f"{FOLDER}/sizes", f"{EXPORT}/sizes")
 
 
 class Load:
