@@ -207,7 +207,7 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` without memory, or if a file of that name exists, which the kernel log then tells.
+    /// `ENOMEM` without memory, or if a file of that name exists. The kernel log then names it.
     pub(crate) fn new(path: &'static CStr, files: &[File]) -> Result<Self> {
         let mut table = KVec::with_capacity(files.len(), GFP_KERNEL)?;
         for file in files {
