@@ -20,13 +20,13 @@ use super::{
     },
     version::Agreed, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::{
     kapi::{
         ext::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
             count::Count,
             debugfs::Status, //
         },
@@ -34,7 +34,7 @@ use crate::{
         rdma::device::DeviceName,
         sunrpc::xprt::Xprt, //
     },
-    xdr::limits::ClientLimits,
+    xdr::limits::ClientLimits, //
 };
 
 /// Values of `state`, in the order of `STATES`.

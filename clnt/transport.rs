@@ -27,12 +27,14 @@ use super::{
     },
     stats::Stats,
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
-    ext::jiffies,
+    ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        jiffies, //
+    },
     sunrpc::link::XprtLink, //
 };
 

@@ -18,30 +18,32 @@ use kernel::{
     time::Jiffies, //
 };
 
-use crate::kapi::ext::{
-    atomic::{
-        Atomic,
-        Relaxed, //
+use crate::{
+    kapi::ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        jiffies,
+        msecs_since, //
     },
-    jiffies,
-    msecs_since, //
-};
-use crate::xdr::{
-    message::Parsed,
-    negotiate::{
-        answer,
-        Settled, //
-    },
-    private::Private,
-    props::Properties,
-    units::{
-        Credits,
-        InlineSize,
-        Xid, //
-    },
-    version::{
-        Version,
-        Versions, //
+    xdr::{
+        message::Parsed,
+        negotiate::{
+            answer,
+            Settled, //
+        },
+        private::Private,
+        props::Properties,
+        units::{
+            Credits,
+            InlineSize,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
     }, //
 };
 

@@ -7,21 +7,21 @@
 //! `Documentation/live.rst` explains each line.
 
 use super::limits::Sizes;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::{
     kapi::{
         ext::{
             addr::SockAddr,
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
             count::Count,
             debugfs::Status, //
         },
         live::Traffic,
         rdma::device::DeviceName, //
     },
-    xdr::private::Private,
+    xdr::private::Private, //
 };
 use core::fmt;
 use kernel::{

@@ -8,30 +8,32 @@
 //! later.
 
 use super::tunables::STAT_VERSION_2;
-use crate::kapi::{
-    ext::{
-        addr::SockAddr,
-        atomic::{
-            Atomic,
-            Relaxed, //
+use crate::{
+    kapi::{
+        ext::{
+            addr::SockAddr,
+            atomic::{
+                Atomic,
+                Relaxed, //
+            }, //
+        },
+        trace::trace_svcrdma_version, //
+    },
+    xdr::{
+        error::DecodeError,
+        message::Parsed,
+        negotiate::Server,
+        props::{
+            Backward,
+            PropSet,
+            Properties, //
+        },
+        units::InlineSize,
+        version::{
+            Version,
+            Versions, //
         }, //
-    },
-    trace::trace_svcrdma_version, //
-};
-use crate::xdr::{
-    error::DecodeError,
-    message::Parsed,
-    negotiate::Server,
-    props::{
-        Backward,
-        PropSet,
-        Properties, //
-    },
-    units::InlineSize,
-    version::{
-        Version,
-        Versions, //
-    },
+    }, //
 };
 
 /// The version of a connection, and its message sizes.

@@ -3,13 +3,15 @@
 //! Bounded queues that do not allocate after they were created, and the spare pages of a
 //! connection.
 
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::ext::pages::{
-    PageVec,
-    SparePages, //
+use crate::kapi::ext::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    pages::{
+        PageVec,
+        SparePages, //
+    }, //
 };
 use kernel::{
     alloc::{

@@ -26,13 +26,15 @@ use super::{
     },
     pool::Ring,
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::ext::work::{
-    cancel_delayed_sync,
-    xprtiod, //
+use crate::kapi::ext::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    work::{
+        cancel_delayed_sync,
+        xprtiod, //
+    }, //
 };
 use kernel::{
     impl_has_delayed_work, new_delayed_work, new_spinlock,

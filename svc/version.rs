@@ -12,31 +12,33 @@ use super::{
     receives::CallBox,
     tunables::MAX_REQ_SIZE, //
 };
-use crate::kapi::{
-    ext::atomic::Relaxed,
-    trace::trace_svcrdma_property, //
-};
-use crate::xdr::{
-    header::Proc,
-    message::{
-        self,
-        Parsed, //
+use crate::{
+    kapi::{
+        ext::atomic::Relaxed,
+        trace::trace_svcrdma_property, //
     },
-    props::{
-        encode_connprop,
-        encode_receive,
-        encode_resprop,
-        Message,
-        PropSet,
-        Properties, //
-    },
-    resize::ResizeAnswer,
-    units::{
-        Credits,
-        InlineSize,
-        Xid, //
-    },
-    version::Version, //
+    xdr::{
+        header::Proc,
+        message::{
+            self,
+            Parsed, //
+        },
+        props::{
+            encode_connprop,
+            encode_receive,
+            encode_resprop,
+            Message,
+            PropSet,
+            Properties, //
+        },
+        resize::ResizeAnswer,
+        units::{
+            Credits,
+            InlineSize,
+            Xid, //
+        },
+        version::Version, //
+    }, //
 };
 
 impl Chan {

@@ -8,11 +8,11 @@ use kernel::time::{
     Delta, //
 };
 
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     fixture::{
         contend,
         pause, //

@@ -22,12 +22,14 @@ use kernel::{
     },
 };
 
-use crate::kapi::bindings;
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Release, //
+use crate::kapi::{
+    bindings,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Release, //
+    }, //
 };
 
 /// Returns sunrpc's own queue for transports, which makes progress when memory is short.

@@ -41,13 +41,15 @@ use super::{
     device::Device,
     owner_name, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Full, //
-};
 use crate::kapi::{
     bindings,
-    ext::patience::patiently, //
+    ext::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        patience::patiently, //
+    }, //
 };
 
 /// Called when a device is added or removed, with its name. Process context.

@@ -44,16 +44,16 @@ use super::{
     },
     owner_name, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Full, //
-};
 use crate::kapi::{
     bindings,
     ext::{
         addr::SockAddr,
+        atomic::{
+            Atomic,
+            Full, //
+        },
         net::Net, //
-    },
+    }, //
 };
 
 /// Handles the events of an id.

@@ -15,11 +15,13 @@ use super::{
     device::Device,
     owner_name, //
 };
-use crate::kapi::bindings;
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Release, //
+use crate::kapi::{
+    bindings,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    }, //
 };
 
 /// The Protection Domain of one connection.

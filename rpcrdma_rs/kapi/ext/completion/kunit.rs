@@ -3,13 +3,15 @@
 //! KUnit: completions with waiting threads.
 
 use super::*;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::fixture::{
-    long_pause,
-    spawn, //
+use crate::kapi::{
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    fixture::{
+        long_pause,
+        spawn, //
+    }, //
 };
 use kernel::sync::Arc;
 

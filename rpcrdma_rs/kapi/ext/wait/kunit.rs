@@ -3,13 +3,15 @@
 //! KUnit: waiting for conditions that another thread makes true, or that stay false.
 
 use super::*;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::fixture::{
-    long_pause,
-    spawn, //
+use crate::kapi::{
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    fixture::{
+        long_pause,
+        spawn, //
+    }, //
 };
 use kernel::{sync::Arc, time::msecs_to_jiffies};
 

@@ -3,12 +3,14 @@
 //! KUnit: work that is queued, cancelled, or dropped while it is queued.
 
 use super::*;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
-    ext::completion::Done,
+    ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        completion::Done, //
+    },
     fixture::long_pause, //
 };
 use kernel::{
