@@ -113,7 +113,7 @@ impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let progress = this.state.lock().ledger.look(this.client.proven());
+        let progress = this.state.lock().ledger.check(this.client.proven());
         match progress {
             Progress::Idle => {}
             Progress::Moving => this.start_timer(),
