@@ -12,12 +12,12 @@
 //! make a server useless: one that drops a Call (RFC 2203, section 5.3.3.1) closes the connection,
 //! and may drop the same Call again on the next. All times are in jiffies, which wrap around.
 
-/// Pauses, in jiffies.
+/// The shortest pauses, in jiffies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
-    /// Least time between the starts of two attempts.
+    /// The least time between the starts of two attempts.
     pub(super) least: usize,
-    /// After an attempt that brought no Reply, when the one before did.
+    /// The time between the starts after the first attempt in a row without a good Reply.
     pub(super) first: usize,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum LastAttempt {
     Useful,
 }
 
-/// When the last attempt began, and how far the next one is to be from it.
+/// The start of the last attempt, and the time from it to the start of the next one.
 #[derive(Debug)]
 pub(super) struct Backoff {
     pauses: Pauses,
@@ -39,7 +39,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Before the first attempt.
+    /// Creates the state before the first attempt.
     pub(super) const fn new(pauses: Pauses) -> Self {
         Self {
             pauses,

@@ -180,7 +180,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// Returns the RPC layer expects this error, or trying again is pointless.
+    /// Reports `error` unchanged: the RPC layer expects it, or trying again is pointless.
     pub(super) fn known(error: Error) -> Self {
         Self {
             cause: error,

@@ -82,7 +82,7 @@ impl SendQueue {
             self.posted.wrapping_sub(self.seen),
         );
         self.seen = self.posted;
-        // Those posted since the last look are the last to complete.
+        // The chains that were posted since the last check complete last.
         if in_flight > fresh {
             Progress::Stalled
         } else if in_flight == 0 && fresh == 0 {
@@ -117,7 +117,7 @@ mod tests {
             queue.complete();
         }
         assert_eq!(queue.look(), Progress::Quiet);
-        // Posted and complete between two looks.
+        // A chain that is posted and completes between two checks.
         queue.post();
         queue.complete();
         assert_eq!(queue.look(), Progress::Active);

@@ -78,9 +78,9 @@ pub(super) struct Clients {
 #[pin_data]
 struct Client {
     ip: Option<IpAddr>,
-    /// Pulls under way that count.
+    /// Ordered pulls in progress.
     pulls: Atomic<u32>,
-    /// The place of a message that comes now.
+    /// The place of a message that arrives now.
     place: Atomic<u32>,
     #[pin]
     state: SpinLock<State>,
@@ -103,8 +103,8 @@ struct State {
 struct Waiter {
     number: u64,
     connection: KBox<dyn Wake>,
-    /// Whether it has messages whose turn comes later. The connection sets it without a search:
-    /// there may be thousands from one address.
+    /// Whether the connection has messages that wait for their turn. Shared with its [`Member`], which
+    /// sets it without a search: one address may have thousands of connections.
     waits: Arc<Atomic<bool>>,
 }
 

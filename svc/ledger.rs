@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(ledger.admit(1), Admission::Refused);
     }
 
-    /// Looks at which the answer is not `Moving`, counted from 1.
+    /// Returns the number of the first check, from 1, whose result is `Stalled`; 0 if there is none.
     fn until_stalled(
         ledger: &mut Ledger,
         proven: bool,
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_completion_now_and_then_is_not_enough() {
-        // 100 chains of which one completes between two checks: some are old in the end.
+        // One of 100 chains completes between two checks, so some of them take too long in the end.
         for (proven, expected) in [(true, 13), (false, 3)] {
             let mut ledger = Ledger::new(1);
             for _ in 0..100 {
@@ -260,7 +260,7 @@ mod tests {
         for _ in 0..10 {
             ledger.admit(1);
         }
-        // As many come as complete, so there are always ten, each as old as five checks.
+        // As many chains are admitted as complete, so there are always ten, the oldest of five checks.
         let checks = until_stalled(&mut ledger, true, |ledger| {
             for _ in 0..2 {
                 ledger.give(1);

@@ -192,7 +192,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or has not that many entries.
+    /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or does not have that many entries.
     pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation<W, C>> {
         let mut state = self.state.lock();
         if state.ledger.has_to_wait(count) {

@@ -84,7 +84,7 @@ impl Conn {
         let Some(size) = due else {
             return;
         };
-        // The message is no answer, so its credit word is no grant, and nobody matches its XID.
+        // The message is not an answer, so its credit word is not a grant and its XID is not looked up.
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
         let sent =
             self.send_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
