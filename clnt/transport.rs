@@ -122,9 +122,9 @@ impl ClntXprt {
     /// Returns the pause before the next attempt to connect, in jiffies; `longest` is the limit.
     pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
         let last = if self.useful.xchg(false, Relaxed) {
-            LastAttempt::Useful
+            LastAttempt::GoodReply
         } else {
-            LastAttempt::NoUse
+            LastAttempt::NoReply
         };
         self.backoff.lock().pause(jiffies(), last, longest)
     }
