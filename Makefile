@@ -107,13 +107,15 @@ with open("rust-project.json", "w") as file:
 endef
 export CFG_OF_SUITES
 
-# Document the crate with the command that compiled it, adapted for rustdoc.
+# Document the crate with the command that compiled it, adapted for rustdoc. As in the
+# kernel's own documentation, a link to srctree/<file> leads to that file in the kernel tree.
 doc: all
 	rustdoc --edition 2021 --document-private-items -A rustdoc::private_intra_doc_links \
 		--crate-name xdr -o doc xdr/mod.rs
 	RUSTC_BOOTSTRAP=1 sh -c "$$(sed -n -e '1s/^savedcmd_[^=]*:= //p' rpcrdma_rs/.rpcrdma_main.o.cmd | \
 		sed -e 's/ rustc / rustdoc --document-private-items --crate-name rpcrdma_rs /' \
 			-e 's/ --emit=[^ ]*//g' -e 's/ --out-dir [^ ]*/ -o doc/' -e 's/ -Zbinary_dep_depinfo=y//')"
+	@find doc -name '*.html' -exec sed -i -e 's#href="srctree/#href="$(realpath $(KDIR))/#g' {} +
 
 # Do not build in the checkout, where this machine's cargo may build.
 test:

@@ -12,12 +12,12 @@
 //! make a server useless: one that drops a Call (RFC 2203, section 5.3.3.1) closes the connection,
 //! and may drop the same Call again on the next. All times are in jiffies, which wrap around.
 
-/// Pauses, in jiffies.
+/// The shortest pauses, in jiffies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
-    /// Least time between the starts of two attempts.
+    /// The least time between the starts of two attempts.
     pub(super) least: usize,
-    /// After an attempt that brought no Reply, when the one before did.
+    /// The time between the starts after the first attempt in a row without a good Reply.
     pub(super) first: usize,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Pauses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastAttempt {
     /// There was no connection, or no good Reply on it.
-    NoUse,
+    NoReply,
     /// There was a good Reply.
-    Useful,
+    GoodReply,
 }
 
-/// When the last attempt began, and how far the next one is to be from it.
+/// The start of the last attempt, and the time from it to the start of the next one.
 #[derive(Debug)]
 pub(super) struct Backoff {
     pauses: Pauses,
@@ -39,7 +39,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Before the first attempt.
+    /// Creates the state before the first attempt.
     pub(super) const fn new(pauses: Pauses) -> Self {
         Self {
             pauses,
@@ -57,8 +57,8 @@ impl Backoff {
         };
         let doubled = self.spacing.saturating_mul(2);
         self.spacing = match last {
-            LastAttempt::Useful => 0,
-            LastAttempt::NoUse => doubled.max(self.pauses.first).min(longest),
+            LastAttempt::GoodReply => 0,
+            LastAttempt::NoReply => doubled.max(self.pauses.first).min(longest),
         };
         let due = self.spacing.max(self.pauses.least);
         // An attempt that has not begun yet counts as beginning now.
@@ -85,7 +85,7 @@ mod tests {
     /// A backoff whose first attempt was at `start`.
     fn attempted(start: usize) -> Backoff {
         let mut backoff = Backoff::new(PAUSES);
-        assert_eq!(backoff.pause(start, LastAttempt::NoUse, LONGEST), 0);
+        assert_eq!(backoff.pause(start, LastAttempt::NoReply, LONGEST), 0);
         backoff
     }
 
@@ -103,44 +103,44 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_the_longest() {
         for start in [0, 1000, usize::MAX - 100] {
-            let failed = pauses(&mut attempted(start), start, LastAttempt::NoUse);
+            let failed = pauses(&mut attempted(start), start, LastAttempt::NoReply);
             assert_eq!(failed, [50, 100, 200, 400, 800, 1500, 1500]);
         }
     }
 
     #[test]
-    fn a_useful_connection_resets_them() {
+    fn a_good_reply_resets_the_pauses() {
         let mut backoff = attempted(0);
-        pauses(&mut backoff, 0, LastAttempt::NoUse);
+        pauses(&mut backoff, 0, LastAttempt::NoReply);
         let now = 100_000;
-        assert_eq!(backoff.pause(now, LastAttempt::Useful, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 10, LastAttempt::NoUse, LONGEST), 40);
-        assert_eq!(backoff.pause(now + 60, LastAttempt::Useful, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 65, LastAttempt::NoUse, LONGEST), 45);
+        assert_eq!(backoff.pause(now, LastAttempt::GoodReply, LONGEST), 0);
+        assert_eq!(backoff.pause(now + 10, LastAttempt::NoReply, LONGEST), 40);
+        assert_eq!(backoff.pause(now + 60, LastAttempt::GoodReply, LONGEST), 0);
+        assert_eq!(backoff.pause(now + 65, LastAttempt::NoReply, LONGEST), 45);
     }
 
     #[test]
-    fn attempts_are_apart_even_when_each_is_useful() {
+    fn attempts_are_apart_even_with_good_replies() {
         let mut backoff = attempted(0);
         for turn in 0..20 {
-            assert_eq!(backoff.pause(turn * 5, LastAttempt::Useful, LONGEST), 5);
+            assert_eq!(backoff.pause(turn * 5, LastAttempt::GoodReply, LONGEST), 5);
         }
     }
 
     #[test]
     fn the_length_of_an_attempt_counts() {
         let mut backoff = attempted(0);
-        assert_eq!(backoff.pause(700, LastAttempt::NoUse, LONGEST), 0);
-        assert_eq!(backoff.pause(730, LastAttempt::NoUse, LONGEST), 70);
+        assert_eq!(backoff.pause(700, LastAttempt::NoReply, LONGEST), 0);
+        assert_eq!(backoff.pause(730, LastAttempt::NoReply, LONGEST), 70);
         // It was due at 800.
-        assert_eq!(backoff.pause(799, LastAttempt::Useful, LONGEST), 5);
+        assert_eq!(backoff.pause(799, LastAttempt::GoodReply, LONGEST), 5);
     }
 
     #[test]
     fn a_short_limit_is_kept() {
         let mut backoff = attempted(0);
         for now in 0..5 {
-            assert!(backoff.pause(now * 100, LastAttempt::NoUse, 30) <= 30);
+            assert!(backoff.pause(now * 100, LastAttempt::NoReply, 30) <= 30);
         }
     }
 }

@@ -61,13 +61,13 @@ use super::{
     },
     version::Negotiation, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::{
     kapi::{
         ext::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
             completion::Done,
             noio::NoIo,
             spare::SparePage,
@@ -118,7 +118,7 @@ use crate::{
             Xid, //
         },
         version::Version, //
-    },
+    }, //
 };
 
 /// The pause before a refill that failed is tried again.

@@ -190,7 +190,7 @@ impl Failed {
         }
     }
 
-    /// Returns the RPC layer expects this error, or trying again is pointless.
+    /// Reports `error` unchanged: the RPC layer expects it, or trying again is pointless.
     pub(super) fn known(error: Error) -> Self {
         Self {
             cause: error,

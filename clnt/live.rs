@@ -20,13 +20,13 @@ use super::{
     },
     version::Agreed, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::{
     kapi::{
         ext::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
             count::Count,
             debugfs::Status, //
         },
@@ -34,61 +34,61 @@ use crate::{
         rdma::device::DeviceName,
         sunrpc::xprt::Xprt, //
     },
-    xdr::limits::ClientLimits,
+    xdr::limits::ClientLimits, //
 };
 
-/// Values of `state`, in the order of their names.
+/// Values of `state`, in the order of `STATES`.
 #[derive(Clone, Copy)]
 pub(super) enum State {
-    /// The steps to a connection are being taken.
+    /// The connection is being established.
     Connecting,
     /// Calls can be sent.
     Connected,
-    /// The transport is to be disconnected.
+    /// The connection is lost, and the transport will be disconnected.
     Lost,
 }
 
 const STATES: [&str; 3] = ["connecting", "connected", "lost"];
 
-/// What a reader sees of one connection.
+/// The values that are shown for one connection.
 pub(super) struct Live {
     pub(super) traffic: Traffic,
     credits: u32,
     depth: u32,
-    /// Connections that the transport had before this one.
+    /// The number of earlier connections of the transport.
     reconnects: u64,
-    /// Why the one before has ended.
+    /// Why the previous connection has ended.
     ended: Option<Ended>,
     state: Atomic<u32>,
-    /// Inline thresholds, ours to send and to receive; 0 before they are agreed.
+    /// Inline thresholds for sending and receiving; 0 before both sides have agreed.
     send: Atomic<u32>,
     receive: Atomic<u32>,
-    /// What the server receives.
+    /// The size of the server's Receives.
     peer_receive: Atomic<u32>,
     /// Credits that the server has granted.
     pub(super) granted: Atomic<u32>,
-    /// Calls whose Reply is due.
+    /// Calls that await their Reply.
     pub(super) owed: Atomic<u32>,
     /// Entries of the Send Queue that are not claimed.
     pub(super) queue_room: Atomic<u32>,
-    /// Receives posted.
+    /// Posted Receives.
     pub(super) receives: Atomic<u32>,
-    /// Regions, and those of them that are idle.
+    /// Memory regions, and how many of them are idle.
     pub(super) regions: Atomic<usize>,
     pub(super) idle: Atomic<usize>,
-    /// Replies that failed their RPC, and second ones.
+    /// Replies that failed their RPC, and further Replies to the same Call.
     pub(super) bad_replies: Count,
-    /// Replies to no request.
+    /// Replies that match no Call.
     pub(super) stray_replies: Count,
 }
 
 impl Live {
-    /// That of a connection of `xprt` which is to be made through `device`.
+    /// Allocates the status of a connection of `xprt` that is being established through `device`.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    // It is large, and the stack of whoever makes a connection is not.
+    // Not inlined, as it is too large for the stack of the function that connects.
     #[inline(never)]
     pub(super) fn new(
         xprt: &Xprt<ClntXprt>,
@@ -117,7 +117,7 @@ impl Live {
         Ok(Arc::new(live, GFP_KERNEL)?)
     }
 
-    /// The connection is in that state from here on.
+    /// Sets the state of the connection.
     pub(super) fn set_state(&self, state: State) {
         self.state.store(state as u32, Relaxed);
     }
@@ -127,21 +127,21 @@ impl Live {
         self.state.load(Relaxed) == State::Connected as u32
     }
 
-    /// The server has agreed to that.
+    /// Records what both sides have agreed on. The connection is connected now.
     pub(super) fn agree(&self, agreed: &Agreed) {
         self.traffic.version.store(agreed.version.word(), Relaxed);
         self.show_sizes(agreed);
         self.set_state(State::Connected);
     }
 
-    /// What a message may be has changed.
+    /// Updates the sizes of messages.
     pub(super) fn show_sizes(&self, agreed: &Agreed) {
         self.send.store(agreed.send().0, Relaxed);
         self.receive.store(agreed.receive().0, Relaxed);
         self.peer_receive.store(agreed.peer().0, Relaxed);
     }
 
-    /// A Call of `inline` octets was sent, with Read chunks of `read` octets.
+    /// Counts a sent Call of `inline` octets, with Read chunks of `read` octets.
     pub(super) fn note_sent(&self, inline: usize, read: usize) {
         self.traffic.note_sent(inline);
         self.traffic.read.add(read);

@@ -59,7 +59,7 @@ const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
 ///
 /// # Errors
 ///
-/// `EEXIST` when another module serves NFS over RDMA already.
+/// `EEXIST` if the C module is loaded.
 pub(crate) fn register() -> Result<Registration> {
     xprt::CLASS.register()
 }

@@ -83,7 +83,7 @@ impl SendQueue {
             self.posted.wrapping_sub(before),
         );
         self.seen = [last, self.posted];
-        // The chains posted recently are the last to complete.
+        // The chains that were posted since then complete last.
         if in_flight > fresh {
             Progress::Stalled
         } else if in_flight == 0 && fresh == 0 {
@@ -122,7 +122,7 @@ mod tests {
         queue.complete();
         assert_eq!(queue.look(), Progress::Active);
         assert_eq!(queue.look(), Progress::Quiet);
-        // Posted and complete between two looks.
+        // A chain that is posted and completes between two checks.
         queue.post();
         queue.complete();
         assert_eq!(queue.look(), Progress::Active);

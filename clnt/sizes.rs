@@ -110,11 +110,11 @@ impl Conn {
         }
         let (xid, credits) = (self.xid(), Credits(REVERSE_REQUESTS));
         let octets = resize.size();
-        let told = self.send_message(qp, |body| {
+        let sent = self.send_message(qp, |body| {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
         // The server handles it before any Call that is sent later.
-        if told.is_ok() && self.pools.lock().resize.due().is_some() {
+        if sent.is_ok() && self.pools.lock().resize.due().is_some() {
             trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_wire(), octets);
             agreed.grow(InlineSize(octets));
             self.live.show_sizes(agreed);
@@ -175,7 +175,7 @@ impl Conn {
         let Some(agreed) = self.negotiation.agreed() else {
             return;
         };
-        let told = match message {
+        let size = match message {
             Message::Update { now } => now.receive(),
             Message::Response {
                 done,
@@ -187,7 +187,7 @@ impl Conn {
             }
             _ => None,
         };
-        if let Some(octets) = told {
+        if let Some(octets) = size {
             agreed.note_peer(octets, self.negotiation.ours().send);
             self.live.show_sizes(agreed);
             if let Some(xprt) = self.xprt() {
@@ -212,14 +212,14 @@ impl Conn {
     /// sizes that is granted now. A larger size is announced when the Receives have it.
     pub(super) fn ask_of_us(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
-        let sizes = Version::Two.default_inline().0..=pools.resize.told();
+        let sizes = Version::Two.default_inline().0..=pools.resize.announced();
         if let Some(octets) = want.receive() {
             pools.resize.ask(octets);
         }
-        let told = InlineSize(pools.resize.told());
+        let announced = InlineSize(pools.resize.announced());
         drop(pools);
         if let Some(agreed) = self.negotiation.agreed() {
-            agreed.grow(told);
+            agreed.grow(announced);
             self.live.show_sizes(agreed);
         }
         sizes

@@ -26,19 +26,19 @@ pub(super) enum Failure {
     Address,
     /// There is no path to the peer.
     Route,
-    /// The peer refused.
+    /// The peer rejected the connection request.
     Refused,
-    /// The peer still knows an earlier connection.
+    /// The peer has not yet dropped an earlier connection.
     Stale,
     /// The peer does not answer.
     Unreachable,
     /// Connecting failed in some other way.
     Connect,
-    /// The device or the address is gone.
+    /// The device or the address was removed.
     DeviceGone,
     /// The connection was established, and was lost.
     Lost,
-    /// No event came in time.
+    /// No event arrived in time.
     TimedOut,
 }
 

@@ -19,30 +19,30 @@ pub(super) struct Stats {
     pub(super) reply_segments: Count,
     /// Bytes offered in Write and Reply chunks.
     pub(super) offered_bytes: Count,
-    /// Bytes that came back in them.
+    /// Bytes that the server placed in them.
     pub(super) placed_bytes: Count,
-    /// Bytes of pages and tails of Calls that were copied as a whole.
+    /// Bytes of the pages and tails of Calls that were copied into the Send's buffer.
     pub(super) pullup_bytes: Count,
     /// Bytes of Replies copied into pages.
     pub(super) fixup_bytes: Count,
     /// Bytes allocated because a request was larger than its slot's buffers.
     pub(super) grown_bytes: Count,
-    /// Calls that could not be marshalled, whether they are tried again or not.
+    /// Calls that could not be marshalled, including those that are tried again.
     pub(super) failed_marshal: Count,
-    /// Replies that failed their RPC, and second ones.
+    /// Replies that failed their RPC, and further Replies to the same Call.
     pub(super) bad_replies: Count,
     /// Calls sent as RDMA_NOMSG.
     pub(super) nomsg_calls: Count,
     /// Memory regions allocated.
     pub(super) mrs_allocated: Count,
-    /// Memory regions that the server left for us to invalidate.
+    /// Memory regions that the server did not invalidate.
     pub(super) local_invs: Count,
     /// Times that a Call waited for an earlier Send to complete.
     pub(super) send_waits: Count,
 }
 
 impl Stats {
-    /// Makes counters that are zero.
+    /// Creates counters of zero.
     pub(super) const fn new() -> Self {
         Self {
             read_segments: Count::new(),
@@ -63,10 +63,10 @@ impl Stats {
     }
 }
 
-/// Prints the line that `mountstats` and `nfsiostat` know as `xprt: rdma`.
+/// Prints the line `xprt: rdma` that `mountstats` and `nfsiostat` read.
 ///
-/// Values that the C module has there and that have no meaning here are zero: the local port,
-/// regions recycled or orphaned, and replies that waited for their Send.
+/// Values of the C module that have no meaning here are zero: the local port, the regions recycled
+/// or orphaned, and the Replies that waited for their Send.
 pub(super) fn print(c: &Counters, s: &Stats, seq: &SeqFile) {
     kernel::seq_print!(
         seq,

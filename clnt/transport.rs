@@ -27,12 +27,14 @@ use super::{
     },
     stats::Stats,
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
-    ext::jiffies,
+    ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        jiffies, //
+    },
     sunrpc::link::XprtLink, //
 };
 
@@ -120,9 +122,9 @@ impl ClntXprt {
     /// Returns the pause before the next attempt to connect, in jiffies; `longest` is the limit.
     pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
         let last = if self.useful.xchg(false, Relaxed) {
-            LastAttempt::Useful
+            LastAttempt::GoodReply
         } else {
-            LastAttempt::NoUse
+            LastAttempt::NoReply
         };
         self.backoff.lock().pause(jiffies(), last, longest)
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What an administrator can set for the client, in `/proc/sys/sunrpc`.
+//! The client's tunables, in `/proc/sys/sunrpc`.
 //!
-//! A connection reads the numbers when it is made, a mount that of slots; changing one does not
-//! touch connections and mounts that exist.
+//! A connection reads the tunables when it is made, except for the number of slots, which a mount
+//! reads. A change does not affect existing connections and mounts; version 2 has exceptions
+//! (`Documentation/version2.rst`).
 
 use crate::kapi::ext::sysctl::{
     File,
@@ -12,20 +13,20 @@ use crate::kapi::ext::sysctl::{
 };
 use kernel::prelude::*;
 
-/// Requests that a mount may have outstanding: the credits that each Call asks for.
+/// The number of requests that a mount may have in flight: the credits that each Call requests.
 pub(super) static SLOT_TABLE_ENTRIES: Uint = Uint::new(128, 4, 16384);
 
-/// Bytes of the largest Reply to be received inline, transport header included.
+/// Bytes of the largest Reply that is received inline, transport header included.
 pub(super) static MAX_INLINE_READ: Uint = Uint::new(4096, 1024, 65536);
 
-/// Bytes of the largest Call to be sent inline, transport header included.
+/// Bytes of the largest Call that is sent inline, transport header included.
 pub(super) static MAX_INLINE_WRITE: Uint = Uint::new(4096, 1024, 65536);
 
-/// The highest version of RPC-over-RDMA that a server is asked for.
+/// The highest version of RPC-over-RDMA that the client requests.
 pub(super) static MAX_VERSION: Uint = Uint::new(1, 1, 2);
 
-// Without effect, as they are in the C module. They exist so that a sysctl.conf or a script
-// that sets them, as old guides advise, does not fail.
+// These have no effect, as in the C module. They exist so that a sysctl.conf or a script that sets
+// them, as old guides recommend, does not fail.
 static INLINE_WRITE_PADDING: Uint = Uint::new(0, 0, 4096);
 static MEMREG_STRATEGY: Uint = Uint::new(5, 0, 6);
 static PAD_OPTIMIZE: Uint = Uint::new(0, 0, u32::MAX);

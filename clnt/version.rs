@@ -18,30 +18,32 @@ use kernel::{
     time::Jiffies, //
 };
 
-use crate::kapi::ext::{
-    atomic::{
-        Atomic,
-        Relaxed, //
+use crate::{
+    kapi::ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        jiffies,
+        msecs_since, //
     },
-    jiffies,
-    msecs_since, //
-};
-use crate::xdr::{
-    message::Parsed,
-    negotiate::{
-        answer,
-        Settled, //
-    },
-    private::Private,
-    props::Properties,
-    units::{
-        Credits,
-        InlineSize,
-        Xid, //
-    },
-    version::{
-        Version,
-        Versions, //
+    xdr::{
+        message::Parsed,
+        negotiate::{
+            answer,
+            Settled, //
+        },
+        private::Private,
+        props::Properties,
+        units::{
+            Credits,
+            InlineSize,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
     }, //
 };
 
@@ -214,12 +216,17 @@ impl Negotiation {
         if !self.settled.populate(settled) {
             return None;
         }
-        let Settled::Two { peer, told, window } = settled else {
+        let Settled::Two {
+            peer,
+            announced,
+            window,
+        } = settled
+        else {
             return Some(Credits(1));
         };
         let send = self.ours.send.min(peer.receive);
         let least = Version::Two.default_inline();
-        self.agreed.populate(match told {
+        self.agreed.populate(match announced {
             true => Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
                 .with_peer(peer.receive),
             false => Agreed::new(Version::Two, send, least),

@@ -163,7 +163,7 @@ impl XprtOps for ClntXprt {
             return Err(ebadslt());
         }
         let sent = send_call(xprt, connection, slot);
-        // Nor does anybody return the credit of a Call without a Reply.
+        // The credit of a Call without a Reply is not returned either.
         let keep = match &sent {
             Ok(()) => slot.reply_expected(),
             Err(error) => *error != enotconn(),
@@ -179,14 +179,14 @@ impl XprtOps for ClntXprt {
         if slot.chunks.is_unused() {
             return;
         }
-        // The connection first: what is found in the slot then belongs to it or to none.
+        // Read the connection first: the regions in the slot then belong to it or to none.
         let conn = xprt.conn();
         let list = slot.chunks.lock().take();
         if list.is_empty() {
             return;
         }
         trace_xprtrdma_mrs_zap(Task::of(slot));
-        // Without a connection the regions are fenced, and dropped.
+        // Without a connection the regions are already fenced, and are only dropped.
         if let Some(conn) = conn {
             conn.conn().fence(conn.qp(), list, &slot.fence);
             xprt.write_space();

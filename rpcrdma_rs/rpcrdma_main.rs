@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! RPC-over-RDMA version 1 (RFC 8166), client and server.
+//! RPC-over-RDMA, client and server: version 1 (RFC 8166), and a draft of version 2.
 //!
-//! The root of the crate: the module tree and the list of what is registered while the
-//! module is loaded.
+//! This is the root of the crate: the module tree, and the list of everything that is registered
+//! while the module is loaded.
 //!
 //! * `xdr` is the wire format: pure functions over bytes.
-//! * `clnt` and `svc` are the two sides. They do not use each other.
-//! * `kapi` is the kernel as safe Rust sees it.
+//! * `clnt` and `svc` are client and server. They do not use each other.
+//! * `kapi` contains safe abstractions of the kernel's interfaces.
 
 #![crate_name = "rpcrdma_rs"]
 
@@ -22,7 +22,7 @@ mod svc;
 #[path = "../xdr/mod.rs"]
 mod xdr;
 
-// Physical addresses are counted with, and times added up, in `usize`.
+// Arithmetic on physical addresses and sums of times use `usize`.
 const _: () = assert!(usize::BITS == 64);
 
 module! {
@@ -34,10 +34,10 @@ module! {
     alias: ["rpcrdma", "rpcrdma6", "svcrdma", "xprtrdma"],
 }
 
-/// What is registered while the module is loaded.
+/// Everything that is registered while the module is loaded.
 ///
-/// The fields are dropped, that is unregistered, in the order they are written: first nothing
-/// new comes in, last the devices are let go, and the end of what was freed is waited for.
+/// The fields are dropped, and so unregistered, in the order of their declaration: first those that
+/// create new connections. Later ones wait for the release of the devices and for queued work.
 struct RpcRdma {
     _open: kapi::sunrpc::class::Open,
     _client: kapi::sunrpc::class::Registration,
@@ -46,21 +46,22 @@ struct RpcRdma {
     _server_tunables: kapi::ext::sysctl::Registration,
     _devices: kapi::rdma::client::Registration,
     _queue: kapi::ext::work::OwnQueue,
-    /// The queue removes what is in there.
+    /// Dropped after the queue, whose work items remove the directories in it.
     _live: kapi::ext::debugfs::Registration,
 }
 
 impl RpcRdma {
-    /// Registers everything, or nothing.
+    /// Registers everything, or nothing if an error occurs.
     fn register(module: &'static ThisModule) -> Result<Self> {
         let live = kapi::live::register();
         let queue = kapi::ext::work::OwnQueue::new(c"rpcrdma_rs")?;
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
-        // Before the tunables, whose names may be taken as well: the class tells by whom.
+        // Before the tunables: if the C module is loaded, its class and its sysctls both exist, and
+        // the error of the class names the cause.
         let client = clnt::register()?;
         let client_tunables = clnt::tunables::register()?;
         let server_tunables = svc::tunables::register()?;
-        // From here on nothing can fail, as long as the names of a module are taken together.
+        // No name is in use from here on, since the other module registers all of them or none.
         let open = kapi::sunrpc::class::Open::new();
         let server = svc::register(module)?;
         Ok(RpcRdma {

@@ -7,18 +7,18 @@
 //! ordered.
 //!
 //! A client decides when a pull ends, and other clients may have the same address. So Calls do not
-//! wait for a pull that has been the oldest for more than [`PATIENCE_MS`]. If Calls have waited too
-//! long for the pulls that were in progress at one time (see [`Train`]), no Call waits for
-//! [`LAX_MS`].
+//! wait for a pull that has been the oldest for more than [`OLDEST_PULL_MS`]. If Calls have waited too
+//! long for the pulls that were in progress at one time (see [`Batch`]), no Call waits for
+//! [`UNORDERED_MS`].
 //!
 //! A pull is ordered unless the inline part of the Call shows that the Call has no sequence number,
 //! as that of a WRITE with AUTH_SYS does. While no ordered pull is in progress, a Call costs one or
 //! two atomic loads.
 
 use super::order::{
+    Batch,
     Order,
-    Place,
-    Train, //
+    Place, //
 };
 use crate::kapi::{
     compat::smp_mb,
@@ -47,10 +47,10 @@ use kernel::{
 };
 
 /// The longest time in ms that Calls wait for the oldest pull.
-pub(super) const PATIENCE_MS: u32 = 1000;
+pub(super) const OLDEST_PULL_MS: u32 = 1000;
 
-/// The time in ms for which no Call waits after a train was too long.
-const LAX_MS: u64 = 30_000;
+/// The time in ms for which no Call waits after a batch was overdue.
+const UNORDERED_MS: u64 = 30_000;
 
 /// A connection whose messages may wait for their turn.
 pub(super) trait Wake: Send + Sync {
@@ -74,13 +74,13 @@ pub(super) struct Clients {
     list: Mutex<KVec<Arc<Client>>>,
 }
 
-/// A client: an address that there are connections from.
+/// A client: an address from which connections exist.
 #[pin_data]
 struct Client {
     ip: Option<IpAddr>,
-    /// Pulls under way that count.
+    /// Ordered pulls in progress.
     pulls: Atomic<u32>,
-    /// The place of a message that comes now.
+    /// The place of a message that arrives now.
     place: Atomic<u32>,
     #[pin]
     state: SpinLock<State>,
@@ -90,12 +90,12 @@ struct Client {
 struct State {
     order: Order,
     /// When the oldest pull became the oldest.
-    moved: Jiffies,
-    train: Train,
-    /// When this was seen last to be too long.
-    slow: Option<Jiffies>,
+    oldest_since: Jiffies,
+    batch: Batch,
+    /// The last time when the batch was found overdue.
+    overdue_at: Option<Jiffies>,
     members: KVec<Waiter>,
-    /// Whether any of them waits.
+    /// Whether a member may wait.
     waits: bool,
 }
 
@@ -103,12 +103,12 @@ struct State {
 struct Waiter {
     number: u64,
     connection: KBox<dyn Wake>,
-    /// Whether it has messages whose turn comes later. The connection sets it without a search:
-    /// there may be thousands from one address.
+    /// Whether the connection has messages that wait for their turn. Shared with its [`Member`], which
+    /// sets it without a search: one address may have thousands of connections.
     waits: Arc<Atomic<bool>>,
 }
 
-/// A connection's part in its client. Dropping it may sleep.
+/// The membership of a connection in its client. Dropping it may sleep.
 pub(super) struct Member {
     clients: Arc<Clients>,
     client: Arc<Client>,
@@ -116,14 +116,14 @@ pub(super) struct Member {
     waits: Arc<Atomic<bool>>,
 }
 
-/// A Call that is being pulled, and counts. Dropping it is its end.
+/// An ordered pull, which ends when this is dropped.
 pub(super) struct Turn {
     client: Arc<Client>,
     pub(super) place: Place,
 }
 
 impl Clients {
-    /// Without any.
+    /// Creates an empty list of clients.
     ///
     /// # Errors
     ///
@@ -200,16 +200,18 @@ impl State {
         if self.order.allows(place) {
             return true;
         }
-        if self.train.is_long(&self.order, self.patience_used()) {
-            self.slow = Some(jiffies());
+        if self.batch.is_overdue(&self.order, self.oldest_waited()) {
+            self.overdue_at = Some(jiffies());
         }
-        self.patience_used() == u64::from(PATIENCE_MS)
-            || self.slow.is_some_and(|slow| msecs_since(slow) < LAX_MS)
+        self.oldest_waited() == u64::from(OLDEST_PULL_MS)
+            || self
+                .overdue_at
+                .is_some_and(|then| msecs_since(then) < UNORDERED_MS)
     }
 
     /// Returns for how many ms Calls have waited for the oldest pull.
-    fn patience_used(&self) -> u64 {
-        msecs_since(self.moved).min(u64::from(PATIENCE_MS))
+    fn oldest_waited(&self) -> u64 {
+        msecs_since(self.oldest_since).min(u64::from(OLDEST_PULL_MS))
     }
 
     /// Wakes service threads for the connections whose messages wait.
@@ -233,7 +235,7 @@ impl Member {
     }
 
     /// Returns whether the message at `place` may be delivered. If not, a service thread is woken
-    /// when its turn comes. The caller must check again after [`PATIENCE_MS`].
+    /// when its turn comes. The caller must check again after [`OLDEST_PULL_MS`].
     pub(super) fn allows(&self, place: Place) -> bool {
         if self.is_open() {
             return true;
@@ -259,7 +261,7 @@ impl Member {
         let mut state = client.state.lock();
         let place = state.order.begin()?;
         if self.is_open() {
-            state.moved = jiffies();
+            state.oldest_since = jiffies();
         }
         client.place.store(state.order.place().0, Relaxed);
         client.pulls.fetch_add(1, Relaxed);
@@ -273,9 +275,9 @@ impl Drop for Turn {
         let mut state = self.client.state.lock();
         self.client.pulls.fetch_sub(1, Relaxed);
         if state.order.end(self.place) {
-            let used = state.patience_used();
-            state.train.moved(used);
-            state.moved = jiffies();
+            let used = state.oldest_waited();
+            state.batch.pull_ended(used);
+            state.oldest_since = jiffies();
             state.wake();
         }
     }

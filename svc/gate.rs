@@ -33,7 +33,7 @@ use super::{
         Chan,
         Pulled, //
     },
-    client::PATIENCE_MS,
+    client::OLDEST_PULL_MS,
     inbox::{
         Gate,
         Inbox,
@@ -98,15 +98,15 @@ impl Chan {
             } else if inbox.waits() {
                 drop(inbox);
                 // If the work is already scheduled, this function schedules it again after it.
-                let delay = msecs_to_jiffies(PATIENCE_MS);
+                let delay = msecs_to_jiffies(OLDEST_PULL_MS);
                 let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
             }
         }
         next
     }
 
-    /// Returns leave to pull the Read chunks of a Call without a service thread. It is given to a
-    /// client that has proved that it has access, while no Call is held back.
+    /// Returns permission to pull the Read chunks of a Call without a service thread. Only a client that
+    /// has proved that it has access gets it, and only while no Call is held back.
     pub(super) fn leave_at_once(&self) -> Option<Leave> {
         let inbox = self.inbox.lock();
         let free = inbox.gate == Gate::Open && inbox.held.is_empty();
@@ -153,8 +153,8 @@ impl Chan {
         }
     }
 
-    /// Returns leave to pull the Read chunks of the Call `buf` into `pages` pages. If it is not
-    /// given now, the Call is held back in the inbox.
+    /// Returns permission to pull the Read chunks of the Call `buf` into `pages` pages. Without
+    /// permission the Call is held back in the inbox.
     pub(super) fn admit_pull(
         self: &Arc<Self>,
         mut buf: CallBox,
@@ -191,7 +191,7 @@ impl Chan {
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }
 
-    /// Returns the leave for a pull that has completed or was abandoned.
+    /// Returns the permission of a pull that has completed or was abandoned.
     pub(super) fn pull_ended(&self, leave: Leave) {
         let counted = leave.share.is_some();
         drop(leave);

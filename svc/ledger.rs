@@ -17,15 +17,15 @@
 //! # Progress
 //!
 //! A chain counts as admitted when it is granted its entries or queued, and as completed when it
-//! returns them. A timer calls [`Ledger::look`], which compares the two counts with those at
+//! returns them. A timer calls [`Ledger::check`], which compares the two counts with those at
 //! earlier checks. So a chain costs nothing extra, and a peer that completes a chain now and then
 //! does not restart the time limit of the others.
 
 /// Checks after which a chain must be complete while its client has not proved that it has access.
-const UNPROVEN_LOOKS: usize = 2;
+const UNPROVEN_CHECKS: usize = 2;
 
 /// Checks after which any chain must be complete.
-const LOOKS: usize = 12;
+const CHECKS: usize = 12;
 
 /// Consecutive checks between which no chain may complete although one is admitted.
 const STILL_LOOKS: u32 = 6;
@@ -68,7 +68,7 @@ pub(super) struct Ledger {
     /// Consecutive checks between which no chain completed.
     still: u32,
     /// `admitted` at earlier checks, the latest first.
-    marks: [u64; LOOKS],
+    marks: [u64; CHECKS],
     /// Whether the timer is on.
     watched: bool,
     closed: bool,
@@ -85,7 +85,7 @@ impl Ledger {
             completed: 0,
             seen: 0,
             still: 0,
-            marks: [0; LOOKS],
+            marks: [0; CHECKS],
             watched: false,
             closed: false,
         }
@@ -141,7 +141,7 @@ impl Ledger {
 
     /// Checks the progress since earlier checks. `proven` is whether the client has proved that it
     /// has access.
-    pub(super) fn look(&mut self, proven: bool) -> Progress {
+    pub(super) fn check(&mut self, proven: bool) -> Progress {
         if self.completed == self.admitted {
             self.watched = false;
             self.still = 0;
@@ -153,9 +153,9 @@ impl Ledger {
             false => 0,
         };
         self.seen = self.completed;
-        let looks = if proven { LOOKS } else { UNPROVEN_LOOKS };
-        let late = self.marks[looks - 1] > self.completed;
-        self.marks.copy_within(..LOOKS - 1, 1);
+        let checks = if proven { CHECKS } else { UNPROVEN_CHECKS };
+        let late = self.marks[checks - 1] > self.completed;
+        self.marks.copy_within(..CHECKS - 1, 1);
         self.marks[0] = self.admitted;
         match late || self.still >= STILL_LOOKS {
             true => Progress::Stalled,
@@ -211,16 +211,16 @@ mod tests {
         assert_eq!(ledger.admit(1), Admission::Refused);
     }
 
-    /// Looks at which the answer is not `Moving`, counted from 1.
+    /// Returns the number of the first check, from 1, whose result is `Stalled`; 0 if there is none.
     fn until_stalled(
         ledger: &mut Ledger,
         proven: bool,
         mut each: impl FnMut(&mut Ledger),
     ) -> usize {
-        for look in 1..1000 {
-            match ledger.look(proven) {
-                Progress::Stalled => return look,
-                Progress::Idle => panic!("idle at look {look}"),
+        for check in 1..1000 {
+            match ledger.check(proven) {
+                Progress::Stalled => return check,
+                Progress::Idle => panic!("idle at check {check}"),
                 Progress::Moving => each(ledger),
             }
         }
@@ -240,17 +240,17 @@ mod tests {
 
     #[test]
     fn a_completion_now_and_then_is_not_enough() {
-        // 100 chains of which one completes between two looks: some are old in the end.
+        // One of 100 chains completes between two checks, so some of them take too long in the end.
         for (proven, expected) in [(true, 13), (false, 3)] {
             let mut ledger = Ledger::new(1);
             for _ in 0..100 {
                 ledger.admit(1);
             }
-            let looks = until_stalled(&mut ledger, proven, |ledger| {
+            let checks = until_stalled(&mut ledger, proven, |ledger| {
                 ledger.give(1);
                 assert!(ledger.advance(1));
             });
-            assert_eq!(looks, expected);
+            assert_eq!(checks, expected);
         }
     }
 
@@ -260,14 +260,14 @@ mod tests {
         for _ in 0..10 {
             ledger.admit(1);
         }
-        // As many come as complete, so there are always ten, each as old as five looks.
-        let looks = until_stalled(&mut ledger, true, |ledger| {
+        // As many chains are admitted as complete, so there are always ten, the oldest of five checks.
+        let checks = until_stalled(&mut ledger, true, |ledger| {
             for _ in 0..2 {
                 ledger.give(1);
                 ledger.admit(1);
             }
         });
-        assert_eq!(looks, 0);
+        assert_eq!(checks, 0);
     }
 
     #[test]
@@ -277,10 +277,10 @@ mod tests {
             assert_eq!(ledger.admit(2), Admission::Granted);
             assert!(ledger.start_watch());
             for _ in 0..2 {
-                assert_eq!(ledger.look(false), Progress::Moving);
+                assert_eq!(ledger.check(false), Progress::Moving);
             }
             ledger.give(2);
-            assert_eq!(ledger.look(false), Progress::Idle);
+            assert_eq!(ledger.check(false), Progress::Idle);
         }
     }
 }

@@ -7,21 +7,21 @@
 //! `Documentation/live.rst` explains each line.
 
 use super::limits::Sizes;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::{
     kapi::{
         ext::{
             addr::SockAddr,
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
             count::Count,
             debugfs::Status, //
         },
         live::Traffic,
         rdma::device::DeviceName, //
     },
-    xdr::private::Private,
+    xdr::private::Private, //
 };
 use core::fmt;
 use kernel::{
@@ -54,7 +54,7 @@ pub(super) struct Live {
     agreed: Private,
     state: Atomic<u32>,
     /// Octets of a Receive that were announced to the client in version 2.
-    pub(super) told: Atomic<u32>,
+    pub(super) announced: Atomic<u32>,
     /// The client's properties in version 2: octets of a Receive, and whether it receives Calls.
     pub(super) peer_receive: Atomic<u32>,
     pub(super) peer_calls: Atomic<bool>,
@@ -88,7 +88,7 @@ impl Live {
             sizes,
             agreed,
             state: Atomic::new(State::Accepted as u32),
-            told: Atomic::new(agreed.receive.0),
+            announced: Atomic::new(agreed.receive.0),
             peer_receive: Atomic::new(agreed.send.0),
             peer_calls: Atomic::new(true),
             receives: Atomic::new(0),
@@ -124,7 +124,7 @@ impl Status for Live {
         writeln!(f, "receive_threshold: {}", self.agreed.receive.0)?;
         let invalidation = u8::from(self.agreed.remote_invalidation);
         writeln!(f, "remote_invalidation: {invalidation}")?;
-        writeln!(f, "receive_size: {}", self.told.load(Relaxed))?;
+        writeln!(f, "receive_size: {}", self.announced.load(Relaxed))?;
         writeln!(f, "peer_receive_size: {}", self.peer_receive.load(Relaxed))?;
         let calls = u8::from(self.peer_calls.load(Relaxed));
         writeln!(f, "peer_takes_calls: {calls}")?;

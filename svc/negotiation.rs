@@ -8,30 +8,32 @@
 //! later.
 
 use super::tunables::STAT_VERSION_2;
-use crate::kapi::{
-    ext::{
-        addr::SockAddr,
-        atomic::{
-            Atomic,
-            Relaxed, //
+use crate::{
+    kapi::{
+        ext::{
+            addr::SockAddr,
+            atomic::{
+                Atomic,
+                Relaxed, //
+            }, //
+        },
+        trace::trace_svcrdma_version, //
+    },
+    xdr::{
+        error::DecodeError,
+        message::Parsed,
+        negotiate::Server,
+        props::{
+            Backward,
+            PropSet,
+            Properties, //
+        },
+        units::InlineSize,
+        version::{
+            Version,
+            Versions, //
         }, //
-    },
-    trace::trace_svcrdma_version, //
-};
-use crate::xdr::{
-    error::DecodeError,
-    message::Parsed,
-    negotiate::Server,
-    props::{
-        Backward,
-        PropSet,
-        Properties, //
-    },
-    units::InlineSize,
-    version::{
-        Version,
-        Versions, //
-    },
+    }, //
 };
 
 /// The version of a connection, and its message sizes.
@@ -40,7 +42,7 @@ pub(super) struct Negotiation {
     /// The number of the version; zero until it is decided.
     decided: Atomic<u32>,
     /// Whether the client has sent its properties.
-    pub(super) told: Atomic<bool>,
+    pub(super) announced: Atomic<bool>,
     /// Octets of the largest message that the client receives in version 2.
     pub(super) receive: Atomic<u32>,
     /// Whether the client receives Calls in version 2.
@@ -53,13 +55,13 @@ impl Negotiation {
     /// Creates a negotiation that has not begun. Versions up to `max` are supported. In version 1
     /// messages have at most `send` octets.
     pub(super) fn new(max: Version, send: InlineSize) -> Self {
-        let untold = Properties::DEFAULT;
+        let defaults = Properties::DEFAULT;
         Self {
             max,
             decided: Atomic::new(0),
-            told: Atomic::new(false),
-            receive: Atomic::new(untold.receive.0),
-            calls: Atomic::new(untold.backward != Backward::None),
+            announced: Atomic::new(false),
+            receive: Atomic::new(defaults.receive.0),
+            calls: Atomic::new(defaults.backward != Backward::None),
             send,
         }
     }

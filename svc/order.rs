@@ -82,35 +82,35 @@ impl Order {
     }
 }
 
-/// The longest time in ms that Calls wait for a train.
-const TRAIN_MS: u64 = 5_000;
+/// The longest time in ms that Calls wait for a batch of pulls.
+const BATCH_MS: u64 = 5_000;
 
-/// A train: the pulls that were in progress at one time. A Call behind a train waits for all of its
-/// pulls, and each pull may end just before it has taken too long by itself.
+/// A batch of pulls: those that were in progress at one time. A Call behind a batch waits for all of
+/// its pulls, and each of these may end just before it has taken too long by itself.
 #[derive(Default)]
-pub(super) struct Train {
-    /// The place behind the last pull of the train.
+pub(super) struct Batch {
+    /// The place behind the last pull of the batch.
     end: Place,
-    /// Time in ms that Calls have waited for the pulls of the train that have ended.
+    /// Time in ms that Calls have waited for the pulls of the batch that have ended.
     waited: u64,
 }
 
-impl Train {
-    /// Returns whether Calls have waited too long for the train, of which `used` ms for the oldest
-    /// pull in progress. If all pulls of the train have ended, a new train begins with those in
+impl Batch {
+    /// Returns whether Calls have waited too long for the batch, of which `used` ms for the oldest
+    /// pull in progress. If all pulls of the batch have ended, a new batch begins with those in
     /// progress.
-    pub(super) fn is_long(&mut self, order: &Order, used: u64) -> bool {
+    pub(super) fn is_overdue(&mut self, order: &Order, used: u64) -> bool {
         if order.allows(self.end) {
-            *self = Train {
+            *self = Batch {
                 end: order.place(),
                 waited: 0,
             };
         }
-        self.waited.saturating_add(used) >= TRAIN_MS
+        self.waited.saturating_add(used) >= BATCH_MS
     }
 
-    /// Records that the oldest pull has ended, for which Calls have waited `used` ms.
-    pub(super) fn moved(&mut self, used: u64) {
+    /// Records the end of the oldest pull, for which Calls have waited `used` ms.
+    pub(super) fn pull_ended(&mut self, used: u64) {
         self.waited = self.waited.saturating_add(used);
     }
 }
@@ -119,11 +119,11 @@ impl Train {
 mod tests {
     use super::*;
 
-    /// Has `count` pulls under way, one of which ends after `each` ms, and another begins if
-    /// `more`; returns after how many ms the train is long, if it is within `limit` ms.
-    fn train(first: u32, count: u32, each: u64, more: bool, limit: u64) -> Option<u64> {
+    /// Starts `count` pulls, the oldest of which ends every `each` ms, when another one begins if
+    /// `more`. Returns the time in ms after which the batch is overdue, if it is within `limit` ms.
+    fn batch(first: u32, count: u32, each: u64, more: bool, limit: u64) -> Option<u64> {
         let (mut order, mut time) = (starting_at(first), 0);
-        let mut train = Train {
+        let mut batch = Batch {
             end: order.place(),
             waited: 0,
         };
@@ -131,7 +131,7 @@ mod tests {
             .map(|_| order.begin().unwrap())
             .collect::<std::collections::VecDeque<_>>();
         while let Some(oldest) = pulls.pop_front() {
-            if train.is_long(&order, 0) || train.is_long(&order, each) {
+            if batch.is_overdue(&order, 0) || batch.is_overdue(&order, each) {
                 return Some(time);
             }
             time += each;
@@ -139,7 +139,7 @@ mod tests {
                 return None;
             }
             assert!(order.end(oldest));
-            train.moved(each);
+            batch.pull_ended(each);
             pulls.extend(more.then(|| order.begin().unwrap()));
         }
         None
@@ -149,8 +149,8 @@ mod tests {
     fn pulls_that_end_one_by_one_are_a_long_train() {
         for first in [0, 77, u32::MAX - 3] {
             for more in [false, true] {
-                let long = train(first, 40, 900, more, 60_000).unwrap();
-                assert!(long < TRAIN_MS, "{long}");
+                let long = batch(first, 40, 900, more, 60_000).unwrap();
+                assert!(long < BATCH_MS, "{long}");
             }
         }
     }
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn many_pulls_that_end_in_time_are_none() {
         // It does not matter how long that lasts: each ends within the time.
-        assert_eq!(train(0, 40, 100, true, 600_000), None);
-        assert_eq!(train(u32::MAX - 100, 4, 1_000, true, 600_000), None);
+        assert_eq!(batch(0, 40, 100, true, 600_000), None);
+        assert_eq!(batch(u32::MAX - 100, 4, 1_000, true, 600_000), None);
     }
 
     fn starting_at(first: u32) -> Order {

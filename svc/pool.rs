@@ -3,13 +3,15 @@
 //! Bounded queues that do not allocate after they were created, and the spare pages of a
 //! connection.
 
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::ext::pages::{
-    PageVec,
-    SparePages, //
+use crate::kapi::ext::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    pages::{
+        PageVec,
+        SparePages, //
+    }, //
 };
 use kernel::{
     alloc::{
@@ -152,7 +154,7 @@ const MOST_PAGES: usize = (16 << 20) / PAGE_SIZE;
 /// The largest number of spare pages of all connections together: 32 MiB.
 static SPARE: Budget = Budget::new((32 << 20) / PAGE_SIZE);
 
-/// Pages by which a connection's share grows: those of one RPC of ordinary size.
+/// The number of pages by which a connection's share grows: those of one RPC of ordinary size.
 const STEP: usize = (1 << 20) / PAGE_SIZE;
 
 /// The largest number of empty arrays that are kept: one for each service thread that may have a
@@ -229,7 +231,7 @@ impl PagePool {
     /// is left, so that the caller drops them. Also returns whether any page is left.
     pub(super) fn trim(&mut self) -> (SparePages, KVec<PageVec>, bool) {
         let excess = match self.spare.len() {
-            // Without memory for another array: what is idle altogether goes with its array.
+            // No page was used: return the array itself, which needs no memory.
             len if self.low >= len => core::mem::take(&mut self.spare),
             _ => self.spare.split_off(self.low.min(STEP)),
         };

@@ -282,7 +282,7 @@ impl Conn {
     /// Posts the RDMA Reads of a Call. When they complete, the Call is queued as pulled. If they
     /// cannot be posted, the Call is refused, or the connection is closed. A Call whose Read chunks
     /// are all empty is delivered.
-    // Not inlined: most Calls have no Read chunks, and need not its stack.
+    // Not inlined: most Calls have no Read chunks, and do not need its stack.
     #[inline(never)]
     pub(super) fn start_pull<'a>(
         &self,
@@ -390,7 +390,7 @@ impl Conn {
     }
 
     /// Delivers a Call whose Read chunks have been pulled.
-    // Not inlined: most Calls have no Read chunks, and need not its stack.
+    // Not inlined: most Calls have no Read chunks, and do not need its stack.
     #[inline(never)]
     pub(super) fn deliver_pulled<'a>(
         &self,

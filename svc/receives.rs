@@ -3,14 +3,16 @@
 //! The Receives of a connection: their number and their size.
 
 use super::call::CallState;
-use crate::kapi::{
-    rdma::recv::{
-        RecvBox,
-        RecvPool, //
+use crate::{
+    kapi::{
+        rdma::recv::{
+            RecvBox,
+            RecvPool, //
+        },
+        sunrpc::svc_rqst::CallData, //
     },
-    sunrpc::svc_rqst::CallData, //
+    xdr::resize::Resize, //
 };
-use crate::xdr::resize::Resize;
 
 /// A Receive buffer, with the state of the Call that was received in it.
 pub(super) type CallBox = RecvBox<CallData<CallState>>;

@@ -26,13 +26,15 @@ use super::{
     },
     pool::Ring,
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::ext::work::{
-    cancel_delayed_sync,
-    xprtiod, //
+use crate::kapi::ext::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    work::{
+        cancel_delayed_sync,
+        xprtiod, //
+    }, //
 };
 use kernel::{
     impl_has_delayed_work, new_delayed_work, new_spinlock,
@@ -111,7 +113,7 @@ impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let progress = this.state.lock().ledger.look(this.client.proven());
+        let progress = this.state.lock().ledger.check(this.client.proven());
         match progress {
             Progress::Idle => {}
             Progress::Moving => this.start_timer(),
@@ -190,7 +192,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or has not that many entries.
+    /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or does not have that many entries.
     pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation<W, C>> {
         let mut state = self.state.lock();
         if state.ledger.has_to_wait(count) {

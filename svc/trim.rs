@@ -9,8 +9,10 @@ use super::chan::{
     Chan,
     Conn, //
 };
-use crate::kapi::ext::atomic::Relaxed;
-use crate::kapi::ext::work::xprtiod;
+use crate::kapi::ext::{
+    atomic::Relaxed,
+    work::xprtiod, //
+};
 use kernel::{
     sync::Arc,
     time::msecs_to_jiffies,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What an administrator can set and read for the server, in `/proc/sys/sunrpc/svc_rdma`.
+//! The server's tunables and counters, in `/proc/sys/sunrpc/svc_rdma`.
 //!
-//! A connection reads the numbers when it is accepted; changing one does not touch
-//! connections that exist. The counters are sums over all connections since the module was
-//! loaded or the counter was last written to.
+//! A connection reads the tunables when it is accepted. A change does not affect existing
+//! connections; version 2 has exceptions (`Documentation/version2.rst`). The counters are sums over
+//! all connections since the module was loaded or the counter was last written.
 
 use crate::kapi::ext::sysctl::{
     Counter,
@@ -14,14 +14,14 @@ use crate::kapi::ext::sysctl::{
 };
 use kernel::prelude::*;
 
-/// Credits that a connection grants at most, if its device allows as many Receives.
+/// The largest number of credits that a connection grants, if its device allows that many Receives.
 pub(super) static MAX_REQUESTS: Uint = Uint::new(128, 4, 16384);
 
 /// Bytes of the largest message received or sent inline, transport header included.
 pub(super) static MAX_REQ_SIZE: Uint = Uint::new(4096, 4096, 65536);
 
-/// RDMA Reads that a connection may have outstanding on the wire, if the client and the
-/// device allow as many.
+/// The number of RDMA Reads that a connection may have outstanding on the wire, if the client and
+/// the device allow that many.
 pub(super) static MAX_OUTBOUND_READ_REQUESTS: Uint = Uint::new(16, 1, 255);
 
 /// The highest version of RPC-over-RDMA that is supported. A Call is answered in its own version.

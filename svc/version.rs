@@ -12,31 +12,33 @@ use super::{
     receives::CallBox,
     tunables::MAX_REQ_SIZE, //
 };
-use crate::kapi::{
-    ext::atomic::Relaxed,
-    trace::trace_svcrdma_property, //
-};
-use crate::xdr::{
-    header::Proc,
-    message::{
-        self,
-        Parsed, //
+use crate::{
+    kapi::{
+        ext::atomic::Relaxed,
+        trace::trace_svcrdma_property, //
     },
-    props::{
-        encode_connprop,
-        encode_receive,
-        encode_resprop,
-        Message,
-        PropSet,
-        Properties, //
-    },
-    resize::ResizeAnswer,
-    units::{
-        Credits,
-        InlineSize,
-        Xid, //
-    },
-    version::Version, //
+    xdr::{
+        header::Proc,
+        message::{
+            self,
+            Parsed, //
+        },
+        props::{
+            encode_connprop,
+            encode_receive,
+            encode_resprop,
+            Message,
+            PropSet,
+            Properties, //
+        },
+        resize::ResizeAnswer,
+        units::{
+            Credits,
+            InlineSize,
+            Xid, //
+        },
+        version::Version, //
+    }, //
 };
 
 impl Chan {
@@ -68,7 +70,7 @@ impl Chan {
     /// Returns the largest permitted size of Receives in octets. It does not change if the client
     /// has not sent its properties, because such a client need not support properties.
     pub(super) fn most_receive(&self) -> u32 {
-        match self.negotiation.told.load(Relaxed) {
+        match self.negotiation.announced.load(Relaxed) {
             true => InlineSize::representable(MAX_REQ_SIZE.get()).0,
             false => 0,
         }
@@ -82,11 +84,11 @@ impl Conn {
         let Some(size) = due else {
             return;
         };
-        // The message is no answer, so its credit word is no grant, and nobody matches its XID.
+        // The message is not an answer, so its credit word is not a grant and its XID is not looked up.
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
-        let told =
+        let sent =
             self.send_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
-        if told.is_err() {
+        if sent.is_err() {
             self.chan().fail();
         }
         self.show_receive_size(Proc::UpdProp, size);
@@ -95,18 +97,18 @@ impl Conn {
     /// Records that a message of procedure `proc` has announced Receives of `octets` to the client.
     fn show_receive_size(&self, proc: Proc, octets: u32) {
         let params = &self.chan().params;
-        params.live.told.store(octets, Relaxed);
+        params.live.announced.store(octets, Relaxed);
         trace_svcrdma_property(&params.peer, proc.to_wire(), octets);
     }
 
     /// Handles a message about properties, and answers it if an answer is due.
     pub(super) fn receive_properties(&self, buf: CallBox, message: &Parsed) {
         let negotiation = &self.chan().negotiation;
-        let receive = InlineSize(self.chan().recvs.lock().resize.told());
+        let receive = InlineSize(self.chan().recvs.lock().resize.announced());
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
             // The client sends all of its properties once.
-            Some(Message::Connect { start }) if !negotiation.told.xchg(true, Relaxed) => {
+            Some(Message::Connect { start }) if !negotiation.announced.xchg(true, Relaxed) => {
                 self.chan().hear_properties(Proc::ConnProp, &start);
                 let ours = Properties {
                     receive,

@@ -8,13 +8,13 @@
 /// The device attributes that limit a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceLimits {
-    /// Most Work Requests in one queue.
+    /// The largest number of Work Requests in one queue.
     pub(crate) max_qp_wr: u32,
-    /// Most entries in one Completion Queue.
+    /// The largest number of entries in a Completion Queue.
     pub(crate) max_cqe: u32,
-    /// Most SGEs of a Send.
+    /// The largest number of SGEs in a Send.
     pub(crate) max_send_sge: u32,
-    /// Most pages in one fast registration.
+    /// The largest number of pages in one fast registration.
     pub(crate) max_fast_reg_pages: u32,
     /// Fast registration, local and remote invalidation (IB_DEVICE_MEM_MGT_EXTENSIONS).
     pub(crate) mem_mgt_extensions: bool,
@@ -25,7 +25,7 @@ pub(crate) struct DeviceLimits {
 pub(crate) enum Refusal {
     /// No fast registration.
     NoFastRegistration,
-    /// Less than three SGEs in a Send.
+    /// Fewer than three SGEs in a Send.
     TooFewSges,
     /// One chunk would need more segments than fit a header.
     TooFewPages,
@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
 /// Pages of the largest payload, 1 MiB, when it does not start on a page boundary.
 pub(crate) const MAX_DATA_PAGES: u32 = 257;
 
-/// Most segments in one chunk. With two chunks this leaves a header that fits the smallest
+/// The largest number of segments in one chunk. A header with two such chunks fits the smallest
 /// inline threshold.
 pub(crate) const MAX_CHUNK_SEGMENTS: u32 = 16;
 
@@ -44,30 +44,31 @@ pub(crate) const MAX_CHUNK_SEGMENTS: u32 = 16;
 /// Zero Read chunk, when the device cannot register across a gap.
 const EDGE_SEGMENTS: u32 = 2;
 
-/// Pages of the largest payload, and one each for the buffers before and after it; one to
-/// spare.
+/// Pages of the largest payload, one page each for the buffers before and after it, and a spare
+/// one.
 const MIN_CHUNK_PAGES: u32 = 260;
 
 /// Chunks of one RPC that are registered: one for the Call, one for the Reply.
 pub(crate) const CHUNKS_PER_RPC: u32 = 2;
 
-/// Least SGEs of a Send: transport header, head, tail.
+/// The least number of SGEs in a Send: transport header, head, tail.
 const MIN_SEND_SGES: u32 = 3;
 
-/// Most SGEs of a Requester's Send: the pages of the largest inline message more.
+/// The largest number of SGEs in a Requester's Send: the pages of the largest inline message in
+/// addition.
 pub(crate) const CLIENT_SEND_SGES: u32 = 19;
 
-/// Least requests under way that a connection is worth.
+/// The least number of requests in flight for a usable connection.
 const MIN_REQUESTS: u32 = 4;
 
 /// Sizes of a Requester's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientLimits {
-    /// Requests under way at most: the credits to ask for.
+    /// The largest number of requests in flight: the credits to request.
     pub(crate) requests: u32,
     /// Pages in one registration.
     pub(crate) pages_per_segment: u32,
-    /// Segments, thus registrations, in one chunk at most.
+    /// The largest number of segments, and so of registrations, in one chunk.
     pub(crate) segments: u32,
     /// SGEs of a Send, the one for the transport header included.
     pub(crate) send_sges: u32,
@@ -75,12 +76,13 @@ pub(crate) struct ClientLimits {
     pub(crate) send_wr: u32,
     /// Receive Queue entries, reverse direction included.
     pub(crate) recv_wr: u32,
-    /// Receives that may be posted ahead in one go.
+    /// The number of Receives that are posted together in advance.
     pub(crate) recv_batch: u32,
 }
 
 impl ClientLimits {
-    /// Fits `requests` concurrent requests, and `reverse` of the other direction, to a device.
+    /// Computes the sizes for `requests` concurrent requests, and `reverse` of the reverse direction,
+    /// within the limits of a device.
     ///
     /// A registration is as long as the device allows, so that a chunk has one segment where
     /// that is possible: one registration, one handle, one remote invalidation.
@@ -107,7 +109,7 @@ impl ClientLimits {
             .saturating_mul(2)
             .saturating_add(1);
         let room = queue_room(device, reverse);
-        // The Receives and those posted ahead are far fewer: they fit as well.
+        // A request needs at most two Receives, the advance included, so the Receives fit as well.
         let requests = requests.min(room.checked_div(per_request).unwrap_or(0));
         if requests < MIN_REQUESTS {
             return Err(Refusal::QueuesTooShort);
@@ -124,14 +126,15 @@ impl ClientLimits {
         })
     }
 
-    /// Registrations of one RPC at most.
+    /// Returns the largest number of registrations of one RPC.
     pub(crate) fn registrations(&self) -> u32 {
         self.segments.saturating_mul(CHUNKS_PER_RPC)
     }
 }
 
-/// Entries of a Send Queue for `requests` with the largest payload each, or for one with as many
-/// segments as there may be: those who send claim their entries, and wait when there are none.
+/// Returns the entries of a Send Queue: for `requests` with the largest payload each, and for one
+/// request with the largest number of segments. A sender claims its entries, and waits while too
+/// few are free.
 fn send_wr(requests: u32, pages: u32, segments: u32) -> u32 {
     let entries = |segments: u32| segments.saturating_mul(2).saturating_add(1);
     let payload = MAX_DATA_PAGES.div_ceil(pages.max(1)).min(segments);
@@ -140,7 +143,7 @@ fn send_wr(requests: u32, pages: u32, segments: u32) -> u32 {
         .saturating_add(entries(segments.saturating_mul(CHUNKS_PER_RPC)))
 }
 
-/// Entries of a queue, without those of the drain and of the reverse direction.
+/// Returns the entries of a queue without those for the drain and the reverse direction.
 fn queue_room(device: &DeviceLimits, reverse: u32) -> u32 {
     device
         .max_qp_wr

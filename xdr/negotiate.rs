@@ -48,7 +48,7 @@ pub(crate) enum Settled {
         /// The server's transport properties.
         peer: Properties,
         /// Whether the server has announced its Receive size, and thus has read ours.
-        told: bool,
+        announced: bool,
         /// Number of messages that may be in flight.
         window: Credits,
     },
@@ -76,7 +76,7 @@ pub(crate) fn answer(
     let ours = parsed.header.xid == xid;
     let silent = Settled::Two {
         peer: Properties::DEFAULT,
-        told: false,
+        announced: false,
         window: Credits(1),
     };
     match parsed.body {
@@ -93,7 +93,7 @@ pub(crate) fn answer(
         Body::Property(Proc::ConnProp) => match parsed.properties(message) {
             Some(Message::Connect { start }) => Some(Settled::Two {
                 peer: Properties::DEFAULT.with(&start),
-                told: start.tells_receive(),
+                announced: start.tells_receive(),
                 // A message with another XID answers no request: its credit value grants nothing.
                 window: match ours {
                     true => parsed.header.credits.usable(requested),

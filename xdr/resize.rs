@@ -8,8 +8,8 @@
 //! on first: the peer asks for it and observes it from then on.
 //!
 //! ```text
-//!   raised    replacements made ─begin─▶ smaller Receives land, one by one ─▶ none left: told
-//!   lowered   asked for by the peer: told ─▶ replacements made ─begin─▶ larger Receives land
+//!   raised    replacements allocated ─begin─▶ smaller Receives complete ─▶ none left: announced
+//!   lowered   requested by the peer: granted ─▶ replacements allocated ─begin─▶ larger ones complete
 //! ```
 //!
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
@@ -33,7 +33,7 @@ pub(crate) struct Resize {
     /// The size of buffers that are posted from now on.
     size: u32,
     /// The size that the peer knows.
-    told: u32,
+    announced: u32,
     /// The size that the peer has requested.
     asked: u32,
     /// The number of posted Receives of the former size.
@@ -47,7 +47,7 @@ impl Resize {
     pub(crate) const fn new(size: u32) -> Self {
         Self {
             size,
-            told: size,
+            announced: size,
             asked: u32::MAX,
             old: 0,
             refused: 0,
@@ -60,14 +60,14 @@ impl Resize {
     }
 
     /// Returns the size that the peer knows.
-    pub(crate) const fn told(&self) -> u32 {
-        self.told
+    pub(crate) const fn announced(&self) -> u32 {
+        self.announced
     }
 
     /// Returns the size of the replacements to allocate now, if any. `most` is the administrator's
     /// limit. A limit below the size that the peer knows has no effect.
     pub(crate) fn wants(&self, most: u32) -> Option<u32> {
-        let size = most.min(self.asked).max(self.told);
+        let size = most.min(self.asked).max(self.announced);
         (self.old == 0 && size != self.size && size != self.refused).then_some(size)
     }
 
@@ -99,7 +99,7 @@ impl Resize {
 
     /// Returns whether a larger size has to be announced to the peer.
     pub(crate) const fn is_due(&self) -> bool {
-        self.old == 0 && self.told < self.size && self.size <= self.asked
+        self.old == 0 && self.announced < self.size && self.size <= self.asked
     }
 
     /// Returns the larger size to announce to the peer, if there is one, and counts it as
@@ -107,7 +107,7 @@ impl Resize {
     pub(crate) fn due(&mut self) -> Option<u32> {
         let due = self.is_due();
         due.then(|| {
-            self.told = self.size;
+            self.announced = self.size;
             self.size
         })
     }
@@ -120,10 +120,10 @@ impl Resize {
             return ResizeAnswer::Rejected;
         }
         self.asked = octets;
-        if octets > self.told {
+        if octets > self.announced {
             return ResizeAnswer::Rejected;
         }
-        self.told = octets;
+        self.announced = octets;
         ResizeAnswer::Done
     }
 }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_all_who_find_it_lost_one_disconnects() -> Result {
+    fn only_one_of_many_threads_disconnects() -> Result {
         for _ in 0..10 {
             let shared = after(&[Step::Address, Step::Route, Step::Connect])?;
             let theirs = shared.clone();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_ends_once_whoever_comes_first() -> Result {
+    fn a_step_ends_once() -> Result {
         for _ in 0..10 {
             let shared = after(&[Step::Address])?;
             let begun = shared.lock().fsm.begin(Step::Route);

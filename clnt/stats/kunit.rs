@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_counted_is_lost() -> Result {
+    fn no_count_is_lost() -> Result {
         let stats = Arc::new(Stats::new(), GFP_KERNEL)?;
         let theirs = stats.clone();
         contend(4, move |number| {

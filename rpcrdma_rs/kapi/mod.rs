@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Safe abstractions of the kernel interfaces a transport needs and `kernel` lacks.
+//! Safe abstractions of the kernel interfaces that a transport needs and `kernel` lacks.
 //!
 //! Written as if it were `rust/kernel/{rdma,sunrpc}`.
 //!
@@ -10,11 +10,11 @@
 //!        ext
 //! ```
 //!
-//! A layer imports what is below it only; `selftests/lint` holds that. Rules of the room:
+//! A layer imports only the layers below it, which `selftests/lint` checks. The rules of `kapi`:
 //!
-//! * `unsafe`, C types and the bindings stay in here; what is public is safe to use.
-//! * Nothing in here knows the RPC-over-RDMA protocol, the client or the server.
-//! * Memory that C or a device may use at that time is never behind a `&mut`.
+//! * `unsafe` code, C types and the bindings are private to it. Its public items are safe.
+//! * It does not know the RPC-over-RDMA protocol, the client or the server.
+//! * No `&mut` exists to memory that C or a device may use at the same time.
 
 mod bindings;
 pub(crate) mod compat;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A Receive as the context of the Call that it received: the service decodes a Call that came
-//! inline from the Receive's own buffer.
+//! A Receive as the context of the Call that it received: the service decodes an inline Call in the
+//! Receive's own buffer.
 
 use core::ptr::NonNull;
 
@@ -21,9 +21,9 @@ use super::{
     }, //
 };
 
-// SAFETY: The buffer is an allocation of its own, apart from the box and its data, and is written
-// by Receives, and by the service that has the Call; a Receive is posted no earlier than the box
-// is taken back.
+// SAFETY: The buffer is a separate allocation, apart from the box and its data. Only Receives and the
+// service that has the Call write to it, and a Receive is not posted before `from_ptr` has returned
+// the box.
 unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
     type State = S;
 
@@ -32,7 +32,8 @@ unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
     }
 
     unsafe fn from_ptr(ptr: *mut ffi::c_void) -> Self {
-        // SAFETY: From `into_ptr`, which gives no null, and taken back once by the requirement.
+        // SAFETY: `ptr` comes from `into_ptr`, which does not return null, and is converted back once,
+        // by this function's contract.
         unsafe { RecvBox::from_raw(NonNull::new_unchecked(ptr.cast::<RecvBuf<CallData<S>>>())) }
     }
 

@@ -82,8 +82,8 @@ def sample(seconds):
 
 
 def tracepoint(name):
-    """The number of a trace event, "system:event"; of a function's calls with "call:function" or
-    "call:module:function"."""
+    """Return the number of a trace event: "system:event", or for the calls of a function "call:function"
+    or "call:module:function"."""
     if name.startswith("call:"):
         name = probe(name[5:])
     try:

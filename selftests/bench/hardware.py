@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""On a client with an RDMA device: the jobs over a mount of a server, with the module that is
-loaded. Run it with each module, and compare.
+"""Measure the jobs on a client with an RDMA device, with the loaded module. Run this with each module,
+and compare the results.
 
-hardware.py SERVER EXPORT [SECONDS]: mounts SERVER:EXPORT over RDMA in a folder of its own,
-writes and removes one file there.
+hardware.py SERVER EXPORT [SECONDS]: mounts SERVER:EXPORT over RDMA in a temporary directory, and writes
+and removes one file in the export.
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""In a guest: run one job on a mount and measure it, into files of the shared folder.
+"""Run one job on a mount in a guest, and write the measurements to files in the shared directory.
 
 measure.py JOB OUT SECONDS-FACTOR: OUT.json gets the figures, OUT.samples the samples of
 the processor's clock, OUT.EVENT those of each kind of allocation.
@@ -18,9 +18,9 @@ from jobs import BY_NAME, FILE_MIB  # noqa: E402
 from harness import EXPORT, mount, umount  # noqa: E402
 
 FOLDER = "/mnt/bench"
-# Operations before anything is measured, fewer if they are larger; the programs have been loaded by
-# then. While the guest waits for the host to read them, its clock jumps: what is measured meanwhile
-# is nothing.
+# The number of operations before the measurement, fewer if they are larger. By then all programs have
+# been loaded. While the guest waits for the host to read a program, the guest's clock jumps, which
+# would spoil the measurement.
 WARM_UP, LEAST = 200, 8
 
 # What is counted: trace events and calls of functions.

@@ -23,7 +23,7 @@ settle_memory; settle_memory; awk '$1 == "MemFree:" { free += $2 }
 MOUNT = f"""client_mount 3 $SERVER /mnt/bench nconnect={CONNECTIONS},noac || exit 1
 touch /mnt/bench/file
 for i in {{1..{3 * CONNECTIONS}}}; do stat /mnt/bench/file >/dev/null || exit 1; done"""
-# A file of which each megabyte is an RPC of its own, several at a time.
+# A file that is read and written by RPCs of 1 MiB, several at a time.
 BUSY = """for rw in write read; do
 	fio --name=busy --filename=/mnt/bench/busy --rw=$rw --bs=1m --size=64m --loops=2 \\
 		--ioengine=libaio --iodepth=32 --direct=1 --thread --output=/dev/null || exit 1
@@ -47,7 +47,7 @@ def connections(guest):
 
 
 def start(name, side, module):
-    """Two guests with one module."""
+    """Start two guests with one kind of module."""
     folder = run_folder(f"bench-{name}-{side}", module if side == "rust" else None)
     say(f"{side} {name}: boot, run folder {host_name(folder)}")
     pair = Pair(folder, Machine(), echo=lambda line: None)
@@ -97,7 +97,7 @@ wait"""
 
 
 def many(side, module):
-    """256 connections to one server guest of 3 GiB: KiB for each, and how long it all takes."""
+    """Make 256 connections to one server guest of 3 GiB; return the KiB of each, and the duration."""
     pair = start("many", side, module)
     try:
         do(pair.server, "for i in {1..16}; do ip addr add 192.168.88.$((100 + i))/24 dev eth0; done")

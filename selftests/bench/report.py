@@ -7,9 +7,9 @@ SIDES = {"rust": "ours", "rust-2": "ours, version 2", "c": "C"}
 # The sides that are compared.
 RATIOS = (("rust", "c"), ("rust-2", "rust"))
 PARTS = ("whole", "host", "transport", "self")
-# Of a column.
+# The width of a column.
 WIDTH = 38
-# Samples tell the rest apart no finer.
+# Samples have no better resolution than that.
 LEAST_CALLS = 0.005
 
 
@@ -22,7 +22,7 @@ def both(values, form="{:.2f}"):
 
 
 def heading(results):
-    """What the numbers of a row are."""
+    """Return the heading of a table."""
     names = " / ".join(SIDES[side] for side in SIDES if side in results)
     ratios = [f"{SIDES[one]} : {SIDES[other]}" for one, other in RATIOS
               if one in results and other in results]

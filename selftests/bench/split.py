@@ -24,7 +24,7 @@ IDLE = {"pv_native_safe_halt", "default_idle", "mwait_idle", "intel_idle"}
 # Records of perf_event_open(2).
 LOST, SAMPLE = 2, 9
 HEADER, BODY = struct.Struct("IHH"), struct.Struct("QIIQ")
-# Addresses from here on say what kind of addresses follow.
+# Values from here on are not addresses but markers of the context of the addresses after them.
 CONTEXTS = (1 << 64) - 4095
 USER = ("user space", "")
 

@@ -25,14 +25,14 @@ JOB, PROFILER = 7, 9
 
 
 def record(chain, process=JOB):
-    """A sample with this call chain, the innermost frame first."""
+    """Return a sample with this call chain, innermost frame first."""
     body = struct.pack("QIIQ", chain[0], process, process, len(chain) + 1)
     body += struct.pack(f"{len(chain) + 1}Q", KERNEL_CONTEXT, *chain)
     return struct.pack("IHH", SAMPLE, 1, 8 + len(body)) + body
 
 
 def split_of(*chains):
-    """The split of these samples."""
+    """Return the split of these samples."""
     return split(b"".join(map(record, chains)), PROFILER, Symbols(KALLSYMS))
 
 
@@ -46,7 +46,7 @@ def functions_by_address():
 
 
 def data_is_no_function():
-    """A variable's address ends no function."""
+    """A variable between two functions does not end the first one."""
     assert Symbols(KALLSYMS).at(0xffffffff81000408)[0] == "nfsd_read"
 
 
@@ -58,26 +58,26 @@ def parts():
 
 
 def nic_wins():
-    """What the NIC does on behalf of the transport is the NIC's."""
+    """Work of the NIC on behalf of the transport counts as the NIC's."""
     found = split_of([MEMSET, RXE, SEND, SVC])
     assert found.parts["nic"] == 1 and found.parts["transport"] == 0
 
 
 def functions():
-    """Functions are counted by leaf, and with the module's own frame that is innermost."""
+    """Functions are counted by leaf, and by the innermost frame of the module."""
     found = split_of([MEMSET, RECV, SEND], [MEMSET, RECV, SEND], [SEND, SVC], [NFSD, SVC])
     assert found.through == {("recv_done", "memset"): 2}, found.through
     assert found.own == {"send_request": 1} and found.other == {"nfsd_read": 1}
 
 
 def profiler_is_left_out():
-    """The profiler's own samples count nowhere."""
+    """Samples of the profiler itself are not counted."""
     records = record([NFSD], PROFILER) + record([NFSD])
     assert split(records, PROFILER, Symbols(KALLSYMS)).parts["whole"] == 1
 
 
 def contexts_are_no_frames():
-    """The kernel's marks in a call chain are dropped, and user space counts as other."""
+    """Context markers in a call chain are dropped, and user space counts as other."""
     (process, chain), = samples(record([NFSD, SVC]))
     assert (process, chain) == (JOB, [NFSD, SVC]) and max(chain) < CONTEXTS
     assert split_of([0x7f0000001000]).other == {"user space": 1}
@@ -90,7 +90,7 @@ def other_records_are_passed_over():
 
 
 def lost_samples_are_told():
-    """A split of what is not complete would be wrong."""
+    """Lost samples are an error: the split would be wrong."""
     try:
         list(samples(struct.pack("IHHQQ", LOST, 0, 24, 1, 5)))
     except ValueError:

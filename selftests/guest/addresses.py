@@ -79,8 +79,8 @@ def moved(change, device, reconnects=True):
     print(f"{counters(FOLDER)['connect_count'] - before} new connections; {turns} rounds of "
           f"verified I/O, over {time.monotonic() - started:.1f} s after the change")
     expect_that(f"the server has no connection on {device}", connections(device) > 0)
-    # More than one, perhaps: of a connection whose client has lost its address the server
-    # hears nothing any more.
+    # There may be more than one: the server is not told that the client of a connection has
+    # lost its address.
     other = "rdma1" if device == "rdma0" else "rdma0"
     ends = time.monotonic() + 20
     while connections(other) and time.monotonic() < ends:

@@ -85,13 +85,13 @@ class Fault:
 
 
 def put(fault, name, value):
-    """One setting of a kind of fault."""
+    """Write one setting of a kind of fault."""
     with open(f"{DEBUGFS}/{fault}/{name}", "w", encoding="ascii") as file:
         file.write(str(value))
 
 
 def prepare_faults():
-    """All settings but those of one site."""
+    """Write all settings that do not depend on the site."""
     if not os.path.isdir(f"{DEBUGFS}/failslab"):
         raise Skip("no fault injection in this kernel")
     for fault in FAULTS:
@@ -128,7 +128,7 @@ def mount_error(version="4.1", seconds=30):
 
 
 class Sweep:
-    """Sites, and in which phases they were hit."""
+    """All call sites, and the phases in which each was hit."""
 
     def __init__(self):
         self.sites = alloc_sites.Module(MODULE).sites()
@@ -197,7 +197,7 @@ class Sweep:
     # --- phases ----------------------------------------------------------------------
 
     def load(self, site, times, interval):
-        """Run insmod. The module will be at the same address as the last time."""
+        """Run insmod. The module must be loaded at the same address as the last time."""
         for _ in range(3):
             if not os.path.isdir(SECTIONS):
                 expect("insmod without faults", insert(), 0)
@@ -218,7 +218,7 @@ class Sweep:
         raise AssertionError("the module is elsewhere each time")
 
     def listen(self, site, times, interval):
-        """Add a listener, each at a port of its own."""
+        """Add a listener, each time on another port."""
         line = f"rdma {21000 + self.turn}\n"
         failed = 0
         with self.fault(site, times, interval) as fault:
@@ -229,7 +229,7 @@ class Sweep:
         return fault.hits
 
     def connect(self, site, times, interval):
-        """A mount."""
+        """Mount, which may fail, and mount again."""
         with self.fault(site, times, interval) as fault:
             failed = mount_error()
         if failed:
@@ -242,7 +242,7 @@ class Sweep:
         return fault.hits
 
     def io(self, site, times, interval):
-        """All transfer modes on a new connection."""
+        """Use all transfer modes on a new connection."""
         with one_connection("3", "noac,lookupcache=none"):
             with self.fault(site, times, interval) as fault:
                 all_modes(self.turn)
@@ -250,7 +250,7 @@ class Sweep:
         return fault.hits
 
     def callback(self, site, times, interval):
-        """A delegation is recalled."""
+        """Recall a delegation."""
         with one_connection("4.1"):
             recall(self.turn)
             with self.fault(site, times, interval) as fault:
@@ -258,7 +258,7 @@ class Sweep:
         return fault.hits
 
     def teardown(self, site, times, interval):
-        """umount, and nfsd stops."""
+        """Unmount, and stop nfsd."""
         mount("4.1", "ipv4", FOLDER)
         write_file(f"{FOLDER}/teardown", data(70000, self.turn))
         with self.fault(site, times, interval) as fault:
@@ -281,7 +281,7 @@ def one_connection(version, options=""):
 
 
 def works():
-    """The module serves and mounts."""
+    """Check that the module works as server and as client."""
     start()
     mount("4.1", "ipv4", FOLDER)
     umount(FOLDER)
@@ -363,7 +363,7 @@ def recall(seed):
 
 
 def start():
-    """nfsd and the client's services, out of grace."""
+    """Start nfsd and the client's services, and end the grace period."""
     shell("server_start; client_start; pidof nfsdcld >/dev/null || nfsdcld\n"
           "echo Y >/proc/fs/nfsd/v4_end_grace", check=False)
     # The module may be another one than the last time.

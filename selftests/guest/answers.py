@@ -94,7 +94,7 @@ def same(what, version, function):
 
 
 def attributes():
-    """Values, into buffers of many sizes; by Python, which begins with 128 octets; copied."""
+    """Read values into buffers of many sizes, and by Python, which tries 128 octets first; copy them."""
     path, found = f"{FOLDER}/answers/file", {}
     for name, size in VALUES.items():
         for room in (0,) + ROOMS:
@@ -110,7 +110,7 @@ def attributes():
 
 
 def names():
-    """Names of attributes, into buffers of many sizes."""
+    """List names of attributes into buffers of many sizes."""
     path = f"{FOLDER}/answers/named"
     # No name fits in one octet: the client does not ask the server then.
     found = {f"listxattr into {room}": asked("listxattr", path, room)
@@ -120,7 +120,7 @@ def names():
 
 
 def acls(name):
-    """An ACL, into buffers of many sizes, and by the tools."""
+    """Read an ACL into buffers of many sizes, and by the tools."""
     path = f"{FOLDER}/answers/acl"
     found = {f"{name} into {room}": asked("getxattr", path, name.encode(), room)
              for room in (0,) + ROOMS}
@@ -133,7 +133,7 @@ def acls(name):
 
 
 def listing():
-    """Directories of several sizes, read in pieces of several sizes."""
+    """List directories of several sizes, with buffers of several sizes."""
     found = {}
     for size in 0, 3, 40, 3000:
         for room in 300, 4096, 32768, 1 << 20:
@@ -180,7 +180,7 @@ for number in range(300):
 
 
 def set_acls():
-    """A long ACL, set over RDMA by the tools."""
+    """Set a long ACL over RDMA by the tools."""
     path = f"{FOLDER}/answers/acl"
     users = ",".join(f"u:{20000 + number}:r--" for number in range(USERS))
     shell(f"setfacl -m {users} {path}")

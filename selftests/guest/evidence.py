@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Evidence of a failed test of delegations, kept in a directory that the test's message names.
+"""Evidence of a failed delegation test, in a directory that the message of the test names.
 
 The directory holds nfsd's lists of clients and states at several moments, the capture and, for each
 file with wrong content, what the client and the server have of it and every message of the

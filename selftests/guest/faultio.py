@@ -23,13 +23,13 @@ mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
 
 
 def revive():
-    """Create the devices of both guests again that no longer answer the CM."""
+    """Re-create those devices of both guests that no longer answer the CM."""
     print(shell("devices_revive; peer devices_revive"), end="", flush=True)
 
 
 @contextlib.contextmanager
 def no_link():
-    """Take the client's link down for the block, and then up again."""
+    """Take the client's link down while the block runs."""
     shell("link_set off")
     try:
         yield
@@ -41,7 +41,7 @@ def no_link():
 
 
 def serve_from_disk():
-    """Give the server a disk."""
+    """Attach a disk to the server, and export a file system on it."""
     shell(f"""peer 'server_stop; killall nfsdcld; exportfs -ua; umount {EXPORT}
         truncate -s 400M /t/server.img && mkfs.ext4 -q -F /t/server.img && {DISK.strip()} &&
         chmod 1777 {EXPORT} && server_start'""")

@@ -128,13 +128,13 @@ def interrupted():
 
 
 def short_timeouts():
-    """A soft mount gives up in time, and works again when the link is up. A hard mount
+    """A soft mount gives up in time, and works again once the link is up. A hard mount
     continues, although its READ has then waited for several times its timeout: that must not break
     the new connection."""
     folder, hard = "/mnt/soft", "/mnt/hard"
     mount("3", "ipv6", folder, "soft,timeo=30,retrans=1,noac,nosharecache")
     mount("3", "ipv4", hard, "timeo=10,retrans=1,nosharecache")
-    # So few octets that a slow machine reads them within a timeout.
+    # Few enough octets for a slow machine to read within a timeout.
     content = data(65536, 3)
     write_file(f"{folder}/soft", content)
     fd = os.open(f"{folder}/soft", os.O_RDONLY | os.O_DIRECT)
@@ -187,8 +187,8 @@ def outage_of_long_ago():
                 failed += 1
         connections = counters(folder)["connect_count"]
     expect("READs that failed", failed, 3)
-    # Longer than any pause and an attempt to connect after it. There is one if the last READ has
-    # left one behind: nobody waits for a connection any more.
+    # Wait longer than any delay plus the attempt to connect after it. An attempt that the last
+    # READ caused may still be pending, although nobody waits for a connection any more.
     time.sleep(32)
     if counters(folder)["connect_count"] > connections:
         # sunrpc closes an idle connection after 300 s.

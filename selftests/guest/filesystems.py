@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Exports on file systems that have a disk: nfsd's ways to read and write, and a file that becomes
-shorter on the server while a client reads it."""
+"""Exports of file systems on disks: nfsd's modes of reading and writing, and a file that is truncated on
+the server while a client reads it."""
 
 import contextlib
 import os
 import time
 
 from harness import EXPORT, case, data, expect_that, in_background, read_file, shell, write_file
-from shapes import FOLDER, mounted, server, shapes
+from mount_io import FOLDER, mounted, odd_io, server
 
 DEBUGFS = "/sys/kernel/debug/nfsd"
 STOP = "/t/stop-cutting"
 SIZE = 2 << 20
 
-# How nfsd reads and writes: io_cache_read, io_cache_write, disable-splice-read.
+# Modes of nfsd: io_cache_read, io_cache_write, disable-splice-read.
 WAYS = {
     "through the page cache": (0, 0, 0),
     "by copying from the page cache": (0, 0, 1),
@@ -24,7 +24,7 @@ WAYS = {
 
 @contextlib.contextmanager
 def exported(kind):
-    """The export is a file system of this kind, on a loop device."""
+    """Export a file system of this kind, on a loop device, while the block runs."""
     server(f"""server_stop; exportfs -ua; umount {EXPORT}; modprobe -a loop {kind} &&
         rm -f /run/image && truncate -s 400M /run/image && mkfs.{kind} -q /run/image &&
         mount -o loop /run/image {EXPORT} && chmod 1777 {EXPORT} && server_start""")
@@ -38,7 +38,7 @@ def exported(kind):
 
 @contextlib.contextmanager
 def way(reads, writes, no_splice):
-    """nfsd reads and writes that way."""
+    """Set the mode in which nfsd reads and writes."""
     settings = (f"{no_splice} >disable-splice-read", f"{reads} >io_cache_read",
                 f"{writes} >io_cache_write")
     server(f"cd {DEBUGFS} && echo " + " && echo ".join(settings))
@@ -52,8 +52,8 @@ def way(reads, writes, no_splice):
 
 
 def check(got, content):
-    """What was read of a file that is being cut: at each place what was written there, or zero.
-    Returns whether it is all of it."""
+    """Check what was read of a file that is being truncated: at each offset the written bytes, or zeroes.
+    Return whether it is the whole file."""
     for start in range(0, len(got), 4096):
         page, wanted = got[start:start + 4096], content[start:start + 4096]
         if page not in (wanted, bytes(len(page))):
@@ -63,7 +63,7 @@ def check(got, content):
 
 
 def cut():
-    """A file becomes shorter and longer on the server, over and over, while it is read."""
+    """Truncate and restore a file on the server in a loop while it is read."""
     path, on_server, content = f"{FOLDER}/cut", f"{EXPORT}/cut", data(SIZE, 5)
     shell(f"rm -f {STOP}")
     write_file(path, content)
@@ -74,7 +74,7 @@ def cut():
     whole = other = 0
     end = time.monotonic() + 200
     try:
-        # In the end as many of both kinds have been seen, however fast each side is.
+        # Continue until enough reads of both kinds were seen, however fast each side is.
         while min(whole, other) < 5:
             expect_that(f"{whole} reads of the whole file and {other} others in 200 s",
                         time.monotonic() < end)
@@ -93,11 +93,11 @@ def cut():
 
 
 def cases(kind):
-    """What is tried with one file system."""
+    """The tests of one file system."""
     for number, (name, settings) in enumerate(WAYS.items()):
         with case(f"{kind}: nfsd reads and writes {name}"):
             with way(*settings):
-                shapes(f"{FOLDER}/way-{number}", f"{EXPORT}/way-{number}")
+                odd_io(f"{FOLDER}/way-{number}", f"{EXPORT}/way-{number}")
     with case(f"{kind}: a file is cut on the server while it is read"):
         cut()
     with case(f"{kind}: the same, past the page cache of the server"):

@@ -30,7 +30,7 @@ LATE = 64
 TRACING = "cd /sys/kernel/tracing"
 # Seconds of load, and the time limit of a stat in it.
 SECONDS, SLOWEST = 60 if LONG else 30, 2
-# Or this multiple of the duration of a WRITE of 1 MiB in the load, if that is longer: other guests on
+# ... or this multiple of the duration of a WRITE of 1 MiB in the load, if that is longer: other guests on
 # the same processors slow everything down. A stat may wait until two WRITEs of each writer have been
 # read and verified.
 WRITERS = 4

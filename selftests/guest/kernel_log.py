@@ -19,8 +19,8 @@ LOCK = re.compile(r"\((\S+)\)\{\S+, at: (\w+)\+")
 
 
 def log_faults(text):
-    """Return the lines of a kernel log that no test may cause; a report of lockdep's with its
-    locks."""
+    """Return the lines of a kernel log that no test may cause. Those of a lockdep report include the
+    lines that name its locks."""
     lines, found = text.splitlines(), []
     for number, line in enumerate(lines):
         if FAULT.search(line):
@@ -44,6 +44,6 @@ class KernelLog:
                 text = os.read(self.fd, 8192).decode(errors="replace")
             except BlockingIOError:
                 return found
-            except BrokenPipeError:  # overwritten before we read it
+            except BrokenPipeError:  # The kernel overwrote lines before they were read.
                 continue
             found += log_faults(text.split(";", 1)[-1].split("\n")[0])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Client and server in a network namespace each, in one guest; and a namespace that nobody names any
-more under a mount."""
+"""Client and server in network namespaces of their own, in one guest; and a mount whose namespace loses
+its name."""
 
 import contextlib
 import os
@@ -12,10 +12,10 @@ from harness import EXPORT, case, data, expect, expect_that, read_file, shell, u
 FOLDER = "/mnt/namespaces"
 CLIENT, SERVER = "10.88.0.1", "10.88.0.2"
 IN_CLIENT = "nsenter --net=/run/netns/nsc"
-# rpcbind, which is in another namespace, cannot tell the port.
+# rpcbind runs in another namespace, so the ports are fixed.
 MOUNTD = "nolock,mountproto=tcp,mountport=20048,"
 
-# Two namespaces, joined by a wire, with an RDMA device each.
+# Two namespaces that a veth pair connects, with an RDMA device each.
 MAKE = f"""
 modprobe veth
 ip netns add nsc && ip netns add nss
@@ -27,7 +27,7 @@ for space in c s; do
 done
 """
 
-# A server with daemons of its own, in its network namespace and a mount namespace, until its input ends.
+# A server with its own daemons, in its network namespace and a mount namespace, until its input ends.
 SERVE = """
 . /t/guest/lib.sh
 umount -l /run/rpc_pipefs
@@ -42,7 +42,7 @@ kill $(pidof rpc.mountd nfsdcld)
 
 @contextlib.contextmanager
 def served():
-    """nfsd in its namespace."""
+    """Run nfsd in its namespace while the block runs."""
     job = subprocess.Popen(["ip", "netns", "exec", "nss", "bash", "-c", SERVE], text=True,
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -53,7 +53,7 @@ def served():
 
 
 def mount(version):
-    """Mount from the client's namespace, into this one's tree."""
+    """Mount from the client's network namespace, in this mount namespace."""
     os.makedirs(FOLDER, exist_ok=True)
     path = EXPORT if version == "3" else "/"
     shell(f"{IN_CLIENT} timeout 60 mount -t nfs -o vers={version},proto=rdma,port=$PORT,"
@@ -63,20 +63,20 @@ def mount(version):
 
 
 def use(seed):
-    """Something is written and read."""
+    """Write and read a file."""
     content = data(1_500_001, seed)
     write_file(f"{FOLDER}/file", content, os.O_SYNC)
     expect_that("other content", read_file(f"{FOLDER}/file", os.O_DIRECT) == content)
 
 
 def devices():
-    """RDMA devices."""
+    """Return the RDMA devices."""
     return shell("rdma link")
 
 
 def forgotten():
-    """The client's namespace has no name and no process any more: the mount has it still, and with
-    the mount it goes, and its device."""
+    """The client's namespace has neither a name nor a process left. The mount keeps it; after the unmount
+    it is destroyed, and its device with it."""
     mount("4.2")
     use(3)
     shell("ip netns del nsc")

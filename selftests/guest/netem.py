@@ -101,7 +101,7 @@ for i in range(0, size, 1 << 20): assert memory[i:i + (1 << 20)] == page, "it wa
 
 
 def start(script, *args):
-    """A process that runs Python text."""
+    """Start a process that runs Python text."""
     return subprocess.Popen([sys.executable, "-B", "-c", script, *args], text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT)

@@ -271,7 +271,7 @@ def test_callback_views():
 
 
 def main():
-    """All of it."""
+    """The group."""
     client = Side("client", os.environ["CLIENT_MODULE"])
     server = Side("server", os.environ["SERVER_MODULE"])
     test_numbers(client, server)

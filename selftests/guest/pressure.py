@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Connections are broken by force while the client has little memory, and writes more than that."""
+"""Connections are broken by force while the client writes a file larger than its free memory."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ from faultio import Churn, force_disconnect, grows
 from harness import EXPORT, SERVER, case, counters, expect, expect_that, mount, shell, umount
 
 FOLDER = "/mnt/pressure"
-# What is left of the client's memory, and what is written through its page cache, in MiB.
+# The memory that the client has left, and the size of the file it writes through its page cache, in MiB.
 LEFT, WRITTEN = 160, 400
 TIMES = 20
 
-# Writes a large file over and over until its input ends; prints its checksum, and how often.
+# Writes a large file in a loop until its input ends; prints its checksum and the number of rounds.
 WRITER = """
 import hashlib, os, select, sys
 sys.path.insert(0, "/t/guest")
@@ -35,21 +35,21 @@ print(checksum.hexdigest(), rounds)
 
 
 def reclaimed():
-    """Pages that the kernel has taken back."""
+    """Return the number of pages that the kernel has reclaimed."""
     with open("/proc/vmstat", encoding="ascii") as file:
         numbers = dict(line.split() for line in file)
     return sum(int(numbers[name]) for name in ("pgsteal_kswapd", "pgsteal_direct"))
 
 
 def take_memory():
-    """Take memory by a file that has no disk."""
+    """Occupy memory with a file in a tmpfs."""
     shell(f"""mkdir -p /run/hog && mount -t tmpfs -o size=100% hog /run/hog
         free=$(sed -n "s/^MemAvailable: *\\([0-9]*\\) kB/\\1/p" /proc/meminfo)
         fallocate -l $((free / 1024 - {LEFT}))M /run/hog/file""")
 
 
 def broken():
-    """Forced disconnects while files are written and read, and while one larger than memory is."""
+    """Break connections by force under verified I/O, and while a file larger than memory is written."""
     before, churns = reclaimed(), [Churn(f"{FOLDER}/pressure-{i}", flags, meta=True)
                                    for i, flags in enumerate((0, os.O_DIRECT))]
     try:

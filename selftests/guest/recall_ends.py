@@ -14,8 +14,8 @@ SETS = {"wcut": (FEW, PLAIN), "rlost": (FEW, PLAIN), "rforced": (FEW, SEVERAL),
 
 
 def under_way(opened, name, work=lambda: None):
-    """Have a set recalled while the link is down, so that all callbacks are in flight; then do
-    `work`, and set the link up again.
+    """Recall a set while the link is down, so that all callbacks are in flight; then do `work`, and
+    set the link up again.
 
     nfsd drops a recall for a client that has no connection."""
     with no_link():

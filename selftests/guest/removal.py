@@ -109,7 +109,7 @@ def late_answers():
 
 
 def removed_while_frozen(group):
-    """The Reply arrives for a process that is frozen while it waits; that must not hold the device."""
+    """A Reply arrives for a process that is frozen while it waits. That must not delay the removal."""
     state = f"{group}/freezer.state"
     mount("3", "ipv4", "/mnt/frozen", "noac")
     process = subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
@@ -141,7 +141,7 @@ def removed_while_frozen(group):
 
 
 def main():
-    """All of it."""
+    """The group."""
     mount("4.1", "ipv4", FOLDER)
     try:
         with case("the client's device is removed in the middle of writing"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Set-up: the C module is loaded, there is no device; and how modprobe finds this module."""
+"""Loading the module: the C module is loaded already, no device exists, modprobe finds this module."""
 
 import glob
 import os

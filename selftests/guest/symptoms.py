@@ -73,7 +73,7 @@ FAMILY = "``mount: Address family for hostname not supported``"
 
 
 def no_device():
-    """There is no RDMA device; the document says how to create one."""
+    """No RDMA device exists. The document says how to create one."""
     shell("rdma link del rdma0")
     try:
         fails_with(PROTOCOL, ["mount.nfs: Protocol error", EPROTO])

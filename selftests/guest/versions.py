@@ -71,8 +71,8 @@ def traced():
 
 
 def session(version, client, server):
-    """A mount with I/O; returns what was captured of it, and how many regions the client had to
-    invalidate by itself for how many chunks. The trace events of ours say `client` and `server`."""
+    """Mount and do I/O. Return the captured messages, the number of regions that the client invalidated
+    itself, and the number of chunks. Our trace events must be those of `client` and `server`."""
     with traced() as events, Capture("versions") as capture:
         mount(version, "ipv4", FOLDER)
         folder = f"{FOLDER}/versions-{version}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""A table of cases, run one by one, with an eye on the kernel log. Results are printed by the
-guests' harness."""
+"""A table of cases, run one by one; the kernel log is checked after each. The guests' harness prints
+the results."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from kernel_log import KernelLog  # noqa: E402
 
 
 class Failed(AssertionError):
-    """What was seen is not what has to be."""
+    """The outcome is not the expected one."""
 
 
 class Table:
@@ -25,8 +25,8 @@ class Table:
         self.cases = []
 
     def case(self, name, skip=None, **fixed):
-        """Decorator: a case of this name; `skip` is why it cannot be run here, `fixed` are further
-        arguments."""
+        """Decorator: add a case of this name. `skip` is the reason why it cannot run here, `fixed` are
+        further arguments."""
         def skipped(*_, **__):
             raise Skip(skip)
 
@@ -36,7 +36,7 @@ class Table:
         return add
 
     def arguments(self, description, fuzz=None):
-        """The command line of a test; `fuzz` adds random cases, as many as it says, to a table."""
+        """Parse the command line of a test. `fuzz` adds the random cases to the table."""
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--kind", choices=("c", "rust"), required=True)
         parser.add_argument("--only", metavar="REGEX", help="cases whose name it is found in")
@@ -53,8 +53,8 @@ class Table:
         return args
 
     def run(self, subject, after, only=None):
-        """Run all; `subject` is each case's first argument, `after` is called after
-        each. Returns the number of failures."""
+        """Run all cases. `subject` is each case's first argument, `after` is called after each. Return the
+        number of failures."""
         log = KernelLog()
         cases = [case for case in self.cases if not only or re.search(only, case[0])]
         if not cases:
@@ -73,7 +73,7 @@ class Table:
 
 
 def one(subject, function, after, log):
-    """Run one case. What comes after it is done and looked at in any case."""
+    """Run one case. Then run the checks after it, even if it failed."""
     subject.notes = []
     wrong = []
     skipped = None

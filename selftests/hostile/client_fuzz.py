@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Random answers for the client: good ones, spoiled. The seed gives them all."""
+"""Random answers for the client: valid answers with random changes, which the seed determines."""
 
 import random
 import time
@@ -15,13 +15,13 @@ EXPECTED = "ok EIO EREMOTEIO EPROTONOSUPPORT ETIMEDOUT ENOTSUP EPFNOSUPPORT EACC
 
 
 class Fuzzer:
-    """Spoils an answer at random."""
+    """Changes answers at random."""
 
     def __init__(self, mount, seed):
         self.mount, self.random = mount, random.Random(seed)
 
     def chunk(self, chunk):
-        """A chunk, returned more or less as it was offered."""
+        """Return a chunk as it was offered, or changed."""
         pick = self.random
         out = [Segment(s.handle, s.length, s.offset) for s in chunk]
         for _ in range(pick.choice((0, 0, 1, 2))):
@@ -40,7 +40,7 @@ class Fuzzer:
         return out
 
     def spoil(self, call):
-        """Answer `call`."""
+        """Send a random answer to `call`."""
         pick = self.random
         if pick.random() < 0.03:
             hang_up(call)
@@ -57,7 +57,7 @@ class Fuzzer:
             body = b""
         head = wire.header(call.xid, **lists)
         data = bytearray(head + body[:4096 - len(head)])
-        # XID, direction and reply_stat, no more: what NFS is told, it believes.
+        # Only XID, direction and reply_stat: NFS believes the results.
         end = min(len(head) + 12, len(data))
         for _ in range(pick.choice((0, 1, 1, 2, 4))):
             at = pick.randrange(1, end // 4) * 4
@@ -75,7 +75,7 @@ class Fuzzer:
             call.send(bytes(data[:4096]))
 
     def run(self, seconds):
-        """Spoil answers for a time; the mount has to work after each."""
+        """Change answers for some time. The mount must work after each."""
         mount, seen = self.mount, {}
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -84,7 +84,7 @@ class Fuzzer:
             try:
                 result = mount.attempt(mount.operation(proc))
             except Short:
-                result = "short"  # as the answer said
+                result = "short"  # what the answer claimed
             if result not in EXPECTED + ["short"]:
                 raise Failed(f"procedure {proc}: {result}")
             seen[result] = seen.get(result, 0) + 1
@@ -93,7 +93,7 @@ class Fuzzer:
 
 
 def add(table, args):
-    """The fuzzer as a case."""
+    """Add the fuzzer as a case."""
     @table.case(f"random answers, seed {args.fuzz}, {args.seconds} s")
     def _fuzz(mount):
         Fuzzer(mount, args.fuzz).run(args.seconds)

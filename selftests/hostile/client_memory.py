@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""The client's memory once a Call has ended, and its connections."""
+"""A client's memory after a Call has ended, and its connections."""
 
 import ctypes
 import errno
@@ -55,7 +55,7 @@ def _late_error(mount):
     mount.attempt(mount.read)
     call = mount.fake.spoiled
     segment = call.head.writes[0][0]
-    # peer.Closed means that it could not be tried, and fails the case.
+    # peer.Closed means that the access could not be tried; it fails the case.
     if mount.fake.do(lambda: call.end.may_write(
             segment.handle, segment.offset, mount.fake.arena, 4)):
         raise Failed("RDMA Write after the call has failed was allowed")
@@ -143,13 +143,13 @@ def direct(mount, write):
 
 
 def ended_by_force(mount, write):
-    """umount -f ends the call while the connection stays; then the server answers."""
+    """umount -f ends the call and keeps the connection. Then the server answers."""
     asked = threading.Event()
     mount.fake.answer_next(WRITE if write else READ, lambda call: asked.set())
     memory, task = direct(mount, write)
     if not asked.wait(10):
         raise Failed("the client never asked")
-    # The mount is busy, and stays.
+    # The mount is busy, so it is not removed.
     ctypes.CDLL(None).umount2(mount.folder.encode(), MNT_FORCE)
     error = task.result(PATIENCE)
     # The NFS client passes on the kernel's own ERESTARTSYS (512).

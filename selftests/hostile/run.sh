@@ -6,8 +6,8 @@
 . /t/guest/lib.sh
 kind=$1
 here=$(dirname "$0")
-# shellcheck source=selftests/hostile/stale.sh
-. "$here/stale.sh"
+# shellcheck source=selftests/hostile/stale_listener.sh
+. "$here/stale_listener.sh"
 seed=${SEED:-8166}
 FAKE_PORT=20052
 RELAY_PORT=20054
@@ -51,34 +51,34 @@ good_mount() {
 		umount /mnt
 }
 
-# limbo: start limbo.py and wait until its connections exist; sets pid.
-limbo() {
+# hold_connections: start all_states.py and wait until its connections exist; sets pid.
+hold_connections() {
 	local line
-	mkfifo /run/limbo
-	python3 -B "$here/limbo.py" "$SERVER" "$PORT" >/run/limbo 2>&1 &
+	mkfifo /run/all_states
+	python3 -B "$here/all_states.py" "$SERVER" "$PORT" >/run/all_states 2>&1 &
 	pid=$!
-	exec 7</run/limbo
-	rm /run/limbo
+	exec 7</run/all_states
+	rm /run/all_states
 	read -r -t 60 line <&7
 	[ "$line" = ready ] && return
-	echo "# limbo.py: $line"
+	echo "# all_states.py: $line"
 	return 1
 }
 
-limbo_end() {
+end_connections() {
 	kill -9 "$pid"
 	wait "$pid"
 	exec 7<&-
 } 2>/dev/null
 
-# stop_in_limbo: stop and start nfsd under connections of all kinds.
-stop_in_limbo() {
+# stop_under_connections: stop and start nfsd under connections of all kinds.
+stop_under_connections() {
 	local i pid status=0
 	for i in 1 2 3; do
-		limbo || status=1
+		hold_connections || status=1
 		sleep "0.$((i * 3))"
 		within 5 rpc.nfsd 0 || status=1
-		limbo_end
+		end_connections
 		nothing_left || status=1
 		server_start || status=1
 	done
@@ -86,14 +86,14 @@ stop_in_limbo() {
 }
 
 # remove_device: remove the RDMA device under connections of all kinds, and add it
-# again. limbo.py has the device open, so the removal waits until limbo.py ends.
+# again. all_states.py has the device open, so the removal waits until all_states.py ends.
 remove_device() {
 	local pid removal status=0
-	limbo || status=1
+	hold_connections || status=1
 	timeout 60 rdma link del rdma0 &
 	removal=$!
 	sleep 1
-	limbo_end
+	end_connections
 	wait $removal || status=1
 	device_add || status=1
 	for _ in 1 2 3 4 5; do
@@ -141,7 +141,7 @@ open('$EXPORT/sink', 'wb').close()"
 	report $? "all of the server's cases"
 	good_mount
 	report $? "a good client after all this"
-	stop_in_limbo
+	stop_under_connections
 	report $? "nfsd stopped under connections of all kinds, three times"
 	remove_device
 	report $? "the device removed under connections of all kinds, and added"

@@ -250,7 +250,7 @@ def killed(server):
     child = os.fork()
     if child == 0:
         os.execv("/usr/bin/python3", [
-            "python3", "-B", os.path.join(os.path.dirname(__file__), "victim.py"),
+            "python3", "-B", os.path.join(os.path.dirname(__file__), "killed_client.py"),
             server.address, str(server.port)])
     ended = os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     if ended.si_code != os.CLD_STOPPED:

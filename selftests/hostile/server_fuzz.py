@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Random messages for the server: good ones, spoiled. The seed gives them all."""
+"""Random messages for the server: valid messages with random changes, which the seed determines."""
 
 import random
 import time
@@ -27,7 +27,7 @@ class Random(random.Random):
 
 
 class Fuzzer:
-    """Makes messages, and judges what comes back."""
+    """Creates messages, and checks the answers."""
 
     def __init__(self, server, seed):
         self.server, self.random = server, Random(seed)
@@ -39,7 +39,7 @@ class Fuzzer:
                        wire.compound(0, [wire.u32(24), wire.u32(10)], b"tag"), b"")
 
     def segment(self, position=0):
-        """Mostly a good one."""
+        """Return a segment, mostly a valid one."""
         pick = self.random
         length = pick.choice((0, 1, 3, 4, 8, 40, 100, 1000, PAGE, PAGE + 1, 8 * PAGE))
         handle = self.region.rkey if pick.random() < 0.95 else pick.choice(WORDS)
@@ -49,7 +49,7 @@ class Fuzzer:
         return Segment(handle, length, offset, position)
 
     def lists(self):
-        """Some Read list, Write list and Reply chunk."""
+        """Return a Read list, a Write list and a Reply chunk."""
         pick = self.random
         lists = {}
         if pick.random() < 0.5:
@@ -65,20 +65,20 @@ class Fuzzer:
         return lists
 
     def parts(self):
-        """Header and body of a message, for any XID."""
+        """Return header and body of a message before it is changed, for any XID."""
         pick = self.random
         proc = pick.choice((wire.MSG,) * 10 + (wire.NOMSG,) * 5 + (pick.below(6),))
         body = b"" if proc == wire.NOMSG and pick.random() < 0.8 else pick.choice(self.bodies)
         return wire.header(0, proc, **self.lists()), body
 
     def good(self, header, body):
-        """A message of these parts, not spoiled yet."""
+        """Return the message of these parts."""
         xid = wire.u32(next(XIDS))
         self.region.fill(xid + wire.null(0)[4:])
         return bytearray(xid + header[4:] + (xid + body[4:] if body else b""))
 
     def spoil(self, data):
-        """The same, changed at some places, or not at all."""
+        """Return the message, perhaps changed at some places."""
         pick = self.random
         for _ in range(pick.choice((0, 0, 0, 0, 1, 1, 2, 8))):
             at = (4 + pick.below(max(len(data) // 4 - 4, 1))) * 4 if pick.random() < 0.9 else 4
@@ -91,11 +91,11 @@ class Fuzzer:
         return bytes(data[:4096])
 
     def message(self):
-        """One message."""
+        """Return a random message."""
         return self.spoil(self.good(*self.parts()))
 
     def judge(self, data):
-        """Is this a message that a server may send?"""
+        """Return whether a server may send this message."""
         if is_probe(data):
             return "probe"
         head = wire.Header.decode(data)
@@ -104,7 +104,7 @@ class Fuzzer:
         return ("error" if head.proc == wire.ERROR else "reply")
 
     def run(self, seconds):
-        """Send messages for a time; a closed connection is made again."""
+        """Send messages for some time. Reconnect when the connection ends."""
         deadline = time.monotonic() + seconds
         sent = connections = 0
         while time.monotonic() < deadline:
@@ -126,7 +126,7 @@ class Fuzzer:
 
 
 def add(table, args):
-    """The fuzzer as a case."""
+    """Add the fuzzer as a case."""
     @table.case(f"random messages, seed {args.fuzz}, {args.seconds} s")
     def _fuzz(server):
         Fuzzer(server, args.fuzz).run(args.seconds)

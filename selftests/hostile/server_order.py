@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Clients whose pulls end late, and what that costs other connections of the same address.
+"""Clients whose Read chunks arrive late, and what that costs other connections of the same address.
 
-Calls of a client wait for older pulls on any of its connections. How a pull is made to stay: as in
-server_stalls.py, a Send without a Receive is in front of its RDMA Reads. A Receive posted later lets
-one Send, and the pull behind that, complete."""
+While the server pulls the Read chunks of a Call, later Calls from the same address wait, on any
+connection. As in server_stalls.py, a Send that finds no Receive blocks the RDMA Reads of a pull behind
+it. When the client posts a Receive later, one Send and the pull behind it complete."""
 
 import contextlib
 import time
@@ -18,12 +18,13 @@ from wire import Segment
 
 case = TABLE.case
 # Seconds, see svc/client.rs: how long Calls wait for the oldest pull, and for all under way at a time.
-PATIENCE = 1.0
-TRAIN = 5.0
+OLDEST_PULL = 1.0
+BATCH = 5.0
 
 
 def pulled_null(region):
-    """A NULL Call as a whole in one Read segment: its sequence number, if any, is not seen."""
+    """Return a NULL Call that is in a Read segment as a whole, so that the server cannot know before
+    the pull whether it has a sequence number."""
     xid = next(XIDS)
     return wire.header(xid, wire.NOMSG, reads=[Segment(region.rkey, 40, region.address)])
 
@@ -42,16 +43,16 @@ def pulled_write(server, region, gss):
 
 
 class Clock:
-    """What a NULL Call takes on a connection of its own."""
+    """Measures the duration of a NULL Call on another connection."""
 
     def __init__(self, client):
         self.client = client
         times = sorted(self.null() for _ in range(5))
-        # A machine that is slow or busy adds some of these.
+        # A slow or busy machine adds some multiple of this.
         self.slack = 0.5 + 10 * times[2]
 
     def null(self):
-        """Seconds."""
+        """Return the duration of a NULL Call in seconds."""
         begun = time.monotonic()
         self.client.null()
         return time.monotonic() - begun
@@ -69,9 +70,9 @@ def stalled_pull(server):
         time.sleep(0.1)
         first, second = clock.null(), clock.null()
         server.notes.append(f"NULL takes {first:.2f} s, then {second:.2f} s")
-        if first < PATIENCE / 2:
+        if first < OLDEST_PULL / 2:
             raise Failed("nothing waits for a pull: the case tests nothing")
-        if first > PATIENCE + clock.slack or second > clock.slack:
+        if first > OLDEST_PULL + clock.slack or second > clock.slack:
             raise Failed(f"others waited for {first:.1f} s, then {second:.1f} s")
     region.close()
 
@@ -96,7 +97,7 @@ def stalled_payload(server):
 
 
 def waits_beside(honest, attacker, seconds=20):
-    """When NULL Calls were sent, and what each took, while a Receive every 0.7 s has one pull end."""
+    """Return the start and duration of NULL Calls while a Receive every 0.7 s lets one pull complete."""
     begun, waits, slot, asked = time.monotonic(), [], 0, None
     while (now := time.monotonic()) < begun + seconds or asked is not None:
         if now > begun + 0.7 * slot:
@@ -117,7 +118,7 @@ def waits_beside(honest, attacker, seconds=20):
 
 @case("pulls that end one by one: others of the address wait for a while, then no more",
       skip=NO_RNR)
-def train_of_pulls(server):
+def batch_of_pulls(server):
     only_ours(server)
     server.handle(FILE)
     region = server.device.region(4096)
@@ -134,11 +135,12 @@ def train_of_pulls(server):
         waits = waits_beside(honest, attacker)
         server.notes.append("; ".join(f"at {at:.1f} s: {wait:.1f} s" for at, wait in waits
                                       if wait > clock.slack) + f"; {len(waits)} in all")
-        # Behind the rest of one train and all of the next, and until somebody looks.
-        longest = 2 * TRAIN + PATIENCE + clock.slack
+        # A Call may wait for the rest of one batch of pulls and all of the next one, and until the next
+        # check.
+        longest = 2 * BATCH + OLDEST_PULL + clock.slack
         if max(wait for _, wait in waits) > longest:
             raise Failed(f"another connection waited for more than {longest:.1f} s")
-        if sum(wait for _, wait in waits if wait > clock.slack) < TRAIN / 2:
+        if sum(wait for _, wait in waits if wait > clock.slack) < BATCH / 2:
             raise Failed("little waits for the pulls: the case tests nothing")
         late = [wait for at, wait in waits if at > longest and wait > clock.slack]
         if late:

@@ -58,7 +58,7 @@ def check_null(client):
 
 
 def check_reply(data):
-    """This is a Reply of version 2."""
+    """Check that this is a Reply of version 2."""
     equal(data[4:8] + data[16:24], wire.u32(2, 1, 0), "version, direction and handle of a Reply")
     head = wire.Header.decode(data[:4] + wire.u32(1) + data[8:16] + data[24:])
     if head.reads:
@@ -96,7 +96,7 @@ def one_version(server):
     if not ours(server):
         return
     with server.connect() as client:
-        # An error report decides nothing.
+        # An error report does not select a version.
         equal(answers(client, two(next(XIDS), wire.ERROR, 2)), b"", "answer to an error report")
         check_null(client)
         xid = next(XIDS)
@@ -210,7 +210,7 @@ def large_sets(server):
                 xid = next(XIDS)
                 got = answers(client, two(xid, proc, *words, 0, 0), peer.TIMEOUT)
                 equal(got, wire.u32(xid, 2, wire.ERROR, 2), f"answer to {proc} {words}")
-        # As many as fit a message.
+        # As many properties as fit into a message.
         xid = next(XIDS)
         count = (4096 - 20) // 8
         got = answers(client, two(xid, REQPROP, count, *(99, 0) * count), peer.TIMEOUT)
@@ -254,7 +254,7 @@ def resources(server):
     handle = server.handle(FILE)
 
     def read(client, count, writes=(), reply=None):
-        """What is answered to a READ, from the procedure on."""
+        """Return the answer to a READ, from the procedure on."""
         xid = next(XIDS)
         lists = wire.u32(0, 0, 0) + wire.write_list(writes) + wire.reply_chunk(reply)
         message = two(xid, wire.MSG, body=lists + wire.v3_read(xid, handle, 0, count))
@@ -285,7 +285,7 @@ def invalidates(server):
     file = server.handle(FILE)
 
     def read(client, named, *handles):
-        """A READ into one chunk of two segments; its Reply, and what that invalidates."""
+        """Send a READ with one chunk of two segments; return its Reply and the handle it invalidates."""
         xid = next(XIDS)
         chunk = [wire.Segment(handle, 1000, region.address)
                  for handle, region in zip(handles, regions)]
@@ -302,7 +302,7 @@ def invalidates(server):
     with server.connect() as client:
         _, invalidated = read(client, 0, *(region.rkey for region in regions))
         equal(invalidated, None, "handle that the Reply invalidates")
-        # A region of a process is not for the other end to invalidate: rxe ends the connection.
+        # rxe does not let the other end invalidate a region of a process, and ends the connection.
         try:
             read(client, regions[0].rkey, *(region.rkey for region in regions))
         except peer.Closed as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Random messages of version 2 (draft-cel-nfsv4-rpcrdma-version-two-04): those of the tables, and Calls
-with memory of ours, spoiled. The seed gives them all."""
+"""Random messages of version 2 (draft-cel-nfsv4-rpcrdma-version-two-04): the messages of the tables, and
+Calls with valid segments, with random changes, which the seed determines."""
 
 import peer
 import server_fuzz
@@ -11,27 +11,26 @@ from server_fuzz import WORDS
 from server_version2 import CONNPROP, MALFORMED, RESPROP, check_reply, null, rows
 
 GOOD = "/t/data/version2.tsv"
-# Octets of an error report, by its code; of others 20.
+# Length of an error report in octets, by its code; other codes have 20.
 REPORTS = {1: 28, 4: 24, 5: 24, 6: 24, 7: 28, 8: 24}
 
-# Names of messages that may have chunks. A handle that nobody has given costs the connection, as it
-# should.
+# Names of messages that may have chunks. A wrong handle correctly ends the connection.
 COSTLY = ("msg-", "nomsg-", "extreme-", "reverse-")
 
 
 def vectors(path):
-    """Names and octets of a table."""
+    """Return the names and octets in a table."""
     at = 2 if path == GOOD else 1
     return [(row[0], bytes.fromhex(row[at])) for row in rows(path) if row[at]]
 
 
 def in_version_2(data, direction=1, named=0):
-    """A message of version 1 in the words of version 2."""
+    """Return a message of version 1, translated to version 2."""
     return data[:4] + wire.u32(2) + data[8:16] + wire.u32(direction, named) + data[16:]
 
 
 class Spoiler:
-    """Messages of the tables, most of them spoiled."""
+    """Returns messages of the tables, most of them changed."""
 
     def __init__(self, pick):
         self.random = pick
@@ -40,12 +39,12 @@ class Spoiler:
         self.cheap = [octets for name, octets in table if not name.startswith(COSTLY)]
 
     def original(self):
-        """One of the tables."""
+        """Return a message of the tables."""
         pick = self.random
         return pick.choice(self.costly if pick.random() < 0.02 else self.cheap)
 
     def spoil(self, data):
-        """The same, changed at some places, or not at all."""
+        """Return the message, perhaps changed at some places."""
         pick, data = self.random, bytearray(data[:4096])
         for _ in range(pick.choice((0, 1, 1, 2, 5))):
             at = pick.below(max(len(data) // 4, 1)) * 4
@@ -60,16 +59,16 @@ class Spoiler:
         return bytes(data[:4096])
 
     def message(self):
-        """One message."""
+        """Return a random message."""
         return self.spoil(self.original())
 
 
 class OtherVersion(Exception):
-    """What came first has decided for version 1."""
+    """The first message has selected version 1 for the connection."""
 
 
 class Fuzzer(server_fuzz.Fuzzer):
-    """Makes messages of version 2 for a server, and judges what comes back."""
+    """Creates messages of version 2 for a server, and checks the answers."""
 
     def __init__(self, server, seed):
         super().__init__(server, seed)
@@ -78,11 +77,11 @@ class Fuzzer(server_fuzz.Fuzzer):
         self.greeting = next(octets for name, octets in vectors(GOOD) if name == "connprop-client")
 
     def message(self):
-        """One message."""
+        """Return a random message."""
         pick = self.random
         if pick.random() < 0.6:
             return self.spoiler.message()
-        # A region of a process cannot be invalidated by the other end: that costs the connection.
+        # The other end cannot invalidate a region of a process: the attempt ends the connection.
         named = pick.choice((0,) * 50 + (self.region.rkey, pick.choice(WORDS)))
         direction = pick.choice((0,) * 20 + (1, 2))
         # Making the lists takes longer than all else: spoil the same ones several times.
@@ -92,7 +91,7 @@ class Fuzzer(server_fuzz.Fuzzer):
         return self.spoil(bytearray(in_version_2(self.good(*self.last), direction, named)))
 
     def judge(self, data):
-        """Is this a message that a server may send?"""
+        """Return whether a server may send this message."""
         if is_probe(data):
             return "probe"
         if len(data) < 20:
@@ -115,7 +114,7 @@ class Fuzzer(server_fuzz.Fuzzer):
         return "properties"
 
     def null(self, client):
-        """A NULL Call; returns the messages that came before its Reply."""
+        """Send a NULL Call; return the messages that arrived before its Reply."""
         xid = next(PROBES)
         client.end.send(null(xid))
         others = []
@@ -130,7 +129,7 @@ class Fuzzer(server_fuzz.Fuzzer):
                 return others
 
     def connection(self, client, count):
-        """Send up to `count` messages; yields after each burst how many they were."""
+        """Send up to `count` messages; yield the number of messages after each burst."""
         pick = self.random
         if pick.random() < 0.9:
             client.send(self.greeting)
@@ -145,7 +144,7 @@ class Fuzzer(server_fuzz.Fuzzer):
                 self.seen[kind] = self.seen.get(kind, 0) + 1
 
     def play(self, count):
-        """Send `count` messages; a closed connection is made again."""
+        """Send `count` messages. Reconnect when the connection ends."""
         sent = connections = other = 0
         while sent < count:
             connections += 1
@@ -163,7 +162,7 @@ class Fuzzer(server_fuzz.Fuzzer):
 
 
 def add(table, seed, count):
-    """The fuzzer as a case for a server."""
+    """Add the fuzzer as a case for a server."""
     @table.case(f"version 2: {count} random messages, seed {seed}")
     def _fuzz(server):
         if server.kind == "rust":

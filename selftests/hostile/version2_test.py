@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What a client that asks for version 2 makes of a server that does not play by the rules
+"""Servers that break the rules, against a client that requests version 2
 (draft-cel-nfsv4-rpcrdma-version-two-04): version2_test.py --kind rust [--fuzz SEED] ADDRESS PORT.
 
-Each case has a mount of its own: what a client has learnt about a server, it keeps for a while."""
+Each case has its own mount, since a client remembers for a while whether a server supports version 2.
+"""
 
 import contextlib
 import os
@@ -26,7 +27,7 @@ TABLE = Table()
 case = TABLE.case
 ASK = "/proc/sys/sunrpc/rdma_max_version"
 FOLDER = "/run/hostile-2"
-# How long a client waits for an answer to its question.
+# How long a client waits for the answer to its request for version 2.
 SILENCE = 10
 
 
@@ -54,7 +55,7 @@ class Fake2(FakeServer):
         self.answers = []
 
     def agree(self, xid, receive=4096):
-        """The good answer to the question for version 2."""
+        """Return the valid answer to the request for version 2."""
         start = wire.u32(2, RBSIZ, 4, receive, BRS, 4, 1, 1, 2)
         self.end.send(wire.u32(xid, 2, 32, CONNPROP) + start)
 
@@ -72,7 +73,7 @@ class Fake2(FakeServer):
             self._serve(make(self.end, data, self.arena))
 
     def burst(self, *messages, pause=0.0, at_once=1):
-        """Send messages that nobody has asked for, some at once, with a pause after these."""
+        """Send unsolicited messages, `at_once` at a time, with a pause after these."""
         def send():
             for at in range(0, len(messages), at_once):
                 self.end.send(*messages[at:at + at_once])
@@ -81,18 +82,18 @@ class Fake2(FakeServer):
 
 
 class Subject:
-    """The client, and the server that it is to be connected to."""
+    """The client under test, and its server."""
 
     def __init__(self, fake, args):
         self.fake, self.kind, self.notes = fake, args.kind, []
-        # No RPC gives up before the client has given up to ask.
+        # No RPC times out before the client stops waiting for the answer.
         options = OPTIONS.replace("timeo=30", "timeo=200").format(port=args.port,
                                                                   mountport=args.port + 1)
         self.command = ["mount", "-t", "nfs", "-o", options, f"{args.address}:/", FOLDER]
 
     @contextlib.contextmanager
     def mount(self, greeting=None):
-        """A mount that works, in whatever version."""
+        """Mount, and check that the mount works, in any version."""
         fake = self.fake
         fake.greeting = greeting or fake.agree
         fake.connections = fake.longest = 0
@@ -109,13 +110,13 @@ class Subject:
             fake.do(fake.hang_up)
 
     def check(self):
-        """After each case."""
+        """Fail if an error occurred in the fake server. Called after each case."""
         errors, self.fake.errors = self.fake.errors, []
         if errors:
             raise Failed(f"fake server: {errors[0][-300:]}")
 
     def expect(self, connections, questions):
-        """How often the client has connected and asked; it has sent no Call twice."""
+        """Check how often the client connected and requested version 2, and that it sent no Call twice."""
         fake = self.fake
         seen = (fake.connections, len(fake.questions))
         if seen != (connections, questions):
@@ -133,8 +134,8 @@ def agrees(subject):
 
 
 def gives_up(subject, greeting):
-    """Mount from a server without an answer, over a second connection, and do not ask it on a third;
-    return the seconds that the mount took."""
+    """Mount a server that does not answer the request. The mount must use a second connection, and a third
+    connection must not request version 2 again. Return the duration of the mount in seconds."""
     begun = time.monotonic()
     with subject.mount(greeting) as mount:
         seconds = time.monotonic() - begun
@@ -183,7 +184,7 @@ def refuses(subject):
         subject.expect(1, 1)
         subject.fake.do(subject.fake.hang_up)
         mount.check()
-    # Each connection asks.
+    # Each connection requests version 2.
     subject.expect(2, 2)
 
 
@@ -312,7 +313,7 @@ def asked(subject):
 
 
 def fuzz(table, args):
-    """Random messages, while the mount is used."""
+    """Send random messages while the mount is used."""
     count, pick = args.messages, Random(args.fuzz)
     spoiler = Spoiler(pick)
 

@@ -12,12 +12,12 @@ use kernel::{
     time::msecs_to_jiffies, //
 };
 
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
     ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         pages::PageVec,
         wait::{
             new_waitqueue,
@@ -61,7 +61,7 @@ use crate::kapi::{
         },
         rw::Transfer,
         send::SendBuf, //
-    },
+    }, //
 };
 
 /// The port of the listener.

@@ -51,14 +51,14 @@ pub(crate) fn pattern(i: usize, seed: usize) -> u8 {
 
 /// Allocates a page; the caller owns the reference to it.
 pub(in crate::kapi) fn page() -> Result<NonNull<bindings::page>> {
-    // SAFETY: Asks for a new page.
+    // SAFETY: Allocates a new page.
     let page = unsafe { bindings::alloc_pages(bindings::GFP_KERNEL, 0) };
     NonNull::new(page).ok_or(ENOMEM)
 }
 
 /// Returns the number of references to a page.
 pub(in crate::kapi) fn references(page: NonNull<bindings::page>) -> i32 {
-    // SAFETY: The callers have a reference. The counter is read atomically.
+    // SAFETY: The callers own a reference. The counter is read atomically.
     unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn pages(len: usize, seed: usize) -> Result<PageVec> {
     pages.reserve(count, GFP_KERNEL)?;
     let mut bytes = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
     for index in 0..count {
-        // SAFETY: The page is new, and its reference ours to give.
+        // SAFETY: The page is new, and the array gets its reference.
         unsafe { pages.push(page()?)? };
         bytes.clear();
         for i in 0..PAGE_SIZE {
@@ -83,7 +83,7 @@ pub(crate) fn pages(len: usize, seed: usize) -> Result<PageVec> {
 /// Returns the IPv4 address `address`, given in the host's byte order.
 pub(crate) fn addr(address: u32, port: u16) -> Result<SockAddr> {
     let mut raw = [0_u8; 16];
-    // CAST: A small number.
+    // CAST: The number of an address family is small.
     raw[..2].copy_from_slice(&(bindings::AF_INET as u16).to_ne_bytes());
     raw[2..4].copy_from_slice(&port.to_be_bytes());
     raw[4..8].copy_from_slice(&address.to_be_bytes());
@@ -94,7 +94,7 @@ pub(crate) fn addr(address: u32, port: u16) -> Result<SockAddr> {
 /// Returns an IPv6 address.
 pub(crate) fn addr6(address: [u8; 16], port: u16) -> Result<SockAddr> {
     let mut raw = [0_u8; 28];
-    // CAST: A small number.
+    // CAST: The number of an address family is small.
     raw[..2].copy_from_slice(&(bindings::AF_INET6 as u16).to_ne_bytes());
     raw[2..4].copy_from_slice(&port.to_be_bytes());
     raw[8..24].copy_from_slice(&address);
@@ -104,7 +104,7 @@ pub(crate) fn addr6(address: [u8; 16], port: u16) -> Result<SockAddr> {
 
 /// Returns the initial network namespace.
 pub(crate) fn net() -> &'static Net {
-    // SAFETY: It lives forever.
+    // SAFETY: `init_net` exists as long as the kernel runs.
     unsafe { Net::from_raw(&raw mut bindings::init_net) }
 }
 

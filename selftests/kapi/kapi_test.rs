@@ -2,7 +2,7 @@
 
 //! Tests of `kapi/rdma`, run when the module is inserted.
 //!
-//! Insertion fails if a test fails. The log has a line in KTAP for each test.
+//! Insertion fails if a test fails. The kernel log gets a KTAP line for each test.
 
 #![crate_name = "rpcrdma_kapi_test"]
 

@@ -79,7 +79,7 @@ const LONG_CHAIN: usize = 32;
 fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
     let mut rest = memory;
     core::iter::from_fn(move || {
-        // SAFETY: The memory is of the heap and borrowed.
+        // SAFETY: The memory is from the heap, and borrowed.
         let seg = unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }?;
         rest = rest.get(seg.len()..)?;
         Some(seg)
@@ -88,7 +88,7 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
 
 /// Lends runs of memory that the callers keep alive until the runs are unmapped.
 fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
-    // SAFETY: The callers keep the memory.
+    // SAFETY: The callers keep the memory allocated until the runs are unmapped.
     unsafe { LentSegs::new(runs, lender) }
 }
 
@@ -126,7 +126,7 @@ fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
     Ok(transfer)
 }
 
-/// The server writes `mr` and invalidates it with its message; the bytes must be there.
+/// The server writes to `mr` and invalidates it with its message. The bytes must be there.
 fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
     let lender = Lender::new(None)?;
     let len = memory.len();
@@ -184,7 +184,7 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
     )
 }
 
-/// The server reads `mr`; the client invalidates it. The bytes must have arrived.
+/// The server reads `mr`, and the client invalidates it. The bytes must have arrived.
 fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
     let lender = Lender::new(None)?;
     let (len, before) = (memory.len(), mr.handle());
@@ -193,7 +193,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
     client.send(b"read", Some(mr))?;
     server.expect(b"read")?;
 
-    // Other bytes, which will be overwritten.
+    // The pages have other bytes, which the Read has to overwrite.
     let mut transfer = with_pages(len, len + 1)?;
     transfer.add(
         &server.qp,
@@ -502,7 +502,7 @@ fn narrow(address: u32) -> Result {
     let connected = connect(address, 64);
     drop(narrow);
     let (client, server) = connected?;
-    // Halved from four to one, for each end.
+    // The number is halved from four to one, for each end.
     check(
         TOO_WIDE.load(Relaxed) == 2 * ends::SEND_SGES.ilog2(),
         "it is asked for fewer each time",
@@ -511,7 +511,7 @@ fn narrow(address: u32) -> Result {
     server.expect(b"narrow")
 }
 
-/// Memory of each length is written and read by the server.
+/// The server writes and reads memory of each length.
 fn registered(
     client: &Side,
     server: &Side,
@@ -537,7 +537,7 @@ fn registered(
     Ok(())
 }
 
-/// Runs everything, over the device with this address.
+/// Runs all tests over the device with this address.
 pub(crate) fn run(address: u32) -> Result {
     let mut number = 0;
     let mut report = |name: &str, result: Result| {

@@ -42,7 +42,7 @@ INSTALLED = (
     "/src/rpcrdma_rs/tools/rpcrdma-top",
     "/src/Documentation/troubleshooting.rst",
 )
-# Factors of a group's time limit: for the debug kernel, for --long, and for a slow machine.
+# Factors for a group's time limit: for the debug kernel, for --long, and for a slow machine.
 DEBUG_SLOWER, LONG_SLOWER, MACHINE_SLOWER = 6, 10, 3
 
 EPILOG = """
@@ -86,7 +86,7 @@ def pair_groups():
 
 # For Rust on both sides; with --long in every pairing.
 MORE_GROUPS = [
-    Group("kinds", "python3 -B /t/guest/kinds.py"),
+    Group("settings", "python3 -B /t/guest/settings.py"),
     Group("filesystems", "python3 -B /t/guest/filesystems.py"),
     Group("namespaces", "python3 -B /t/guest/namespaces.py"),
 ]

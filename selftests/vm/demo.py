@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""The demo: two guests, the module in both, a source tree there and back."""
+"""The demo: copy a source tree between two guests that both use this module."""
 
 import subprocess
 import sys

@@ -8,11 +8,11 @@ use kernel::time::{
     Delta, //
 };
 
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     fixture::{
         contend,
         pause, //
@@ -23,13 +23,13 @@ use crate::kapi::{
 /// A period that no test lives to see.
 const LONG_MS: u32 = 60_000;
 
-/// Counts how often it is told that chains do not complete.
-struct Told {
+/// Counts the reports of stalled chains.
+struct Stalls {
     stalls: Arc<Atomic<u32>>,
     proven: bool,
 }
 
-impl Client for Told {
+impl Client for Stalls {
     fn proven(&self) -> bool {
         self.proven
     }
@@ -39,8 +39,8 @@ impl Client for Told {
     }
 }
 
-type TestSq = Sq<u32, Told>;
-type TestReservation = SqReservation<u32, Told>;
+type TestSq = Sq<u32, Stalls>;
+type TestReservation = SqReservation<u32, Stalls>;
 
 fn queue(depth: u32) -> Result<Arc<TestSq>> {
     watched(depth, LONG_MS, true).map(|(sq, _)| sq)
@@ -48,11 +48,11 @@ fn queue(depth: u32) -> Result<Arc<TestSq>> {
 
 fn watched(depth: u32, period_ms: u32, proven: bool) -> Result<(Arc<TestSq>, Arc<Atomic<u32>>)> {
     let stalls = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-    let told = Told {
+    let client = Stalls {
         stalls: stalls.clone(),
         proven,
     };
-    Ok((Sq::new(depth, 1000, told, period_ms)?, stalls))
+    Ok((Sq::new(depth, 1000, client, period_ms)?, stalls))
 }
 
 /// Submits chain number `number`, of `count` entries; what it is granted, if it is.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_do_not_complete_are_told_once() -> Result {
+    fn stalled_chains_are_reported_once() -> Result {
         for (proven, at_least, at_most) in [(false, 150, 450), (true, 400, 1000)] {
             let (sq, stalls) = watched(4, 100, proven)?;
             let held = submit(&sq, 1, 0);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_complete_are_not_told() -> Result {
+    fn chains_that_complete_are_not_reported() -> Result {
         let (sq, stalls) = watched(4, 20, false)?;
         for _ in 0..40 {
             let held = submit(&sq, 4, 0);

@@ -32,21 +32,21 @@ const LEN_INET6: usize = 28;
 ///
 /// # Invariants
 ///
-/// `len` is at most the size of `storage`; what is not set is zero.
+/// `len` is at most the size of `storage`. The bytes that were not copied are zero.
 #[derive(Clone, Copy)]
 pub(crate) struct SockAddr {
     storage: Storage,
     len: usize,
 }
 
-// SAFETY: A value of its own; the pointer that `storage` has for its alignment is never followed.
+// SAFETY: The value is a copy. The pointer that `storage` has for its alignment is never followed.
 unsafe impl Send for SockAddr {}
 
-// SAFETY: Shared access reads plain bytes: there is no interior mutability.
+// SAFETY: Shared access reads plain bytes, without interior mutability.
 unsafe impl Sync for SockAddr {}
 
 impl SockAddr {
-    /// The size of the largest address there can be.
+    /// The size of the longest possible address.
     pub(crate) const MAX_LEN: usize = size_of::<Storage>();
 
     fn zeroed() -> Self {
@@ -60,7 +60,7 @@ impl SockAddr {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when `len` does not even cover the family or exceeds [`Self::MAX_LEN`].
+    /// `EINVAL` if `len` is too short for the family, or longer than [`Self::MAX_LEN`].
     ///
     /// # Safety
     ///
@@ -73,8 +73,8 @@ impl SockAddr {
             return Err(EINVAL);
         }
         let mut this = Self::zeroed();
-        // SAFETY: `addr` has `len` bytes by the safety requirement, `storage` has at least as
-        // many by the check above, and they do not overlap: one is a local.
+        // SAFETY: `addr` is valid for `len` bytes by this function's contract. `storage`, a local,
+        // has at least as many by the check above, and does not overlap them.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 addr.cast::<u8>(),
@@ -82,18 +82,18 @@ impl SockAddr {
                 len,
             )
         };
-        // INVARIANT: Checked above.
+        // INVARIANT: `len` was checked above.
         this.len = len;
         Ok(this)
     }
 
-    /// Copies an address out of a `sockaddr_storage`; its length follows from the family.
+    /// Copies an address out of a `sockaddr_storage`. The family determines its length.
     pub(in crate::kapi) fn from_storage(storage: &Storage) -> Self {
         let mut this = Self {
             storage: *storage,
             len: 0,
         };
-        // INVARIANT: Both lengths are below the size of the storage.
+        // INVARIANT: All three lengths are less than the size of the storage.
         this.len = match this.family() {
             AF_INET => LEN_INET,
             AF_INET6 => LEN_INET6,
@@ -102,12 +102,12 @@ impl SockAddr {
         this
     }
 
-    /// Returns the address as C wants it.
+    /// Returns the address in the form that C functions take.
     pub(in crate::kapi) fn as_ptr(&self) -> *const bindings::sockaddr {
         (&raw const self.storage).cast()
     }
 
-    /// Returns the address and all bytes after it, zero.
+    /// Returns the address as a `sockaddr_storage`.
     pub(in crate::kapi) fn storage(&self) -> &Storage {
         &self.storage
     }
@@ -118,12 +118,13 @@ impl SockAddr {
     }
 
     fn bytes(&self) -> &[u8; Self::MAX_LEN] {
-        // SAFETY: The storage is plain bytes of that size, all initialised.
+        // SAFETY: The storage has that size, and all its bytes are initialised.
         unsafe { &*(&raw const self.storage).cast() }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8; Self::MAX_LEN] {
-        // SAFETY: The storage has as many bytes, borrowed mutably, and any bytes are a valid one.
+        // SAFETY: The storage has that size, all its bytes are initialised, and any bytes are a
+        // valid storage. `self` is borrowed mutably.
         unsafe { &mut *(&raw mut self.storage).cast() }
     }
 
@@ -132,7 +133,7 @@ impl SockAddr {
         u16::from_ne_bytes([b[0], b[1]])
     }
 
-    /// Returns the address without its port; `None` when it is neither IPv4 nor IPv6.
+    /// Returns the address without its port, or `None` if it is neither IPv4 nor IPv6.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         let b = self.bytes();
         match self.family() {
@@ -146,7 +147,7 @@ impl SockAddr {
         }
     }
 
-    /// Returns the scope of a link-local IPv6 address, else zero.
+    /// Returns the scope of a link-local IPv6 address, and zero for any other address.
     pub(crate) fn scope_id(&self) -> u32 {
         let b = self.bytes();
         match self.ip() {
@@ -157,7 +158,7 @@ impl SockAddr {
         }
     }
 
-    /// Returns the port in host order; zero when there is none.
+    /// Returns the port in host byte order, or zero if the family has none.
     pub(crate) fn port(&self) -> u16 {
         let b = self.bytes();
         match self.family() {
@@ -166,7 +167,7 @@ impl SockAddr {
         }
     }
 
-    /// Replaces the port; an address that is neither IPv4 nor IPv6 has none and stays.
+    /// Replaces the port. Does nothing if the address is neither IPv4 nor IPv6.
     pub(crate) fn set_port(&mut self, port: u16) {
         if self.ip().is_some() {
             self.bytes_mut()[2..4].copy_from_slice(&port.to_be_bytes());
@@ -178,8 +179,8 @@ impl SockAddr {
         self.family() == AF_INET6
     }
 
-    /// Returns the address without its port, as sunrpc prints one (scope of link-local ones
-    /// included).
+    /// Returns an object that prints the address as sunrpc does: without its port, and with the
+    /// scope if it is link-local.
     pub(crate) fn display_ip(&self) -> DisplayIp<'_> {
         DisplayIp(self)
     }

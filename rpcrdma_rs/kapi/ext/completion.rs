@@ -11,7 +11,7 @@ use kernel::{
 
 use crate::kapi::bindings;
 
-/// A completion: one thread waits until another reports that something is done.
+/// A completion: threads wait until another thread reports that an operation is done.
 ///
 /// # Examples
 ///
@@ -62,8 +62,7 @@ impl Done {
 
     /// Reinitialises the completion to not done. No thread may be waiting.
     pub(crate) fn reset(&self) {
-        // SAFETY: The completion is initialised; the caller knows that nobody waits, and that
-        // what is done is not reported again.
+        // SAFETY: The completion is initialised.
         unsafe { bindings::rpcrdma_shim_reinit_completion(self.inner.get()) };
     }
 

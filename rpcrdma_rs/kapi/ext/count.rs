@@ -7,16 +7,16 @@ use crate::kapi::ext::atomic::{
     Relaxed, //
 };
 
-/// A number that only grows. Any context.
+/// A counter that is never reset. Any context.
 pub(crate) struct Count(Atomic<u64>);
 
 impl Count {
-    /// Zero.
+    /// Creates a counter of zero.
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
     }
 
-    /// Counts `n` more; zero, which is common, costs no write.
+    /// Adds `n`. Zero, which is common, costs no write.
     #[inline]
     pub(crate) fn add(&self, n: usize) {
         if n != 0 {
@@ -25,7 +25,7 @@ impl Count {
         }
     }
 
-    /// Returns what was counted.
+    /// Returns the current value.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }

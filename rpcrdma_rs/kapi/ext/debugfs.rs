@@ -37,12 +37,14 @@ use kernel::{
 };
 
 use super::work::OwnQueue;
-use crate::kapi::compat::this_module;
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Release, //
+use crate::kapi::{
+    compat::this_module,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Release, //
+    }, //
 };
 
 /// An object whose status a debugfs file shows.

@@ -22,7 +22,7 @@ macro_rules! errnos {
 }
 
 errnos! {
-    /// Neither IPv4 nor IPv6.
+    /// Address family not supported: neither IPv4 nor IPv6.
     eafnosupport = EAFNOSUPPORT;
     /// No buffer space: call again after a delay.
     enobufs = ENOBUFS;
@@ -40,7 +40,7 @@ errnos! {
     eaddrinuse = EADDRINUSE;
     /// The peer refused the connection.
     econnrefused = ECONNREFUSED;
-    /// The connection is gone.
+    /// The connection was aborted.
     econnaborted = ECONNABORTED;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Physically contiguous runs of bytes, as a device is given them.
+//! Physically contiguous runs of bytes, the form in which devices get memory.
 //!
 //! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
 //! [`include/asm-generic/memory_model.h`](srctree/include/asm-generic/memory_model.h)
@@ -21,11 +21,11 @@ use kernel::{
 
 use crate::kapi::bindings;
 
-// All memory is mapped by the kernel, so that every page has an address.
+// A 64-bit kernel maps all memory, so every page has an address.
 const _: () = assert!(usize::BITS == 64);
 
-/// The longest run, in pages: where devices are given copies (by swiotlb), these have a limit of
-/// 256 KiB.
+/// The longest run, in pages. swiotlb, which copies memory that a device cannot reach, maps at most
+/// 256 KiB at a time.
 pub(crate) const MAX_RUN_PAGES: usize = (128 << 10) / PAGE_SIZE;
 
 /// Returns the address of a page.
@@ -36,7 +36,7 @@ pub(crate) const MAX_RUN_PAGES: usize = (128 << 10) / PAGE_SIZE;
 #[cfg(all(CONFIG_X86_64, CONFIG_SPARSEMEM_VMEMMAP))]
 #[inline]
 pub(in crate::kapi) unsafe fn page_address(page: *const bindings::page) -> *mut u8 {
-    // SAFETY: Both are set at boot and constant afterwards.
+    // SAFETY: Both variables are set at boot and constant afterwards.
     let (pages, memory) = unsafe { (bindings::vmemmap_base, bindings::page_offset_base) };
     let number = page.addr().wrapping_sub(pages) / size_of::<bindings::page>();
     core::ptr::with_exposed_provenance_mut(memory.wrapping_add(number * PAGE_SIZE))
@@ -65,7 +65,7 @@ pub(in crate::kapi) unsafe fn is_next(
     page: *const bindings::page,
     next: *const bindings::page,
 ) -> bool {
-    // All `struct page`s are in one array, in the order of their memory.
+    // With a vmemmap all `struct page`s are in one array, in the order of their memory.
     core::ptr::eq(page.wrapping_add(1), next)
 }
 
@@ -80,7 +80,8 @@ pub(in crate::kapi) unsafe fn is_next(
     page: *const bindings::page,
     next: *const bindings::page,
 ) -> bool {
-    // Their `struct page`s must follow each other as well: there may be several arrays of them.
+    // Without a vmemmap there may be several arrays, so neighbours in one of them are not
+    // necessarily neighbours in memory, and the other way round. Callers need both.
     // SAFETY: The pages are valid by this function's contract.
     core::ptr::eq(page.wrapping_add(1), next)
         && unsafe {
@@ -88,13 +89,13 @@ pub(in crate::kapi) unsafe fn is_next(
         }
 }
 
-/// Measures a run in an array of pages: the bytes from `offset` of the first page on, at most
-/// `max`, that are physically contiguous, in at most [`MAX_RUN_PAGES`] pages.
+/// Returns the length of the run that starts at `offset` of the first page of an array: the number
+/// of physically contiguous bytes, at most `max` and in at most [`MAX_RUN_PAGES`] pages.
 ///
 /// # Safety
 ///
-/// `pages` must be an array with a valid page, or null, for each of `max` bytes from `offset` of
-/// its first page on, and that first page must not be null. `offset` must be less than a page.
+/// `offset` must be less than a page. `pages` must be an array that is long enough for `max` bytes
+/// from `offset` on. Its elements must be valid pages or null, the first not null.
 #[inline]
 pub(in crate::kapi) unsafe fn measure(
     pages: *const *mut bindings::page,
@@ -105,8 +106,8 @@ pub(in crate::kapi) unsafe fn measure(
     let mut len = PAGE_SIZE - offset;
     let mut at = pages;
     while len < max {
-        // SAFETY: There are more bytes, so the array continues; both pages are valid, or the second
-        // is null, which is no page's successor.
+        // SAFETY: `len` is less than `max`, so the array has another element. `*at` is a valid
+        // page, and `*next` is compared only if it is not null.
         unsafe {
             let next = at.add(1);
             if (*next).is_null() || !is_next(*at, *next) {
@@ -119,16 +120,16 @@ pub(in crate::kapi) unsafe fn measure(
     len.min(max)
 }
 
-/// A run of physically contiguous bytes, in one page or several.
+/// A run of physically contiguous bytes, in one or more pages.
 ///
-/// Whoever puts it into something that outlives `'a` must keep the bytes where they are until the
-/// device is done with that.
+/// Code that gives the run to a device for longer than `'a` must keep the memory allocated until
+/// the device has finished with it.
 ///
 /// # Invariants
 ///
-/// The bytes from `offset` of `page` on are `len` bytes of valid pages during `'a`, next to each
-/// other. `offset` is less than [`PAGE_SIZE`]; `len` is not zero; there are at most
-/// [`MAX_RUN_PAGES`] pages.
+/// The `len` bytes from `offset` of `page` on are in contiguous pages, which are valid during `'a`.
+/// `offset` is less than [`PAGE_SIZE`]; `len` is not zero; there are at most [`MAX_RUN_PAGES`]
+/// pages.
 #[derive(Clone, Copy)]
 pub(crate) struct MemSeg<'a> {
     page: NonNull<bindings::page>,
@@ -138,12 +139,12 @@ pub(crate) struct MemSeg<'a> {
 }
 
 impl<'a> MemSeg<'a> {
-    /// Describes `len` bytes from `offset` of `page` on; `None` if they do not begin in this page,
-    /// there are none, or they are in too many pages.
+    /// Creates the run of `len` bytes from `offset` of `page` on. Returns `None` if the run is
+    /// empty, has too many pages, or does not begin in `page`.
     ///
     /// # Safety
     ///
-    /// All pages that the bytes are in must be valid during `'a`, and next to each other.
+    /// All pages of the run must be valid during `'a` and contiguous.
     #[inline]
     pub(in crate::kapi) unsafe fn from_page(
         page: NonNull<bindings::page>,
@@ -153,7 +154,8 @@ impl<'a> MemSeg<'a> {
         match offset.checked_add(len) {
             Some(end) if len > 0 && offset < PAGE_SIZE && end <= MAX_RUN_PAGES * PAGE_SIZE => {
                 Some(MemSeg {
-                    // INVARIANT: Checked above, or promised by the caller.
+                    // INVARIANT: The numbers were checked above. The pages are valid and contiguous
+                    // by this function's contract.
                     page,
                     // CAST: Both are at most the length of the longest run.
                     offset: offset as u32,
@@ -165,20 +167,20 @@ impl<'a> MemSeg<'a> {
         }
     }
 
-    /// Describes as many of the `len` bytes at `ptr` as one run may have; `None` if there are
-    /// none.
+    /// Creates a run of the `len` bytes at `ptr`, or of as many as one run can have. Returns `None`
+    /// if `len` is zero.
     ///
     /// # Safety
     ///
-    /// The bytes must be valid during `'a` and lie in the kernel's linear mapping (`kmalloc`
-    /// or pages, not `vmalloc` or a stack).
+    /// The bytes must be valid during `'a` and in the kernel's linear mapping (from `kmalloc` or
+    /// the page allocator, not `vmalloc` or a stack).
     pub(in crate::kapi) unsafe fn from_virt(ptr: *const u8, len: usize) -> Option<Self> {
         let offset = ptr.addr() % PAGE_SIZE;
         // SAFETY: The address is in the linear mapping by this function's contract.
         let page = unsafe { bindings::rpcrdma_shim_virt_to_page(ptr.cast()) };
         let len = len.min(MAX_RUN_PAGES * PAGE_SIZE - offset);
-        // SAFETY: The pages hold bytes that are valid during `'a`; what is contiguous in the
-        // linear mapping is contiguous in memory.
+        // SAFETY: The bytes are valid during `'a`, so their pages are. Bytes that are contiguous in
+        // the linear mapping are physically contiguous.
         unsafe { Self::from_page(NonNull::new(page)?, offset, len) }
     }
 
@@ -214,15 +216,15 @@ impl<'a> MemSeg<'a> {
         self.page
     }
 
-    /// Every page.
+    /// Returns the pages, in order.
     pub(in crate::kapi) fn pages(&self) -> impl Iterator<Item = NonNull<bindings::page>> + '_ {
         let (first, count) = (self.page, self.page_count());
-        // SAFETY: By the type's invariant these are valid pages, next to each other, and `struct
-        // page`s of contiguous memory are as well.
+        // SAFETY: By the type's invariant the pages are valid and contiguous, so their `struct
+        // page`s follow each other, see `is_next`.
         (0..count).map(move |i| unsafe { first.add(i) })
     }
 
-    /// Returns the address of the first byte. The others follow.
+    /// Returns the address of the first byte.
     #[inline]
     pub(in crate::kapi) fn address(&self) -> *mut u8 {
         // SAFETY: The page is valid by the type's invariant.
@@ -230,17 +232,18 @@ impl<'a> MemSeg<'a> {
         base.wrapping_add(self.offset())
     }
 
-    /// Splits what is in the first `pages` pages off; the rest, if there is any, comes second.
+    /// Splits the run after its first `pages` pages, at least one. Returns both parts; the second
+    /// is `None` if the run does not have more pages.
     #[inline]
     fn split(self, pages: usize) -> (Self, Option<Self>) {
         let most = (pages.max(1) * PAGE_SIZE).saturating_sub(self.offset());
         if self.len() <= most {
             return (self, None);
         }
-        // SAFETY: More pages follow, so this one is valid; see `pages`.
+        // SAFETY: The run has more pages, so this one is valid; see `pages`.
         let page = unsafe { self.page.add(pages.max(1)) };
-        // INVARIANT: Parts of a run, the second from the beginning of a page on.
-        // CAST: Parts of what fits.
+        // INVARIANT: Both are parts of this run. The second starts at the beginning of a page.
+        // CAST: `most` is less than `self.len`.
         let first = MemSeg {
             len: most as u32,
             ..self
@@ -255,26 +258,28 @@ impl<'a> MemSeg<'a> {
     }
 }
 
-/// The longest copy that is made word by word: a string instruction takes long to start.
+/// The longest copy that is made word by word, because a string instruction takes long to start.
 const SHORT: usize = 512;
 
 /// Copies `len` bytes.
 ///
 /// # Safety
 ///
-/// `src` must be valid to be read and `dst` to be written for as many bytes, without overlap.
+/// `src` must be valid for reads and `dst` for writes of `len` bytes. They must not overlap.
 #[inline(never)]
 pub(in crate::kapi) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize) {
     if len > SHORT {
-        // SAFETY: By this function's contract.
+        // SAFETY: Both are valid for `len` bytes and do not overlap, by this function's contract.
         return unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
     }
     let (mut src, mut dst, mut left) = (src, dst, len);
-    // Copies the next `$word`s; without the fence the loop would become the string instruction.
+    // Copies words of type `$word` while at least one is left. Without the fence the compiler would
+    // turn the loop into a string instruction.
     macro_rules! step {
         ($word:ty) => {
             while left >= size_of::<$word>() {
-                // SAFETY: There are so many bytes left by this function's contract.
+                // SAFETY: At least one word is left of the bytes that are valid by this function's
+                // contract.
                 unsafe {
                     let word = src.cast::<$word>().read_unaligned();
                     dst.cast::<$word>().write_unaligned(word);
@@ -291,23 +296,23 @@ pub(in crate::kapi) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usiz
     step!(u8);
 }
 
-/// Copies `src` to `dst`, which is as long; as much as there is of both.
+/// Copies `src` to `dst`. If their lengths differ, copies as many bytes as the shorter one has.
 #[inline]
 pub(in crate::kapi) fn copy(dst: &mut [u8], src: &[u8]) {
     let len = dst.len().min(src.len());
-    // SAFETY: Both have so many bytes, and a mutable reference overlaps with no other.
+    // SAFETY: Both have `len` bytes, and a mutable reference does not overlap with another one.
     unsafe { copy_bytes(src.as_ptr(), dst.as_mut_ptr(), len) };
 }
 
-/// Copies `src` to the front of a run.
+/// Copies `src` to the start of a run.
 ///
 /// # Safety
 ///
-/// The run must have as many bytes, which nobody has a reference to; `src` must not overlap them.
+/// The run must have at least as many bytes as `src`. No Rust reference to these bytes may exist.
 #[inline]
 pub(in crate::kapi) unsafe fn copy_to_page(run: &MemSeg<'_>, src: &[u8]) {
-    // SAFETY: The run's bytes are valid by its invariants, and as many by this function's
-    // contract, by which there is no overlap either.
+    // SAFETY: The run's bytes are valid by its invariants. By this function's contract there are
+    // enough of them, and `src`, a reference, does not overlap them.
     unsafe { copy_bytes(src.as_ptr(), run.address(), src.len()) };
     #[cfg(not(CONFIG_X86_64))]
     for page in run.pages() {
@@ -316,26 +321,26 @@ pub(in crate::kapi) unsafe fn copy_to_page(run: &MemSeg<'_>, src: &[u8]) {
     }
 }
 
-/// Copies the front of a run to `dst`.
+/// Copies the start of a run to `dst`.
 ///
 /// # Safety
 ///
-/// The run must have as many bytes; `dst` must not overlap them.
+/// The run must have at least as many bytes as `dst`, which must not overlap them.
 #[inline]
 pub(in crate::kapi) unsafe fn copy_from_page(run: &MemSeg<'_>, dst: &mut [u8]) {
-    // SAFETY: The run's bytes are valid by its invariants, and as many by this function's
-    // contract, by which there is no overlap either.
+    // SAFETY: The run's bytes are valid by its invariants. By this function's contract there are
+    // enough of them, and `dst` does not overlap them.
     unsafe { copy_bytes(run.address(), dst.as_mut_ptr(), dst.len()) };
 }
 
-/// Runs that are taken in parts, from the front.
+/// Runs that are consumed in parts, from the front.
 pub(crate) struct MemSegs<'a, I> {
     front: Option<MemSeg<'a>>,
     rest: I,
 }
 
 impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
-    /// Takes from `runs`.
+    /// Wraps an iterator of runs.
     pub(crate) fn new(runs: I) -> Self {
         MemSegs {
             front: None,
@@ -343,7 +348,7 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
         }
     }
 
-    /// The next run, or what is left of it.
+    /// Returns the next run, or what is left of it.
     #[inline]
     pub(crate) fn front(&mut self) -> Option<&MemSeg<'a>> {
         if self.front.is_none() {
@@ -352,7 +357,8 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
         self.front.as_ref()
     }
 
-    /// Takes the first part of the next run, at most `pages` pages, at least one.
+    /// Removes the first `pages` pages of the next run, at least one, or all if it has fewer, and
+    /// returns them.
     #[inline]
     pub(crate) fn take(&mut self, pages: usize) -> Option<MemSeg<'a>> {
         self.front()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What `kernel` lacks and is neither RDMA nor sunrpc: memory, waiting, work, addresses, errors.
+//! Abstractions that `kernel` lacks and that belong neither to RDMA nor to sunrpc.
 
 pub(crate) mod addr;
 pub(crate) mod atomic;
@@ -28,15 +28,15 @@ use kernel::time::{
 
 /// Returns the current time. Any context.
 pub(crate) fn jiffies() -> Jiffies {
-    // SAFETY: The clock is there to be read; a word is read atomically.
+    // SAFETY: `jiffies` exists as long as the kernel runs, and one word is read atomically.
     unsafe { (&raw const bindings::jiffies).read_volatile() }
 }
 
-/// Returns how many milliseconds ago the time `then` was, to a tick; 0 if it is not past. Any
-/// context.
+/// Returns the milliseconds since the time `then`, rounded to ticks, or 0 if `then` is in the
+/// future. Any context.
 pub(crate) fn msecs_since(then: Jiffies) -> u64 {
     let ticks = jiffies().wrapping_sub(then);
-    // Another processor, whose clock is a tick ahead, may have written it.
+    // `then` may come from a processor that saw the next tick earlier.
     if ticks > Jiffies::MAX / 2 {
         return 0;
     }

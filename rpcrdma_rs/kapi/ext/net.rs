@@ -10,18 +10,17 @@ use crate::kapi::bindings;
 
 /// A network namespace.
 ///
-/// Whoever lends one (an `rpc_xprt`, a `svc_xprt`) holds a reference to it for as long as
-/// the borrow lasts.
+/// Only borrowed, from an object that holds a reference to it (an `rpc_xprt`, a `svc_xprt`).
 ///
 /// # Invariants
 ///
-/// `self.0` is a live `struct net`.
+/// `self.0` is a `struct net` to which a reference exists.
 #[repr(transparent)]
 pub(crate) struct Net(Opaque<bindings::net>);
 
-// SAFETY: A namespace is shared by everything in it; all we do is hand its address on.
+// SAFETY: A namespace may be used on any thread. This type only gives its address to C.
 unsafe impl Send for Net {}
-// SAFETY: Shared access reads only its address.
+// SAFETY: Shared access only reads the address.
 unsafe impl Sync for Net {}
 
 impl Net {
@@ -29,10 +28,10 @@ impl Net {
     ///
     /// # Safety
     ///
-    /// `net` must point to a live namespace that stays alive for `'a`.
+    /// `net` must point to a namespace to which a reference exists during `'a`.
     pub(in crate::kapi) unsafe fn from_raw<'a>(net: *mut bindings::net) -> &'a Self {
         // CAST: `Net` is transparent over `Opaque<net>`.
-        // SAFETY: By this function's contract it is a namespace that lives for `'a`.
+        // SAFETY: The namespace is valid during `'a` by this function's contract.
         unsafe { &*net.cast() }
     }
 

@@ -42,7 +42,7 @@ impl NoIo {
 
 impl Drop for NoIo {
     fn drop(&mut self) {
-        // SAFETY: What `begin` returned, on the same thread.
+        // SAFETY: The value is from `begin`, which ran on this thread, as the type is not `Send`.
         unsafe { bindings::rpcrdma_shim_memalloc_noio_restore(self.before) };
     }
 }

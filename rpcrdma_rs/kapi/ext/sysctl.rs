@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Files under `/proc/sys`: numbers to set and counters to read.
+//! Files under `/proc/sys`: tunables and counters.
 //!
-//! A [`Uint`] or [`Counter`] is a static of the module; it works, at its default or zero,
-//! whether or not it is shown. A [`Registration`] shows a list of them in one directory for
-//! as long as it exists.
+//! A [`Uint`] or [`Counter`] is a static variable of the module, which also works without its file.
+//! While a [`Registration`] exists, the files of its tunables and counters exist in one directory.
 //!
 //! C header: [`include/linux/sysctl.h`](srctree/include/linux/sysctl.h).
 
@@ -40,8 +39,8 @@ pub(crate) struct Uint {
 }
 
 impl Uint {
-    /// Creates a number with its default `value` and the smallest and the largest value that
-    /// a write may give it.
+    /// Creates a number with the default `value`, and with the smallest and largest value that can
+    /// be written to its file.
     pub(crate) const fn new(value: u32, min: u32, max: u32) -> Self {
         assert!(min <= value && value <= max);
         Self {
@@ -51,7 +50,7 @@ impl Uint {
         }
     }
 
-    /// Returns the number as it is now.
+    /// Returns the current value.
     #[inline]
     pub(crate) fn get(&self) -> u32 {
         self.value.load(Relaxed)
@@ -72,21 +71,20 @@ impl Uint {
     }
 }
 
-/// How many parts a [`Counter`] has. A power of two, so that choosing one is a mask.
+/// The number of parts of a [`Counter`]. It is a power of two, which makes choosing a part cheap.
 const SHARDS: usize = 16;
 
-/// A part of a [`Counter`] in a cache line of its own.
+/// A part of a [`Counter`], in its own cache line.
 #[repr(align(64))]
 struct Shard(Atomic<i64>);
 
-/// An event counter of 64 bits. Any write to its file sets it to zero.
+/// A 64-bit event counter. Any write to its file sets it to zero.
 ///
-/// Made of parts that different CPUs add to, so that counting does not move a cache line
-/// between them.
+/// It consists of parts, to which different CPUs add, so that they do not contend for a cache line.
 pub(crate) struct Counter([Shard; SHARDS]);
 
 impl Counter {
-    /// Creates a counter that stands at zero.
+    /// Creates a counter of zero.
     pub(crate) const fn new() -> Self {
         Self([const { Shard(Atomic::new(0)) }; SHARDS])
     }
@@ -99,9 +97,10 @@ impl Counter {
         self.0[shard].0.add(1i64, Relaxed);
     }
 
-    /// Returns how many events were counted since the last reset.
+    /// Returns the number of events since the last reset.
     ///
-    /// The parts are read one after the other: events counted meanwhile may be in or out.
+    /// The parts are read one after the other, so the result may or may not include events that are
+    /// counted at the same time.
     fn sum(&self) -> u64 {
         self.0.iter().fold(0u64, |sum, shard| {
             sum.wrapping_add_signed(shard.0.load(Relaxed))
@@ -132,7 +131,7 @@ impl Counter {
 /// # Safety
 ///
 /// * `table` must come from [`Counter::ctl_table`].
-/// * `buffer`, `lenp` and `ppos` must be what a `proc_handler` is given.
+/// * `buffer`, `lenp` and `ppos` must be valid arguments of a `proc_handler`.
 unsafe extern "C" fn counter_handler(
     table: *const bindings::ctl_table,
     write: c_int,
@@ -140,15 +139,15 @@ unsafe extern "C" fn counter_handler(
     lenp: *mut usize,
     ppos: *mut bindings::loff_t,
 ) -> c_int {
-    // SAFETY: By the first requirement `data` points to a `Counter` that lives forever and is
-    // only used through shared references.
+    // SAFETY: By the first requirement `data` points to a static `Counter`, of which only shared
+    // references exist.
     let counter = unsafe { &*(*table).data.cast::<Counter>() };
     if write != 0 {
-        // All of what was written counts as consumed, whatever it says.
+        // Accept any input: `*lenp` is not changed, so all of it counts as written.
         counter.reset();
         return 0;
     }
-    // CAST: The same 64 bits, except on a 32-bit kernel, which shows the lower half.
+    // CAST: `c_ulong` has 64 bits, except on a 32-bit kernel, which shows the lower half.
     let mut value = counter.sum() as c_ulong;
     let shown = bindings::ctl_table {
         data: (&raw mut value).cast(),
@@ -157,23 +156,23 @@ unsafe extern "C" fn counter_handler(
         mode: MODE,
         ..Default::default()
     };
-    // SAFETY: `shown` describes `value`, both live until the call returns; the other arguments
+    // SAFETY: `shown` describes `value`, and both live until the call returns. The other arguments
     // are valid by the second requirement.
     unsafe { bindings::proc_doulongvec_minmax(&shown, 0, buffer, lenp, ppos) }
 }
 
-/// Everyone may read, root may write.
+/// The mode of all files: everyone may read, root may write.
 const MODE: bindings::umode_t = 0o644;
 
 /// A file in the directory of a [`Registration`].
 pub(crate) enum File {
-    /// A number to set.
+    /// A number that can be read and set.
     Uint(&'static CStr, &'static Uint),
-    /// A counter to read and reset.
+    /// A counter that can be read and reset.
     Counter(&'static CStr, &'static Counter),
 }
 
-/// Shows files in a directory below `/proc/sys`; dropping it removes them.
+/// Files in a directory below `/proc/sys`. Dropping it removes them.
 ///
 /// # Examples
 ///
@@ -197,19 +196,18 @@ pub(crate) struct Registration {
     _table: KVec<bindings::ctl_table>,
 }
 
-// SAFETY: The pointers in the table lead to statics that are `Sync`; unregistering is possible
-// from any thread.
+// SAFETY: The table points to statics that are `Sync`, and any thread may unregister it.
 unsafe impl Send for Registration {}
 
-// SAFETY: Nothing can be done with a shared reference.
+// SAFETY: No method takes a shared reference.
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Shows `files` in `/proc/sys/<path>`, where other files may exist already. May sleep.
+    /// Creates `files` in `/proc/sys/<path>`. Other files may exist there already. May sleep.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if memory is short or if a file of that name exists; the log tells which.
+    /// `ENOMEM` without memory, or if a file of that name exists. The kernel log then names it.
     pub(crate) fn new(path: &'static CStr, files: &[File]) -> Result<Self> {
         let mut table = KVec::with_capacity(files.len(), GFP_KERNEL)?;
         for file in files {
@@ -221,10 +219,10 @@ impl Registration {
         }
 
         // SAFETY:
-        // - `path` and the names are C strings that live forever.
-        // - `table` holds that many entries. Its memory does not move when the `KVec` does,
-        //   and is freed only after it has been unregistered, by drop below.
-        // - Each entry's data, bounds and handler belong together, and live forever.
+        // - `path` and the names are static C strings.
+        // - `table` has that many entries. Moving the `KVec` does not move them, and the drop below
+        //   unregisters them before they are freed.
+        // - In each entry the data and bounds are static, and of the type that the handler expects.
         let header = unsafe {
             bindings::register_sysctl_sz(path.as_char_ptr(), table.as_ptr(), table.len())
         };
@@ -237,7 +235,7 @@ impl Registration {
                 );
             })?;
 
-        // INVARIANT: It has just been registered for this table.
+        // INVARIANT: `header` was returned above for this table.
         Ok(Self {
             header,
             _table: table,
@@ -247,8 +245,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant it is registered. The call waits until no reader or
-        // writer of a file is left, so that the table can be freed afterwards.
+        // SAFETY: `header` is registered by the type's invariant. The call waits for readers and
+        // writers of the files, so the table can be freed afterwards.
         unsafe { bindings::unregister_sysctl_table(self.header.as_ptr()) };
     }
 }

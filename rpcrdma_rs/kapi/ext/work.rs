@@ -22,18 +22,20 @@ use kernel::{
     },
 };
 
-use crate::kapi::bindings;
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Release, //
+use crate::kapi::{
+    bindings,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Release, //
+    }, //
 };
 
 /// Returns sunrpc's own queue for transports, which makes progress when memory is short.
 pub(crate) fn xprtiod() -> &'static Queue {
-    // SAFETY: sunrpc makes the queue before any of its users can be loaded and destroys it
-    // after the last is gone; the variable is not written in between.
+    // SAFETY: sunrpc, which this module depends on, creates the queue when it is loaded and
+    // destroys it when it is unloaded. The variable is not written in between.
     unsafe { Queue::from_raw(bindings::xprtiod_workqueue) }
 }
 
@@ -74,7 +76,7 @@ impl OwnQueue {
             return Err(ENOMEM);
         }
         if OWN.cmpxchg(null_mut(), queue, Full).is_err() {
-            // SAFETY: Made above, and nobody has seen it.
+            // SAFETY: The queue was allocated above, and nobody else knows it.
             unsafe { bindings::destroy_workqueue(queue) };
             return Err(EBUSY);
         }
@@ -103,14 +105,14 @@ impl OwnQueue {
     fn queue() -> &'static Queue {
         let queue = OWN.load(Acquire);
         assert!(!queue.is_null());
-        // SAFETY: The queue is there until `drop`, when nobody calls this any more.
+        // SAFETY: The queue exists until the drop of the `OwnQueue`, after which nobody calls this.
         unsafe { Queue::from_raw(queue) }
     }
 }
 
 impl Drop for OwnQueue {
     fn drop(&mut self) {
-        // SAFETY: Made by `new`. Waits for what runs or is to run.
+        // SAFETY: `new` allocated the queue. The call waits for all work on it.
         unsafe { bindings::destroy_workqueue(OWN.load(Acquire)) };
         OWN.store(null_mut(), Release);
     }
@@ -125,15 +127,15 @@ where
     T: HasDelayedWork<T, ID> + WorkItem<ID, Pointer = Arc<T>>,
 {
     let ptr = Arc::as_ptr(this).cast_mut();
-    // SAFETY: `ptr` points to a valid `T`, and so does what is derived from it to its field.
+    // SAFETY: `ptr` points to a valid `T`, so the pointer to its field is valid as well.
     let work = unsafe { Work::raw_get(T::raw_get_work(ptr)) };
-    // SAFETY: By `HasDelayedWork` the work is the field of a `delayed_work`.
+    // SAFETY: `HasDelayedWork` guarantees that the work is a field of a `delayed_work`.
     let delayed = unsafe { kernel::container_of!(work, bindings::delayed_work, work) };
     // SAFETY: The delayed work was initialised when `T` was.
     let pending = unsafe { bindings::cancel_delayed_work_sync(delayed) };
     if pending {
-        // SAFETY: Queueing turned an `Arc` into a raw pointer which would have been taken back
-        // by the run that we have just cancelled.
+        // SAFETY: Queueing the work turned an `Arc` into a raw pointer. The cancelled run would
+        // have turned it back.
         drop(unsafe { Arc::from_raw(ptr) });
     }
     pending

@@ -41,13 +41,15 @@ use super::{
     device::Device,
     owner_name, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Full, //
-};
 use crate::kapi::{
     bindings,
-    ext::patience::patiently, //
+    ext::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        patience::patiently, //
+    }, //
 };
 
 /// Called when a device is added or removed, with its name. Process context.
@@ -69,7 +71,7 @@ pub(crate) trait DeviceEvents: Sync {
 static EVENTS: SetOnce<&'static dyn DeviceEvents> = SetOnce::new();
 
 /// Calls the callback for a device.
-fn tell(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
+fn notify(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
     if let Some(events) = EVENTS.as_ref() {
         what(*events, &device.name());
     }
@@ -132,11 +134,12 @@ static CLIENT: Client = Client(Opaque::new(bindings::ib_client {
 }));
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised by `Registration::new`, before ib_core or anybody else calls us.
+    // SAFETY: `Registration::new` initialises it before ib_core calls a function of this file, and
+    // before a `RemovalGuard` can be created.
     unsafe(uninit) static DEVICES: Mutex<()> = ();
 }
 
-/// Whether there is or was a registration.
+/// Whether a registration exists or existed.
 static MADE: Atomic<bool> = Atomic::new(false);
 
 /// The registration with ib_core. One exists while the module is loaded.
@@ -147,13 +150,13 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// `EBUSY` the second time; `ENOMEM`.
+    /// `EBUSY` if this was called before; `ENOMEM`.
     pub(crate) fn new(events: &'static dyn DeviceEvents) -> Result<Self> {
         if MADE.xchg(true, Full) {
             return Err(EBUSY);
         }
         EVENTS.populate(events);
-        // SAFETY: Nobody was here before.
+        // SAFETY: `MADE` ensures that this runs once, before any use of the lock.
         unsafe { DEVICES.init() };
         // SAFETY: The client is static, and this is the only registration.
         to_result(unsafe { bindings::ib_register_client(CLIENT.0.get()) })?;
@@ -164,7 +167,7 @@ impl Registration {
 impl Drop for Registration {
     /// Waits until no guard is left. Sleeps.
     fn drop(&mut self) {
-        // SAFETY: Registered by `new`.
+        // SAFETY: `new` registered the client, and only this drop unregisters it.
         unsafe { bindings::ib_unregister_client(CLIENT.0.get()) };
     }
 }
@@ -192,12 +195,12 @@ impl RemovalGuard {
     /// `ENODEV` if the device is already being removed; `ENOMEM`.
     pub(crate) fn new(device: &Device, removal: Arc<dyn Removal>) -> Result<Self> {
         let devices = DEVICES.lock();
-        // SAFETY: The device is valid, the client registered while the module is in use.
+        // SAFETY: The device is valid, and the client is registered while the module has users.
         let data =
             unsafe { bindings::rpcrdma_shim_ib_get_client_data(device.as_raw(), CLIENT.0.get()) };
         let data = NonNull::new(data).ok_or(ENODEV)?;
-        // SAFETY: What `add_device` set is an `Arc`; `remove_device` takes it away under the
-        // lock.
+        // SAFETY: `add_device` set it to a pointer from `Arc::into_raw`. `remove_device` needs
+        // the lock, which is held here, before it drops that `Arc`.
         let data = unsafe { ArcBorrow::from_raw(data.as_ptr().cast::<DeviceData>()) };
         let data: Arc<DeviceData> = data.into();
         drop(devices);
@@ -221,7 +224,7 @@ impl Drop for RemovalGuard {
         let removed = place.and_then(|place| guards.list.remove(place).ok());
         let last = guards.removing && guards.list.is_empty();
         drop(guards);
-        // May be the last reference, whose drop is not for under the lock.
+        // This may be the last reference, which must not be dropped under the lock.
         drop(removed);
         if last {
             self.device.empty.complete_all();
@@ -243,10 +246,11 @@ unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
         Err(e) => return e.to_errno(),
     };
     let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
-    // SAFETY: The device is valid and ours is the client being added.
+    // SAFETY: The device is valid by this function's contract, and `CLIENT` is the client that
+    // ib_core adds.
     unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), data) };
     // SAFETY: The device is valid by this function's contract.
-    tell(unsafe { Device::from_raw(device) }, |events, name| {
+    notify(unsafe { Device::from_raw(device) }, |events, name| {
         events.added(name)
     });
     0
@@ -265,34 +269,35 @@ unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut 
     // SAFETY: The device is valid until we return.
     unsafe { bindings::ib_set_client_data(device, CLIENT.0.get(), core::ptr::null_mut()) };
     drop(devices);
-    // SAFETY: By this function's contract; nobody finds the pointer any more.
+    // SAFETY: `data` was set by `add_device`, by this function's contract. It came from
+    // `Arc::into_raw`, and nobody else can find it any more.
     let data = unsafe { Arc::<DeviceData>::from_raw(data.cast_const().cast()) };
     data.guards.lock().removing = true;
     // SAFETY: The device is valid until we return.
     let device = unsafe { Device::from_raw(device) };
-    tell(device, |events, name| events.removing(name));
-    // Told one by one without the lock, which the drop of a guard takes. No guard comes any
-    // more, and keys only grow.
-    let mut told = None;
+    notify(device, |events, name| events.removing(name));
+    // Notify the guards one by one and without the lock, because `removed` may drop its guard,
+    // which takes the lock. No guard is added any more, and the keys in the list increase.
+    let mut notified = None;
     loop {
         let guards = data.guards.lock();
         let next = guards
             .list
             .iter()
-            .find(|(key, _)| told.is_none_or(|told| *key > told))
+            .find(|(key, _)| notified.is_none_or(|notified| *key > notified))
             .map(|(key, removal)| (*key, removal.clone()));
         let empty = guards.list.is_empty();
         drop(guards);
         match next {
             Some((key, removal)) => {
-                told = Some(key);
+                notified = Some(key);
                 removal.removed();
             }
-            None if empty => return tell(device, |events, name| events.removed(name)),
+            None if empty => return notify(device, |events, name| events.removed(name)),
             None => break,
         }
     }
-    tell(device, |events, name| events.waiting(name));
+    notify(device, |events, name| events.waiting(name));
     data.empty.wait_for_completion();
-    tell(device, |events, name| events.removed(name));
+    notify(device, |events, name| events.removed(name));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Connection management: ids, their events, listening, connecting.
+//! Connection management: ids and their events, listening, connecting.
 //!
 //! ```text
 //!   active:   create ─► resolve_addr ─► resolve_route ─► (Pd, Qp) ─► connect ─► Established
@@ -9,10 +9,10 @@
 //!   both:     Established ─► Disconnected | DeviceRemoval | AddrChange (active) ─► drop
 //! ```
 //!
-//! A handler is called under the handler mutex of its id, one event at a time, and may sleep;
-//! only the requests to a listener on all devices come at the same time, one for each device. It
-//! must not drop its own [`Id`], nor the last reference to a QP or PD on it: that waits for
-//! the handler.
+//! The CM calls a handler under the handler mutex of its id, one event at a time. The handler may
+//! sleep. One exception: a listener on all devices may get several connection requests at the same
+//! time, one for each device. A handler must not drop its own [`Id`], nor the last reference to a
+//! QP or PD on it, because the drop waits for the handler.
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
@@ -44,26 +44,27 @@ use super::{
     },
     owner_name, //
 };
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Full, //
-};
 use crate::kapi::{
     bindings,
     ext::{
         addr::SockAddr,
+        atomic::{
+            Atomic,
+            Full, //
+        },
         net::Net, //
-    },
+    }, //
 };
 
-/// What happens to an id.
+/// Handles the events of an id.
 #[vtable]
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Handles an event. Process context, may sleep; the id's handler mutex is held.
+    /// Handles an event. Called in process context with the id's handler mutex held; may sleep.
     fn event(&self, event: Event<'_>);
 
-    /// Takes or refuses a new connection; for ids that listen. Context as [`Handler::event`],
-    /// with the handler mutexes of both ids held. A request that is not adopted is refused.
+    /// Adopts or refuses a new connection. Only listening ids get this call, in the context of
+    /// [`Handler::event`] and with the handler mutexes of both ids held. A request that is not
+    /// adopted is refused.
     fn connect_request(&self, request: ConnectRequest<'_>) {
         let _refused = request;
     }
@@ -75,54 +76,54 @@ pub(crate) enum Event<'a> {
     AddrResolved,
     /// The peer's address cannot be resolved.
     AddrError,
-    /// There is a path to the peer.
+    /// The path to the peer is resolved.
     RouteResolved,
-    /// There is no path to the peer.
+    /// The path to the peer cannot be resolved.
     RouteError,
     /// Connecting failed.
     ConnectError,
     /// The peer does not answer.
     Unreachable,
-    /// The peer refused.
+    /// The peer rejected the connection request.
     Rejected {
-        /// The transport's number of the reason.
+        /// The reason, as a code that depends on the RDMA transport.
         reason: i32,
     },
     /// The connection is established.
     Established(ConnInfo<'a>),
-    /// The connection is gone.
+    /// The connection has ended.
     Disconnected,
-    /// The device is being removed: the id must be dropped soon.
+    /// The device is being removed. The id must be dropped soon.
     DeviceRemoval,
     /// The address moved to another device.
     AddrChange,
-    /// The QP may be used again; not needed here.
+    /// The QP may be used for a new connection. Not needed here, as a QP is used once.
     TimewaitExit,
-    /// Something that concerns no connection of ours.
+    /// An event that does not concern a connection.
     Other,
 }
 
-/// What the peer said in its request or its answer.
+/// The parameters in the peer's connection request or reply.
 #[derive(Clone, Copy)]
 pub(crate) struct ConnInfo<'a> {
-    /// The private data; transports may pad it with zeroes.
+    /// The private data. The RDMA transport may have padded it with zeroes.
     pub(crate) private_data: &'a [u8],
-    /// RDMA Reads that the peer lets us start at a time.
+    /// The number of RDMA Reads that the peer allows us to have outstanding.
     pub(crate) initiator_depth: u8,
 }
 
-/// What we say in our request or our answer.
+/// The parameters of our connection request or reply.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ConnParam<'a> {
-    /// Up to 56 bytes fit on every transport.
+    /// The private data. Every RDMA transport can carry 56 bytes.
     pub(crate) private_data: &'a [u8],
-    /// RDMA Reads that we answer at a time.
+    /// The number of RDMA Reads that the peer may have outstanding.
     pub(crate) responder_resources: u8,
-    /// RDMA Reads that we start at a time.
+    /// The number of RDMA Reads that we may have outstanding.
     pub(crate) initiator_depth: u8,
-    /// Transport retries; without meaning when accepting.
+    /// The number of transport retries. Ignored when accepting.
     pub(crate) retry_count: u8,
-    /// Retries when the peer has no Receive posted; 7 is forever.
+    /// The number of retries when the peer has no Receive posted; 7 means no limit.
     pub(crate) rnr_retry_count: u8,
 }
 
@@ -140,20 +141,20 @@ impl ConnParam<'_> {
     }
 }
 
-/// The C id, kept by everything made on it.
+/// A C id. The [`Id`] and each PD on it hold a reference.
 ///
 /// # Invariants
 ///
-/// `0` is an id of ours. Its context is what the handler of the [`Id`] points to, and is not used
-/// any more when that is gone.
+/// `raw` is a valid id, which only the drop of this object destroys. Its context points to the
+/// handler of the [`Id`], and C does not use it after the drop of the `Id`.
 pub(super) struct IdInner {
     raw: NonNull<bindings::rdma_cm_id>,
     has_qp: Atomic<bool>,
 }
 
-// SAFETY: Ids are used from every thread.
+// SAFETY: The CM allows the use of an id on any thread.
 unsafe impl Send for IdInner {}
-// SAFETY: The CM's own locks guard an id; what is ours in it is atomic or constant.
+// SAFETY: The CM's locks protect the C id. The other field is atomic.
 unsafe impl Sync for IdInner {}
 
 impl IdInner {
@@ -168,7 +169,7 @@ impl IdInner {
         self.raw.as_ptr()
     }
 
-    /// Claims the place of the one QP.
+    /// Claims the id for its only QP; `EBUSY` if it has one already.
     pub(super) fn claim(&self) -> Result {
         if self.has_qp.xchg(true, Full) {
             return Err(EBUSY);
@@ -177,32 +178,33 @@ impl IdInner {
     }
 
     pub(super) fn port(&self) -> u32 {
-        // SAFETY: The id is valid; the port is written before the id is bound to a device.
+        // SAFETY: The id is valid by the invariants. Callers have an id that is bound to a device,
+        // and the port does not change after that.
         unsafe { (*self.as_raw()).port_num }
     }
 }
 
 impl Drop for IdInner {
-    /// Sleeps: waits for a handler that runs.
+    /// Sleeps until no handler runs.
     fn drop(&mut self) {
-        // SAFETY: The id is ours and nothing uses it any more.
+        // SAFETY: The id is valid by the invariants, and this was the last reference to it.
         unsafe { bindings::rdma_destroy_id(self.as_raw()) };
     }
 }
 
-/// An RDMA identifier and who handles its events.
+/// An RDMA identifier, and the handler of its events.
 ///
-/// Once this is dropped, no event is handled any more; the C id itself lives until its PD and
-/// its QP are gone as well.
+/// After the drop of this object no event is handled. The C id itself exists until its PD and QP
+/// are dropped as well.
 ///
 /// # Examples
 ///
 /// ```ignore
 /// let id = Id::create(net, handler)?;
 /// id.resolve_addr(&peer, 5000)?;
-/// // When the handler has got `Event::AddrResolved`:
+/// // After the handler was called with `Event::AddrResolved`:
 /// id.resolve_route(5000)?;
-/// // When it has got `Event::RouteResolved`:
+/// // After it was called with `Event::RouteResolved`:
 /// let pd = Pd::new(&id)?;
 /// let qp = QpOwner::new(&id, &pd, &config, qp_handler)?;
 /// id.connect(&ConnParam::default())?;
@@ -210,22 +212,22 @@ impl Drop for IdInner {
 ///
 /// # Invariants
 ///
-/// The C id's context is what `handler` points to.
+/// The C id's context points to what `handler` points to.
 pub(crate) struct Id<H: Handler> {
-    /// Goes first: connection requests to a listener on all devices are reported under the mutex
-    /// of an id of the CM's own. Such a listener has no PD and no QP, so this destroys it, which
-    /// waits for them.
+    /// Dropped before `handler`: a listener on all devices gets its connection requests under the
+    /// mutexes of ids of the CM, so the drop below does not wait for them. As a listener has no PD
+    /// and no QP, dropping this field destroys its C id, which does wait for them.
     inner: Arc<IdInner>,
     handler: Arc<H>,
 }
 
 impl<H: Handler> Drop for Id<H> {
-    /// Sleeps: waits for a handler that runs.
+    /// Sleeps until no handler runs.
     fn drop(&mut self) {
         let raw = self.as_raw();
-        // SAFETY: The id is valid. Under its handler mutex the field may be changed; whoever
-        // reads it without (see `inner`) finds a handler that fits the context. Nobody else uses
-        // the context afterwards.
+        // SAFETY: The id is valid. Its handler mutex permits changing the field. A reader without
+        // that mutex (see `inner`) finds either handler; `handle_event` uses the context, which is
+        // valid until the C id is destroyed in that case, and `ignore_event` does not use it.
         unsafe {
             bindings::rdma_lock_handler(raw);
             (*raw).event_handler = Some(ignore_event);
@@ -235,15 +237,15 @@ impl<H: Handler> Drop for Id<H> {
 }
 
 impl<H: Handler> Id<H> {
-    /// Makes an id for reliable connections. May sleep.
+    /// Creates an id for reliable connections. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn create(net: &Net, handler: Arc<H>) -> Result<Id<H>> {
         let context = Arc::as_ptr(&handler).cast::<c_void>();
-        // SAFETY: The namespace is valid and C takes a reference. The thunk expects an `H`
-        // as context, which it is until the `Id` is dropped.
+        // SAFETY: The namespace is valid, and C takes a reference. `handle_event` expects an `H` as
+        // context; the context is one until the drop of the `Id`, which removes `handle_event`.
         let raw = from_err_ptr(unsafe {
             bindings::__rdma_create_kernel_id(
                 net.as_ptr(),
@@ -254,8 +256,8 @@ impl<H: Handler> Id<H> {
                 owner_name(),
             )
         })?;
-        // INVARIANT: The context is what `handler` points to. Without memory the drop of the
-        // value destroys the id.
+        // INVARIANT: The context points to what `handler` points to. If the allocation fails, the
+        // drop of the `IdInner` destroys the id.
         let inner = Arc::new(IdInner::new(NonNull::new(raw).ok_or(ENOMEM)?), GFP_KERNEL)?;
         Ok(Id { inner, handler })
     }
@@ -273,11 +275,11 @@ impl<H: Handler> Id<H> {
         &self.handler
     }
 
-    /// Restricts a listener to the address family it is bound to.
+    /// Restricts a listener to the address family that it is bound to.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it listens already.
+    /// `EINVAL` if the id already listens or connects.
     pub(crate) fn set_afonly(&self, on: bool) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_set_afonly(self.as_raw(), c_int::from(on)) })
@@ -287,65 +289,66 @@ impl<H: Handler> Id<H> {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `ENODEV` and what else rdma_cm says.
+    /// `EADDRINUSE`, `ENODEV` and other errors of rdma_cm.
     pub(crate) fn bind(&self, addr: &SockAddr) -> Result {
         let addr = addr.as_ptr().cast_mut();
         // SAFETY: The id and the address, which C does not change, are valid.
         to_result(unsafe { bindings::rdma_bind_addr(self.as_raw(), addr) })
     }
 
-    /// Listens on the address bound to.
+    /// Listens on the address that the id is bound to.
     ///
     /// # Errors
     ///
-    /// What rdma_cm says.
+    /// Errors of rdma_cm.
     pub(crate) fn listen(&self, backlog: i32) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_listen(self.as_raw(), backlog) })
     }
 
-    /// Starts to resolve the peer's address; an event reports the end.
+    /// Starts to resolve the peer's address. An event reports the result.
     ///
     /// # Errors
     ///
-    /// What rdma_cm says.
+    /// Errors of rdma_cm.
     pub(crate) fn resolve_addr(&self, peer: &SockAddr, timeout_ms: u32) -> Result {
         let (any, timeout) = (core::ptr::null_mut(), timeout_ms as usize);
-        // SAFETY: The id is valid, and so is the address, which C copies. It finds our own.
+        // SAFETY: The id is valid, and so is the peer's address, which C copies. Null as the local
+        // address lets C choose one.
         to_result(unsafe {
             bindings::rdma_resolve_addr(self.as_raw(), any, peer.as_ptr(), timeout)
         })
     }
 
-    /// Starts to resolve the path to the peer; an event reports the end.
+    /// Starts to resolve the path to the peer. An event reports the result.
     ///
     /// # Errors
     ///
-    /// What rdma_cm says.
+    /// Errors of rdma_cm.
     pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
     }
 
-    /// Starts to connect; an event reports the end.
+    /// Starts to connect. An event reports the result.
     ///
     /// # Errors
     ///
-    /// What rdma_cm says.
+    /// `EINVAL` if the private data is longer than 255 bytes; errors of rdma_cm.
     pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
         // SAFETY: The id and the parameters are valid; C copies the private data.
         to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
     }
 
-    /// Accepts the connection of an id that was adopted; an event reports the end.
+    /// Accepts the connection of an adopted id. An event reports the result.
     ///
     /// # Errors
     ///
-    /// What rdma_cm says. It has then already rejected the connection.
+    /// As [`Self::connect`]. After an error of rdma_cm the connection is already rejected.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
-        // rdma_cm insists on the handler mutex here.
+        // `rdma_accept` requires the handler mutex.
         // SAFETY: The id is valid.
         unsafe { bindings::rdma_lock_handler(self.as_raw()) };
         // SAFETY: The id and the parameters are valid; C copies the private data.
@@ -355,27 +358,27 @@ impl<H: Handler> Id<H> {
         to_result(ret)
     }
 
-    /// Our address, once bound or resolved.
+    /// Returns the local address, once the id is bound or the peer's address resolved.
     pub(crate) fn local_addr(&self) -> SockAddr {
         // SAFETY: The id is valid.
         SockAddr::from_storage(unsafe { &(*self.as_raw()).route.addr.src_addr })
     }
 
-    /// Returns the peer's address, once resolved or adopted.
+    /// Returns the peer's address, once it is resolved or the id adopted.
     pub(crate) fn peer_addr(&self) -> SockAddr {
         // SAFETY: The id is valid.
         SockAddr::from_storage(unsafe { &(*self.as_raw()).route.addr.dst_addr })
     }
 
-    /// Returns the device, once bound to one.
+    /// Returns the device, once the id is bound to one.
     pub(crate) fn device(&self) -> Option<&Device> {
-        // SAFETY: The id is valid. An id that is bound to a device keeps it.
+        // SAFETY: The id is valid.
         let device = NonNull::new(unsafe { (*self.as_raw()).device })?;
-        // SAFETY: The id keeps the device that it is bound to, and is borrowed.
+        // SAFETY: A bound id holds a reference to its device, and the id is borrowed.
         Some(unsafe { Device::from_raw(device.as_ptr()) })
     }
 
-    /// Returns the device's port, once bound to one.
+    /// Returns the device's port, once the id is bound to a device.
     pub(crate) fn port(&self) -> Option<Port<'_>> {
         let device = self.device()?;
         // SAFETY: The id is bound to the device.
@@ -383,11 +386,11 @@ impl<H: Handler> Id<H> {
     }
 }
 
-/// A connection that a peer asks for.
+/// A connection request from a peer.
 ///
 /// # Invariants
 ///
-/// `id` is the new id, bound to a device, which the CM destroys after the callback unless `adopted` is
+/// `id` is the new id, bound to a device. The CM destroys it after the callback unless `adopted` is
 /// set.
 pub(crate) struct ConnectRequest<'a> {
     id: NonNull<bindings::rdma_cm_id>,
@@ -396,39 +399,39 @@ pub(crate) struct ConnectRequest<'a> {
 }
 
 impl<'a> ConnectRequest<'a> {
-    /// Returns what the peer said.
+    /// Returns the parameters in the peer's request.
     pub(crate) fn info(&self) -> ConnInfo<'a> {
         self.info
     }
 
-    /// Returns the device that it came by.
+    /// Returns the device that received the request.
     pub(crate) fn device(&self) -> Option<&Device> {
-        // SAFETY: The id is valid during the callback. The CM binds it before it calls.
+        // SAFETY: The id is valid during the callback. The CM binds it before the callback.
         let device = NonNull::new(unsafe { (*self.id.as_ptr()).device })?;
-        // SAFETY: An id that is bound to a device keeps it.
+        // SAFETY: A bound id holds a reference to its device.
         Some(unsafe { Device::from_raw(device.as_ptr()) })
     }
 
-    /// Takes the new id over: from now on its events go to `handler`, the first of them after
-    /// the callback returns. May sleep.
+    /// Takes over the new id: from now on `handler` gets its events, the first of them after the
+    /// callback has returned. May sleep.
     ///
-    /// The id must not be dropped before the callback returns either, so do first what can
-    /// fail.
+    /// The caller must not drop the id before the callback returns, so it should first do
+    /// everything that can fail.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; the request is then refused.
+    /// `ENOMEM`. The request is then refused.
     pub(crate) fn adopt<H: Handler>(self, handler: Arc<H>) -> Result<Id<H>> {
         let room = UniqueArc::<IdInner>::new_uninit(GFP_KERNEL)?;
         let context = Arc::as_ptr(&handler).cast::<c_void>();
-        // SAFETY: The CM holds the handler mutex of the id, so that nobody else reads or writes
-        // these fields; the id was the listener's, whose handler it will not call again for it.
+        // SAFETY: The CM holds the handler mutex of the new id, so nobody else reads or writes
+        // these fields. Until now they were those of the listener.
         unsafe {
             (*self.id.as_ptr()).event_handler = Some(handle_event::<H>);
             (*self.id.as_ptr()).context = context.cast_mut();
         }
         self.adopted.set(true);
-        // INVARIANT: The callback returns zero now, which makes the id ours.
+        // INVARIANT: `adopted` makes the callback return zero, so the CM does not destroy the id.
         let inner = room.write(IdInner::new(self.id));
         Ok(Id {
             inner: inner.into(),
@@ -446,26 +449,28 @@ unsafe fn private_data<'a>(ptr: *const c_void, len: u8) -> &'a [u8] {
     if ptr.is_null() {
         return &[];
     }
-    // SAFETY: Not null, so by this function's contract there are as many bytes.
+    // SAFETY: `ptr` is not null, so it points to `len` bytes that are valid during `'a`, by this
+    // function's contract.
     unsafe { core::slice::from_raw_parts(ptr.cast(), usize::from(len)) }
 }
 
-/// Reads what the peer said.
+/// Reads the peer's connection parameters.
 ///
 /// # Safety
 ///
-/// The event must be one that carries connection parameters, and be valid during `'a`.
+/// The event must carry connection parameters. Its private data must be valid during `'a`.
 unsafe fn conn_info<'a>(event: &'a bindings::rdma_cm_event) -> ConnInfo<'a> {
-    // SAFETY: By this function's contract `conn` is the member in use.
+    // SAFETY: The event carries connection parameters by this function's contract, so `conn` is the
+    // union's active field.
     let conn = unsafe { &event.param.conn };
     ConnInfo {
-        // SAFETY: The event owns its private data.
+        // SAFETY: The private data is valid during `'a`, by this function's contract.
         private_data: unsafe { private_data(conn.private_data, conn.private_data_len) },
         initiator_depth: conn.initiator_depth,
     }
 }
 
-/// Called by rdma_cm for the events of an id whose [`Id`] is gone.
+/// Called by rdma_cm for the events of an id after the drop of its [`Id`].
 ///
 /// # Safety
 ///
@@ -474,13 +479,13 @@ unsafe extern "C" fn ignore_event(
     _id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> c_int {
-    // SAFETY: The event is the CM's local, lent to us.
+    // SAFETY: `event` is valid by this function's contract.
     let number = unsafe { (*event).event };
-    // A request nobody takes is refused.
+    // Refuse a connection request: the listener has been dropped.
     -c_int::from(number == bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST)
 }
 
-/// Reads an event; `None` if it is a connection request.
+/// Converts an event. Returns `None` if it is a connection request.
 ///
 /// # Safety
 ///
@@ -499,7 +504,8 @@ unsafe fn read_event(event: &bindings::rdma_cm_event) -> Option<Event<'_>> {
             reason: event.status,
         },
         b::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
-            // SAFETY: An establishment carries parameters.
+            // SAFETY: This event carries connection parameters, and its private data is valid by
+            // this function's contract.
             Event::Established(unsafe { conn_info(event) })
         }
         b::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED => Event::Disconnected,
@@ -510,8 +516,7 @@ unsafe fn read_event(event: &bindings::rdma_cm_event) -> Option<Event<'_>> {
     })
 }
 
-/// Called by rdma_cm for every event of an id. A value that is not zero makes the CM destroy
-/// the id.
+/// Called by rdma_cm for each event of an id. If this returns an error, the CM destroys the id.
 ///
 /// # Safety
 ///
@@ -520,9 +525,9 @@ unsafe extern "C" fn handle_event<H: Handler>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> c_int {
-    // SAFETY: The id is valid and its context an `H` by this function's contract.
+    // SAFETY: The id is valid, and its context is an `H`, by this function's contract.
     let handler = unsafe { &*(*id).context.cast::<H>() };
-    // SAFETY: The event is the CM's local, lent to us; it owns its data.
+    // SAFETY: The event is valid by this function's contract, and its private data as long as it.
     if let Some(event) = unsafe { read_event(&*event) } {
         handler.event(event);
         return 0;
@@ -531,11 +536,11 @@ unsafe extern "C" fn handle_event<H: Handler>(
     if let Some(id) = NonNull::new(id) {
         handler.connect_request(ConnectRequest {
             id,
-            // SAFETY: A request carries parameters, valid during the call.
+            // SAFETY: A connection request carries parameters, which are valid during the call.
             info: unsafe { conn_info(&*event) },
             adopted: &adopted,
         });
     }
-    // A request that is not adopted is the CM's to refuse.
+    // The CM refuses a request that is not adopted.
     -c_int::from(!adopted.get())
 }

@@ -148,7 +148,7 @@ pub(super) fn give_up<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
 ///
 /// `ptr` must come from [`give_up`], and must not be converted twice.
 pub(super) unsafe fn take_back<T>(ptr: NonNull<T>) -> Pin<KBox<T>> {
-    // SAFETY: By this function's contract it is a box that was given up, and was pinned.
+    // SAFETY: `ptr` comes from a pinned box, and is converted once, by this function's contract.
     unsafe { Pin::new_unchecked(KBox::from_raw(ptr.as_ptr())) }
 }
 
@@ -188,9 +188,9 @@ impl Wc {
 /// `cq` must be valid.
 pub(super) unsafe fn cid_of(cq: *const bindings::ib_cq, number: u64) -> Cid {
     Cid {
-        // SAFETY: By this function's contract; the number is constant.
+        // SAFETY: `cq` is valid by this function's contract, and its number is constant.
         queue: unsafe { (*cq).res.id },
-        // CAST: The lower half tells those apart that are in flight.
+        // CAST: The lower half suffices to distinguish the completions in flight.
         completion: number as u32,
     }
 }

@@ -19,47 +19,48 @@ use crate::kapi::{
 
 /// An RDMA device (`struct ib_device`).
 ///
-/// Only ever borrowed from something that keeps the device: an id bound to it, a PD or a QP.
+/// Only borrowed, from an object that holds a reference to the device: an id bound to it, or a PD
+/// or QP on it.
 ///
 /// # Invariants
 ///
-/// The device is registered, or kept by a reference, as long as it is borrowed.
+/// While it is borrowed, the device is registered, or a reference to it exists.
 #[repr(transparent)]
 pub(crate) struct Device(Opaque<bindings::ib_device>);
 
-// SAFETY: ib_core's devices are used from every thread; what we read of them is constant
-// while the device is registered.
+// SAFETY: ib_core allows the use of a device on any thread.
 unsafe impl Send for Device {}
-// SAFETY: Shared access reads what is constant, and the name byte by byte.
+// SAFETY: Shared access reads fields that are constant while the device is registered, and copies
+// the name with volatile reads.
 unsafe impl Sync for Device {}
 
-/// What a device can do. All values are as the driver reports them, never negative.
+/// The limits and capabilities of a device as the driver reports them; a negative limit is zero.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceAttrs {
-    /// Work Requests in one queue.
+    /// The Work Requests in one queue.
     pub(crate) max_qp_wr: u32,
-    /// Entries of a Completion Queue.
+    /// The entries of a Completion Queue.
     pub(crate) max_cqe: u32,
-    /// SGEs of a Send.
+    /// The SGEs of a Send.
     pub(crate) max_send_sge: u32,
-    /// SGEs of an RDMA Read.
+    /// The SGEs of an RDMA Read.
     pub(crate) max_sge_rd: u32,
-    /// Pages of one fast registration.
+    /// The pages of one fast registration.
     pub(crate) max_fast_reg_pages: u32,
-    /// RDMA Reads that a QP answers at a time.
+    /// The RDMA Reads that a peer may have outstanding on a QP.
     pub(crate) max_qp_rd_atom: u32,
-    /// RDMA Reads that a QP starts at a time.
+    /// The RDMA Reads that a QP may have outstanding.
     pub(crate) max_qp_init_rd_atom: u32,
-    /// Whether it has fast registration, Local Invalidate and Send With Invalidate.
+    /// Whether it supports fast registration, Local Invalidate and Send With Invalidate.
     pub(crate) mem_mgt_extensions: bool,
     /// Whether a registration may have gaps between its pages.
     pub(crate) sg_gaps: bool,
 }
 
-/// The room for a device's name, with the zero byte at its end.
+/// The size of a device's name, with the zero byte at its end.
 const NAME_MAX: usize = bindings::IB_DEVICE_NAME_MAX as usize;
 
-/// The name of a device, as it was.
+/// A copy of a device's name.
 ///
 /// # Invariants
 ///
@@ -72,7 +73,7 @@ impl Deref for DeviceName {
     type Target = CStr;
 
     fn deref(&self) -> &CStr {
-        // There is a zero byte by the type's invariant.
+        // There always is a zero byte, by the type's invariant.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
     }
 }
@@ -88,23 +89,24 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// `ptr` must point to a device that stays registered, or is at least kept by a reference,
-    /// during `'a`.
+    /// `ptr` must point to a device that stays registered, or to which a reference exists, during
+    /// `'a`.
     pub(in crate::kapi) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_device) -> &'a Device {
-        // SAFETY: By this function's contract. CAST: The type is transparent.
+        // SAFETY: The device is valid during `'a` by this function's contract.
+        // CAST: `Device` is transparent over `ib_device`.
         unsafe { &*ptr.cast() }
     }
 
-    /// Returns the device as C sees it.
+    /// Returns the C object.
     pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::ib_device {
         self.0.get()
     }
 
-    /// Returns what the device can do.
+    /// Returns the device's limits and capabilities.
     pub(crate) fn attrs(&self) -> DeviceAttrs {
-        // SAFETY: The device is valid; its attributes are constant once it is registered.
+        // SAFETY: The device is valid. Its attributes are constant once it is registered.
         let a = unsafe { &(*self.as_raw()).attrs };
-        // CAST: Flags of 64 bits at most.
+        // CAST: A flag, which is positive.
         let cap = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         let gaps = u64::from(bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG);
 
@@ -121,22 +123,22 @@ impl Device {
         }
     }
 
-    /// Returns the device's name, such as `rxe0`. If it is renamed at this moment, the name may be
-    /// a mixture of both.
+    /// Returns the device's name, such as `rxe0`. If the device is renamed at the same time, the
+    /// result may be a mixture of both names.
     pub(crate) fn name(&self) -> DeviceName {
         let mut bytes = [0; NAME_MAX];
-        // SAFETY: The device is valid. A renaming writes to the name, so no reference is made
-        // to it.
+        // SAFETY: The device is valid. This creates no reference to the name, which a rename
+        // overwrites.
         let name = unsafe { (&raw const (*self.as_raw()).name).cast::<u8>() };
         // The last byte stays zero.
         for (i, byte) in bytes.iter_mut().enumerate().take(NAME_MAX - 1) {
-            // SAFETY: The name has that many bytes.
+            // SAFETY: The name has `NAME_MAX` bytes.
             *byte = unsafe { name.add(i).read_volatile() };
         }
         DeviceName { bytes }
     }
 
-    /// Returns the NUMA node near the device, negative if there is none.
+    /// Returns the device's NUMA node, which is negative if it has none.
     pub(crate) fn numa_node(&self) -> i32 {
         // SAFETY: The device is valid.
         unsafe { bindings::rpcrdma_shim_ibdev_to_node(self.as_raw()) }
@@ -147,7 +149,7 @@ impl Device {
 ///
 /// # Invariants
 ///
-/// The device has a port of that number.
+/// The device has a port with this number.
 #[derive(Clone, Copy)]
 pub(crate) struct Port<'a> {
     device: &'a Device,
@@ -155,13 +157,13 @@ pub(crate) struct Port<'a> {
 }
 
 impl<'a> Port<'a> {
-    /// Names a port.
+    /// Creates a port of `device`.
     ///
     /// # Safety
     ///
     /// `number` must be the port of an id that is bound to `device`.
     pub(super) unsafe fn new(device: &'a Device, number: u32) -> Self {
-        // INVARIANT: By this function's contract.
+        // INVARIANT: An id can only be bound to an existing port, so `device` has it.
         Port { device, number }
     }
 
@@ -170,24 +172,24 @@ impl<'a> Port<'a> {
         self.device
     }
 
-    /// Returns the number, for C.
+    /// Returns the port's number.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns whether it speaks iWARP, where RDMA Reads need registered memory.
+    /// Returns whether the port uses iWARP, where RDMA Reads need registered memory.
     pub(crate) fn iwarp(&self) -> bool {
-        // SAFETY: The device is valid and has the port.
+        // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rpcrdma_shim_rdma_protocol_iwarp(self.device.as_raw(), self.number) }
     }
 
-    /// Returns how many rdma_rw contexts a transfer of `pages` pages takes at most.
+    /// Returns the largest number of rdma_rw contexts that a transfer of `pages` pages can need.
     pub(crate) fn rw_mr_factor(&self, pages: u32) -> u32 {
         // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_mr_factor(self.device.as_raw(), self.number, pages) }
     }
 
-    /// Returns how many Send Queue entries `contexts` rdma_rw contexts take at most.
+    /// Returns the largest number of Send Queue entries that `contexts` rdma_rw contexts can need.
     pub(crate) fn rw_max_send_wr(&self, contexts: u32) -> u32 {
         // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_max_send_wr(self.device.as_raw(), self.number, contexts, 0) }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory that is mapped for a device.
+//! DMA mappings for RDMA devices.
 //!
-//! Devices that copy in software (rxe, siw) use kernel addresses for DMA addresses; ib_core's
-//! mapping functions take care of the difference.
+//! Software devices (rxe, siw) use kernel addresses as DMA addresses. ib_core's mapping functions
+//! hide the difference.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
@@ -35,13 +35,13 @@ fn mapping_failed(device: &Device, addr: u64) -> bool {
     unsafe { bindings::rpcrdma_shim_ib_dma_mapping_error(device.as_raw(), addr) != 0 }
 }
 
-/// Bytes of the kernel's heap that a device may read or write at any time while a Work Request
-/// names them. Zero at first.
+/// A mapped buffer in the kernel's heap, zeroed when it is created. While a posted Work Request
+/// refers to it, the device may read or write it at any time.
 ///
 /// # Invariants
 ///
-/// `ptr` points to `len` initialised bytes of `kmalloc`, which are ours, and mapped at `addr`
-/// in `direction` for the device of `pd`.
+/// `ptr` points to `len` initialised bytes from `kmalloc` that this object owns. They are mapped at
+/// `addr` in `direction` for the device of `pd`.
 pub(crate) struct DmaBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -60,13 +60,13 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `len` is zero; `ENOMEM`, also if there is no room in the IOMMU.
+    /// `EINVAL` if `len` is zero; `ENOMEM` without memory or without room in the IOMMU.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: Direction) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
         }
         let device = pd.device();
-        // SAFETY: Asks for new memory.
+        // SAFETY: A null pointer asks for a new allocation.
         let ptr = unsafe {
             bindings::krealloc_node_align_noprof(
                 core::ptr::null(),
@@ -77,7 +77,7 @@ impl DmaBuf {
             )
         };
         let ptr = NonNull::new(ptr.cast::<u8>()).ok_or(ENOMEM)?;
-        // SAFETY: The memory is valid and of that length.
+        // SAFETY: The device is valid, and the memory was allocated above with that length.
         let addr = unsafe {
             bindings::rpcrdma_shim_ib_dma_map_single(
                 device.as_raw(),
@@ -87,11 +87,11 @@ impl DmaBuf {
             )
         };
         if mapping_failed(device, addr) {
-            // SAFETY: Allocated above, and not mapped.
+            // SAFETY: The memory was allocated above, and it is not mapped.
             unsafe { bindings::kfree(ptr.as_ptr().cast()) };
             return Err(ENOMEM);
         }
-        // INVARIANT: Zeroed and mapped just now.
+        // INVARIANT: The memory was zeroed and mapped above.
         Ok(DmaBuf {
             ptr,
             len,
@@ -108,33 +108,35 @@ impl DmaBuf {
 
     /// Returns the bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: There are that many initialised bytes, which are ours, and `self` is borrowed.
+        // SAFETY: By the type's invariant these bytes are initialised and owned by `self`, which is
+        // borrowed.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
     /// Returns the bytes, for writing.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: By the type's invariant, and `self` is borrowed mutably.
+        // SAFETY: By the type's invariant these bytes are initialised and owned by `self`, which is
+        // borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 
-    /// Checks a range and returns its DMA address and length.
+    /// Returns the DMA address and length of a range, or `None` if it is not inside the buffer.
     fn part(&self, range: Range<usize>) -> Option<(u64, usize)> {
         let len = range.end.checked_sub(range.start)?;
         if range.end > self.len {
             return None;
         }
-        // CAST: `usize` has 64 bits here. The sum is inside the mapping.
+        // CAST: `usize` has at most 64 bits. The sum is an address inside the mapping.
         Some((self.addr + range.start as u64, len))
     }
 
-    /// Hands a range to the device: what the CPU wrote is what the device reads. A range that
-    /// is not inside is left alone.
+    /// Syncs a range for the device, so that it reads what the CPU wrote. Does nothing if the range
+    /// is not inside the buffer.
     pub(crate) fn sync_for_device(&self, range: Range<usize>) {
         let Some((addr, len)) = self.part(range) else {
             return;
         };
-        // SAFETY: The range is mapped this way.
+        // SAFETY: The range is inside the mapping, which has this direction.
         unsafe {
             bindings::rpcrdma_shim_ib_dma_sync_single_for_device(
                 self.pd.device().as_raw(),
@@ -145,13 +147,13 @@ impl DmaBuf {
         }
     }
 
-    /// Takes a range back from the device: what the device wrote is what the CPU reads. A
-    /// range that is not inside is left alone.
+    /// Syncs a range for the CPU, so that it reads what the device wrote. Does nothing if the range
+    /// is not inside the buffer.
     pub(crate) fn sync_for_cpu(&self, range: Range<usize>) {
         let Some((addr, len)) = self.part(range) else {
             return;
         };
-        // SAFETY: The range is mapped this way.
+        // SAFETY: The range is inside the mapping, which has this direction.
         unsafe {
             bindings::rpcrdma_shim_ib_dma_sync_single_for_cpu(
                 self.pd.device().as_raw(),
@@ -162,12 +164,12 @@ impl DmaBuf {
         }
     }
 
-    /// Describes a range for a Work Request, after handing it to the device. The request must not
-    /// be used longer than the buffer.
+    /// Syncs a range for the device and returns an SGE for it. The buffer must outlive each Work
+    /// Request with that SGE.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the range is not inside.
+    /// `EINVAL` if the range is not inside the buffer.
     pub(super) fn sge(&self, range: Range<usize>) -> Result<bindings::ib_sge> {
         let (addr, len) = self.part(range.clone()).ok_or(EINVAL)?;
         self.sync_for_device(range);
@@ -186,8 +188,8 @@ impl DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant this is how it was mapped and allocated. Nothing is
-        // posted with it, as what is posted owns it.
+        // SAFETY: By the type's invariant the buffer was allocated and mapped with these values. No
+        // posted Work Request refers to it, because the owner of a posted chain owns its buffers.
         unsafe {
             bindings::rpcrdma_shim_ib_dma_unmap_single(
                 self.pd.device().as_raw(),
@@ -200,24 +202,23 @@ impl Drop for DmaBuf {
     }
 }
 
-/// A reference to a page, which stays what it is meanwhile, whatever its owner does.
+/// A reference to a page, which keeps the page from being freed and reused.
 ///
 /// # Invariants
 ///
-/// The reference is ours.
+/// This object owns the reference.
 pub(super) struct PageRef(NonNull<bindings::page>);
 
 impl PageRef {
-    /// References to all pages of a run, added to `pages`, which has room for them or gets it by
-    /// `flags`.
+    /// Adds references to all pages of a run to `pages`. If that has to grow, `flags` apply.
     ///
     /// # Errors
     ///
-    /// None is added then: `EINVAL` if one is memory of the slab allocator, which has no reference
-    /// count; `ENOMEM`.
+    /// `EINVAL` if a page has no reference count, such as one of the slab allocator; `ENOMEM`.
+    /// Nothing is added then.
     pub(super) fn add(seg: &MemSeg<'_>, pages: &mut KVec<PageRef>, flags: Flags) -> Result {
         let counted = |page: NonNull<bindings::page>| {
-            // SAFETY: The page is valid, as all pages of a run are.
+            // SAFETY: All pages of a run are valid.
             unsafe { bindings::rpcrdma_shim_sendpage_ok(page.as_ptr()) }
         };
         if !seg.pages().all(counted) {
@@ -225,9 +226,9 @@ impl PageRef {
         }
         pages.reserve(seg.page_count(), flags)?;
         for page in seg.pages() {
-            // SAFETY: The page is valid and has a reference count.
+            // SAFETY: The page is valid and has a reference count, see above.
             unsafe { bindings::rpcrdma_shim_get_page(page.as_ptr()) };
-            // INVARIANT: Taken here. There is room.
+            // INVARIANT: The reference was taken above. There is room for it.
             let _ = pages.push_within_capacity(PageRef(page));
         }
         Ok(())
@@ -241,14 +242,14 @@ unsafe impl Sync for PageRef {}
 
 impl Drop for PageRef {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours, and given up once.
+        // SAFETY: `self` owns the reference, and only this drop gives it up.
         unsafe { bindings::rpcrdma_shim_put_page(self.0.as_ptr()) };
     }
 }
 
-/// Maps a run for the device to read; `ENOMEM` if there is no room in the IOMMU.
+/// Maps a run for the device to read. Returns `ENOMEM` if there is no room in the IOMMU.
 pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
-    // SAFETY: The device is valid; the run is in valid pages next to each other.
+    // SAFETY: The device is valid, and the run is in valid, contiguous pages.
     let addr = unsafe {
         bindings::rpcrdma_shim_ib_dma_map_page(
             device.as_raw(),
@@ -266,7 +267,7 @@ pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
 
 /// Undoes [`map_run`].
 pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
-    // SAFETY: The device is valid; the caller has address and length from `map_run`.
+    // SAFETY: The device is valid, and the caller got this mapping from `map_run`.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_page(
             device.as_raw(),
@@ -277,24 +278,24 @@ pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
     }
 }
 
-/// The marks in a scatterlist entry's `page_link`: of a chain, and of the end.
+/// The flag bits in the `page_link` of a scatterlist entry: `SG_CHAIN` and `SG_END`.
 const SG_MARKS: usize = 3;
-/// The mark of the end.
+/// The flag of the last entry.
 const SG_END: usize = 2;
 
-/// Describes a run for [`map_list`].
+/// Returns the scatterlist entry of a run, for [`map_list`].
 pub(super) fn describe(seg: &MemSeg<'_>) -> bindings::scatterlist {
     bindings::scatterlist {
         page_link: seg.page().as_ptr().expose_provenance() & !SG_MARKS,
-        // CAST: Less than a page, and at most the longest run.
+        // CAST: The offset is less than a page, the length at most that of the longest run.
         offset: seg.offset() as u32,
         length: seg.len() as u32,
         ..Default::default()
     }
 }
 
-/// Maps a list of runs, which must stay as it is until [`unmap_list`]; returns how many mapped runs
-/// there are, see [`mapped_run`]: fewer than runs if an IOMMU joins some.
+/// Maps a list of runs, which must not change until [`unmap_list`]. Returns the number of mapped
+/// runs (see [`mapped_run`]). There are fewer than in `list` if an IOMMU joins some.
 ///
 /// # Errors
 ///
@@ -305,10 +306,10 @@ pub(super) fn map_list(
     direction: bindings::dma_data_direction,
 ) -> Result<usize> {
     let count = i32::try_from(list.len())?;
-    // C looks at the entry behind one that is not marked as the last.
+    // Without the flag C would continue with the entry after the last one.
     list.last_mut().ok_or(EINVAL)?.page_link |= SG_END;
-    // SAFETY: The device is valid, and the list has that many entries, each of which describes a
-    // run of memory.
+    // SAFETY: The device is valid, and the list has `count` entries, each of which describes a run
+    // of valid memory.
     let mapped = unsafe {
         bindings::rpcrdma_shim_ib_dma_map_sg(device.as_raw(), list.as_mut_ptr(), count, direction)
     };
@@ -324,12 +325,12 @@ pub(super) fn unmap_list(
     list: &mut [bindings::scatterlist],
     direction: bindings::dma_data_direction,
 ) {
-    // SAFETY: The device is valid; the caller had `map_list` map the list, with as many entries.
+    // SAFETY: The device is valid, and the caller has mapped this list with `map_list`.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_sg(
             device.as_raw(),
             list.as_mut_ptr(),
-            // CAST: `map_list` checked that it fits.
+            // CAST: `map_list` has checked that the length fits.
             list.len() as i32,
             direction,
         );

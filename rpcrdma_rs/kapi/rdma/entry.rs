@@ -92,11 +92,11 @@ impl Entry {
     ///
     /// # Safety
     ///
-    /// `this` must point to an entry, which must not move from here on.
+    /// `this` must point to an entry, which must not move any more.
     #[inline]
     pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: Ticket) -> bool {
         let raw = this.cast::<Raw>();
-        // SAFETY: By this function's contract; `state` is atomic.
+        // SAFETY: `this` points to an entry by this function's contract. `state` is atomic.
         let state = unsafe { &(*raw).state };
         if state.cmpxchg(IDLE, STARTING, Acquire).is_err() {
             return false;
@@ -120,7 +120,8 @@ impl Entry {
     ///
     /// `this` must point to an entry that the caller has started and not posted yet.
     pub(super) unsafe fn set_done(this: *mut Entry, done: Done) {
-        // SAFETY: By this function's contract nobody else looks.
+        // SAFETY: The entry is started and not posted by this function's contract, so only the caller
+        // accesses its fields.
         unsafe { (*this.cast::<Raw>()).cqe.done = Some(done) };
     }
 
@@ -132,7 +133,8 @@ impl Entry {
     /// `this` must point to an entry. The caller must be its completion, or have failed to post it.
     pub(super) unsafe fn end(this: *mut Entry) -> Option<Ticket> {
         let raw = this.cast::<Raw>();
-        // SAFETY: By this function's contract the fields are the caller's.
+        // SAFETY: The entry is valid, and its fields belong to the caller, which is its completion or
+        // has failed to post it, by this function's contract.
         unsafe {
             let ticket = (*raw).ticket;
             ((*raw).state.xchg(IDLE, Release) == IN_FLIGHT).then_some(ticket)
@@ -195,10 +197,12 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// The entry must be in no list, have its fields to the caller, and not move any more.
+    /// The entry must not be in a list, must not move any more, and only the caller may access its
+    /// fields.
     unsafe fn add(this: &Arc<Self>, raw: *mut Raw) {
         let mut list = this.list.lock();
-        // SAFETY: By this function's contract; the list's members are valid under its lock.
+        // SAFETY: The caller has exclusive access to the entry by this function's contract. Members
+        // of the list are valid under its lock.
         unsafe {
             (*raw).previous = core::ptr::null_mut();
             (*raw).next = list.first;
@@ -206,7 +210,7 @@ impl Register {
                 (*list.first).previous = raw;
             }
             list.first = raw;
-            // INVARIANT: It is in the list.
+            // INVARIANT: The entry is in the list.
             (*raw).register = Some(this.clone());
         }
     }
@@ -267,10 +271,11 @@ impl Register {
             };
             let cqe = raw.cast::<bindings::ib_cqe>();
             wc.__bindgen_anon_1.wr_cqe = core::mem::ManuallyDrop::new(cqe);
-            // SAFETY: What is in flight is valid until it completes, which is here.
+            // SAFETY: An entry in flight is valid until it completes, which it does below.
             let done = unsafe { (*cqe).done };
             let Some(done) = done else { return };
-            // SAFETY: By this function's contract this is the one completion of the flight.
+            // SAFETY: The entry was posted on the QP of `cq`, and no other completion of it can run
+            // any more, by this function's contract.
             unsafe { done(cq, &mut wc) };
         }
     }

@@ -15,11 +15,13 @@ use super::{
     device::Device,
     owner_name, //
 };
-use crate::kapi::bindings;
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Release, //
+use crate::kapi::{
+    bindings,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    }, //
 };
 
 /// The Protection Domain of one connection.
@@ -37,9 +39,10 @@ pub(crate) struct Pd {
     id: Arc<IdInner>,
 }
 
-// SAFETY: PDs are used from every thread.
+// SAFETY: ib_core allows the use of a PD on any thread.
 unsafe impl Send for Pd {}
-// SAFETY: ib_core's own locks and counters guard a PD; what is ours in it is atomic or constant.
+// SAFETY: ib_core counts the users of the C object atomically. The other fields are atomic or
+// constant.
 unsafe impl Sync for Pd {}
 
 impl Pd {
@@ -53,8 +56,8 @@ impl Pd {
         // SAFETY: The device is valid, as `id` is bound to it.
         let raw = unsafe { bindings::__ib_alloc_pd(device.as_raw(), 0, owner_name()) };
         let raw = from_err_ptr(raw)?;
-        // INVARIANT: `raw` was just made on that device. If there is no memory, the drop of
-        // what could not be stored frees it.
+        // INVARIANT: `raw` was allocated on that device. If the allocation of the `Arc` fails, the
+        // drop of the `Pd` frees it.
         Ok(Arc::new(
             Pd {
                 raw,
@@ -77,13 +80,13 @@ impl Pd {
 
     /// Returns the lkey for all local DMA memory, for SGEs.
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: The PD is valid and the key constant.
+        // SAFETY: The PD is valid, and its key is constant.
         unsafe { (*self.raw).local_dma_lkey }
     }
 
     /// Returns the device that the PD belongs to.
     pub(crate) fn device(&self) -> &Device {
-        // SAFETY: The PD is valid; its device is kept by the id, which we keep.
+        // SAFETY: The PD is valid. `id` holds a reference to its device.
         unsafe { Device::from_raw((*self.raw).device) }
     }
 
@@ -93,14 +96,14 @@ impl Pd {
         self.closed.store(true, Release);
     }
 
-    /// Returns whether the PD's QP is closed: nothing uses regions registered here any more, except
-    /// a peer, if the device could not stop the QP. Deregistering a region ends that as well.
+    /// Returns whether the PD's QP is closed. Only a peer may still use regions that are registered
+    /// in the PD, if the device could not stop the QP; deregistering a region ends that as well.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Acquire)
     }
 
-    /// Returns whether the device has stopped the PD's QP: no peer reaches memory registered here,
-    /// ever again.
+    /// Returns whether the device has stopped the PD's QP, so that no peer can access memory that is
+    /// registered in the PD.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Acquire)
     }
@@ -109,8 +112,8 @@ impl Pd {
 impl Drop for Pd {
     /// Sleeps.
     fn drop(&mut self) {
-        // SAFETY: The PD is ours; whatever was made in it kept a reference to it and is gone.
-        // A driver that refuses leaks it, which C warns about.
+        // SAFETY: `self` owns the PD. Objects in the PD hold a reference to `self`, so none is
+        // left. If the driver refuses, the PD leaks, and C prints a warning.
         unsafe { bindings::ib_dealloc_pd_user(self.raw, core::ptr::null_mut()) };
     }
 }

@@ -332,7 +332,8 @@ impl<H: QpHandler> Qp<H> {
     /// an entry in flight. The memory that the chain refers to must be valid until that completes.
     unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr) -> Result {
         let mut bad: *const bindings::ib_send_wr = core::ptr::null();
-        // SAFETY: By this function's contract, and we are between `enter` and its end.
+        // SAFETY: The chain and the memory that it refers to are valid by this function's contract.
+        // The QP is valid: `close` waits for posts that have entered.
         let ret = unsafe { post_send(self.as_raw(), first, &mut bad) };
         if ret == 0 {
             return Ok(());
@@ -592,7 +593,8 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
     event: *mut bindings::ib_event,
     context: *mut c_void,
 ) {
-    // SAFETY: By this function's contract; the object outlives its QP.
+    // SAFETY: The event is valid, and `context` is the `Qp` of that QP, by this function's contract.
+    // A `Qp` outlives its C QP.
     let (number, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
     if number == bindings::ib_event_type_IB_EVENT_COMM_EST {
         // The peer sends, so it is connected, though its last word on that was lost. Else the
@@ -616,7 +618,8 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
 ///
 /// `cq` must be the CQ of a `Qp<H>`, and valid during `'a`.
 pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'a Qp<H> {
-    // SAFETY: By this function's contract and the invariant of `Qp`.
+    // SAFETY: `cq` is valid and belongs to a `Qp<H>` by this function's contract. By the invariant of
+    // `Qp` its context points to that `Qp`.
     unsafe { &*(*cq.as_ptr()).cq_context.cast::<Qp<H>>() }
 }
 

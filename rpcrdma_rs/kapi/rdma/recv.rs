@@ -171,7 +171,8 @@ impl<T> RecvBuf<T> {
     ///
     /// `this` must come from [`RecvBox::into_raw`], and the caller must own it.
     unsafe fn give<H: QpHandler<Recv = T>>(this: *mut Self, register: &Arc<Register>) {
-        // SAFETY: By this function's contract. It cannot be in flight.
+        // SAFETY: The caller owns the buffer by this function's contract, so it is valid and not in
+        // flight.
         let this = unsafe {
             let entry = &raw mut (*this).entry;
             Entry::start(entry, register, Ticket { qp: 0, post: 0 });
@@ -323,7 +324,7 @@ impl<T> RecvList<T> {
         register: &Arc<Register>,
     ) -> Result<(), (Error, Self)> {
         while !self.is_empty() {
-            // SAFETY: By this function's contract.
+            // SAFETY: QP, CQ and register belong together by this function's contract.
             unsafe { self.post_some::<H>(qp, register) }.map_err(|(error, mut rest)| {
                 rest.append(&mut self);
                 (error, rest)

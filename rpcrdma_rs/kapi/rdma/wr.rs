@@ -167,10 +167,10 @@ impl<'a> Chain<'a> {
             // SAFETY: By the type's invariant `last` is a valid request.
             unsafe { (*self.last).next = list.first };
         }
-        // SAFETY: By this function's contract the last one is valid.
+        // SAFETY: All requests of `list` are valid by this function's contract.
         unsafe { (*list.last).next = null_mut() };
-        // INVARIANT: The requests are as this function's contract says. With one request in
-        // `list`, the one before it is what was the last.
+        // INVARIANT: The requests are valid and linked by this function's contract. If `list` has one
+        // request, the former last request is the one before it.
         self.before_last = if list.before_last.is_null() {
             self.last
         } else {

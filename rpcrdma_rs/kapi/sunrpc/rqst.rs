@@ -227,13 +227,13 @@ impl<T: XprtOps> Slot<T> {
 
     /// Lends the pages of the Call to a device.
     pub(crate) fn lend_call_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
-        // SAFETY: As for `lend_call`.
+        // SAFETY: The RPC does not complete while a loan exists, see `lend_call`.
         unsafe { LentSegs::new(self.call().page_segs(), &self.lender) }
     }
 
     /// Lends the pages that are for the Reply to a device.
     pub(crate) fn lend_answer_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
-        // SAFETY: As for `lend_call`.
+        // SAFETY: The RPC does not complete while a loan exists, see `lend_call`.
         unsafe { LentSegs::new(self.answer().page_segs(), &self.lender) }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: addresses, compared with what sunrpc reads and prints.
+//! KUnit: addresses, compared with the parser and the formatter of sunrpc.
 
 use super::*;
 use crate::kapi::fixture::net;
@@ -24,10 +24,10 @@ const TEXTS: [&str; 14] = [
     "fe80::1%7",
 ];
 
-/// Has sunrpc read an address; `None` if it cannot.
+/// Lets sunrpc parse an address. Returns `None` if it cannot.
 fn parse(text: &str) -> Option<Storage> {
     let mut storage: Storage = pin_init::zeroed();
-    // SAFETY: Text and storage are valid for the lengths given.
+    // SAFETY: The text and the storage are valid for these lengths.
     let len = unsafe {
         bindings::rpc_pton(
             net().as_ptr(),
@@ -40,15 +40,15 @@ fn parse(text: &str) -> Option<Storage> {
     (len > 0).then_some(storage)
 }
 
-/// Has sunrpc print an address.
+/// Lets sunrpc print an address. Returns the text and its length.
 fn print(addr: &SockAddr) -> ([u8; 64], usize) {
     let mut text = [0_u8; 64];
-    // SAFETY: There is room for as many bytes.
+    // SAFETY: The address is valid, and the buffer has the given length.
     let len = unsafe { bindings::rpc_ntop(addr.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
     (text, len)
 }
 
-/// An address of these bytes.
+/// Creates an address from the bytes of a C `sockaddr`.
 fn of(bytes: &[u8]) -> Result<SockAddr> {
     // SAFETY: The bytes are valid.
     unsafe { SockAddr::from_raw(bytes.as_ptr().cast(), bytes.len()) }
@@ -91,7 +91,7 @@ mod tests {
             addr.set_port(20049);
             assert_eq!(addr.port(), 20049);
             assert!(addr.ip() == before);
-            // In network order where C has it.
+            // It is in network order at the offset that C uses.
             assert_eq!(addr.bytes().get(2..4), Some(&[0x4e, 0x51][..]));
             let ours = text(format_args!("{addr}"))?;
             assert_eq!(
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(v6.scope_id(), 7);
         assert!(v6.ip() == Some(IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))));
 
-        // A scope is of link-local addresses alone, fe80::/10.
+        // Only link-local addresses (fe80::/10) have a scope.
         for (first, scope) in [(0xfe7f_u16, 0), (0xfe80, 9), (0xfebf, 9), (0xfec0, 0)] {
             let mut bytes = [0_u8; LEN_INET6];
             bytes[..2].copy_from_slice(&AF_INET6.to_ne_bytes());
@@ -139,7 +139,7 @@ mod tests {
             }
             let addr = addr?;
             assert_eq!(addr.len(), len);
-            // What was not given is zero.
+            // The bytes that were not copied are zero.
             let (given, rest) = addr.bytes().split_at(len);
             assert!(given == &bytes[..len] && rest.iter().all(|b| *b == 0));
         }

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: completions, with threads that wait for them.
+//! KUnit: completions with waiting threads.
 
 use super::*;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::fixture::{
-    long_pause,
-    spawn, //
+use crate::kapi::{
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    fixture::{
+        long_pause,
+        spawn, //
+    }, //
 };
 use kernel::sync::Arc;
 
-/// A completion, and how many threads are past it.
+/// A completion, and the number of threads whose wait has returned.
 #[pin_data]
 struct Gate {
     #[pin]
@@ -32,7 +34,7 @@ impl Gate {
         )
     }
 
-    /// Has one more thread wait.
+    /// Starts a thread that waits.
     fn wait_in_thread(self: &Arc<Self>) -> Result {
         let gate = self.clone();
         spawn(move || {
@@ -41,7 +43,7 @@ impl Gate {
         })
     }
 
-    /// How many are past after a while.
+    /// Returns, after a pause, the number of threads whose wait has returned.
     fn past(&self) -> u32 {
         long_pause();
         self.past.load(Relaxed)
@@ -63,7 +65,7 @@ mod tests {
             gate.done.complete();
             assert_eq!(gate.past(), past);
         }
-        // Also one that comes later.
+        // One that waits only later passes as well.
         gate.done.complete();
         gate.done.wait();
         gate.wait_in_thread()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: the numbers behind the names, as `errno.h` has them.
+//! KUnit: error codes have the numbers of `errno.h`.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: loans are counted until the last is dropped.
+//! KUnit: counting of loans.
 
 use super::*;
 use crate::kapi::{
@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lender_has_all_when_no_loan_is_left() -> Result {
+    fn has_all_is_true_without_loans() -> Result {
         let lender = Lender::new(None)?;
         assert!(lender.has_all());
         // SAFETY: There are no runs.
@@ -30,18 +30,18 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_keeps_the_page() -> Result {
+    fn a_loan_keeps_the_page_allocated() -> Result {
         let page = Page::alloc_page(GFP_KERNEL)?;
         let raw = NonNull::new(page.as_ptr().cast()).ok_or(EINVAL)?;
         let lender = Lender::new(Some(page))?;
         let loan = Loan::new(&lender);
-        // SAFETY: The reference is ours, so that the page can be looked at.
+        // SAFETY: The page is valid. With a reference of its own the test can read its count.
         unsafe { bindings::rpcrdma_shim_get_page(raw.as_ptr()) };
         drop(lender);
         assert_eq!(references(raw), 2);
         drop(loan);
         assert_eq!(references(raw), 1);
-        // SAFETY: Taken above.
+        // SAFETY: The reference was taken above.
         unsafe { bindings::rpcrdma_shim_put_page(raw.as_ptr()) };
         Ok(())
     }

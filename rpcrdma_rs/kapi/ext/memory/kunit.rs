@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: runs of bytes, and parts of them.
+//! KUnit: contiguous runs of bytes, and parts of them.
 
 use super::*;
 
-/// Pages next to each other.
+/// Physically contiguous pages.
 struct Block(NonNull<bindings::page>);
 
-/// Two to this are the pages of a block.
+/// The order of a block's allocation.
 const ORDER: u32 = 6;
 
-/// The pages of a block: more than a run may have.
+/// The number of pages in a block: more than a run can have.
 const COUNT: usize = 1 << ORDER;
 
 impl Block {
     fn new() -> Result<Self> {
-        // SAFETY: Asks for new pages.
+        // SAFETY: Allocates new pages.
         let block = unsafe { bindings::alloc_pages(bindings::GFP_KERNEL, ORDER) };
         NonNull::new(block).map(Block).ok_or(ENOMEM)
     }
 
     fn page(&self, index: usize) -> NonNull<bindings::page> {
-        // SAFETY: The callers ask for pages of the block.
+        // SAFETY: The callers pass the index of a page in the block.
         unsafe { self.0.add(index) }
     }
 
-    /// `len` bytes from `offset` of the first page on.
+    /// Returns the run of `len` bytes from `offset` of the first page on.
     fn run(&self, offset: usize, len: usize) -> Option<MemSeg<'_>> {
-        // SAFETY: The pages are ours, and borrowed; there are more than a run may have.
+        // SAFETY: The block owns its contiguous pages, more than a run can have, and is borrowed.
         unsafe { MemSeg::from_page(self.0, offset, len) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: As they were allocated.
+        // SAFETY: The pages were allocated with this order.
         unsafe { bindings::__free_pages(self.0.as_ptr(), ORDER) };
     }
 }
 
-/// The address of a page, as C has it.
+/// Returns the address that C computes for a page.
 fn address(page: NonNull<bindings::page>) -> *mut u8 {
-    // SAFETY: The callers have the page.
+    // SAFETY: The callers pass a valid page.
     unsafe { bindings::rpcrdma_shim_page_address(page.as_ptr()) }.cast()
 }
 
@@ -54,7 +54,7 @@ mod tests {
         let block = Block::new()?;
         for index in 0..COUNT {
             let page = block.page(index);
-            // SAFETY: The page is ours.
+            // SAFETY: The page is in the block.
             assert!(core::ptr::eq(
                 unsafe { page_address(page.as_ptr()) },
                 address(page)
@@ -69,7 +69,7 @@ mod tests {
         for index in 0..COUNT {
             for other in 0..COUNT {
                 let (page, next) = (block.page(index), block.page(other));
-                // SAFETY: The pages are ours.
+                // SAFETY: Both pages are in the block.
                 let is_next = unsafe { is_next(page.as_ptr(), next.as_ptr()) };
                 assert_eq!(is_next, other == index + 1);
             }
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_heap_is_in_runs_as_long_as_they_may_be() -> Result {
+    fn heap_memory_is_split_into_runs_of_the_longest_length() -> Result {
         let len = (MAX_RUN_PAGES + 2) * PAGE_SIZE;
         let memory = KVec::from_elem(0_u8, len, GFP_KERNEL)?;
         let mut rest = &memory[5..];
         let mut runs = 0;
         while !rest.is_empty() {
-            // SAFETY: The memory outlives the run, and is of the heap.
+            // SAFETY: The memory is from the heap and outlives the run.
             let run = unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }.ok_or(EINVAL)?;
             assert!(core::ptr::eq(run.address(), rest.as_ptr()));
             assert!(run.page_count() <= MAX_RUN_PAGES);
@@ -132,7 +132,7 @@ mod tests {
             runs += 1;
         }
         assert_eq!(runs, 2);
-        // SAFETY: There are no bytes.
+        // SAFETY: `len` is zero, so there are no bytes to be valid.
         assert!(unsafe { MemSeg::from_virt(rest.as_ptr(), rest.len()) }.is_none());
         Ok(())
     }
@@ -154,7 +154,7 @@ mod tests {
             (2, 0, 3 * PAGE_SIZE, PAGE_SIZE),
             (3, 1, 3 * PAGE_SIZE - 1, 2 * PAGE_SIZE - 1),
         ] {
-            // SAFETY: The array has as many pages, or null.
+            // SAFETY: The array is long enough, and its elements are valid pages or null.
             let measured = unsafe { measure(pages.as_ptr().add(first), offset, max) };
             assert_eq!(measured, len);
         }
@@ -162,7 +162,7 @@ mod tests {
         for index in 0..COUNT {
             many.push(block.page(index).as_ptr(), GFP_KERNEL)?;
         }
-        // A run that is cut off ends with a page.
+        // A run that reaches the limit ends where a page ends.
         for offset in [0, 1, PAGE_SIZE - 1] {
             // SAFETY: The array has a valid page for each of these bytes.
             let measured = unsafe { measure(many.as_ptr(), offset, COUNT * PAGE_SIZE - offset) };

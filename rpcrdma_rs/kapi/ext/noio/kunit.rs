@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: scopes without I/O.
+//! KUnit: scopes in which allocations start no I/O.
 
 use super::*;
 use kernel::{
@@ -8,9 +8,9 @@ use kernel::{
     task::Task, //
 };
 
-/// Whether this thread's allocations may start I/O.
+/// Returns whether allocations of the current thread may start I/O.
 fn may_do_io() -> bool {
-    // SAFETY: The current thread is there; it alone writes the word.
+    // SAFETY: The current task is valid, and only it writes its flags.
     let flags = unsafe { (&raw const (*Task::current_raw()).flags).read_volatile() };
     flags & bindings::PF_MEMALLOC_NOIO == 0
 }
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn io_is_back_after_the_outermost_scope() {
+    fn io_is_allowed_after_the_outermost_scope() {
         assert!(may_do_io());
         for _ in 0..2 {
             let outer = NoIo::begin();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: arrays of pages, and their references.
+//! KUnit: arrays of pages, and their page references.
 
 use super::*;
 use crate::kapi::fixture::{
@@ -10,7 +10,7 @@ use crate::kapi::fixture::{
     references, //
 };
 
-/// Reads a byte of an array.
+/// Reads a byte of an array's pages.
 fn byte(pages: &PageVec, at: usize) -> Option<u8> {
     let run = pages.runs(at..at + 1).next()?;
     // SAFETY: The byte is in a page of the array.
@@ -22,12 +22,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_page_has_one_reference_and_loses_it() -> Result {
+    fn each_reference_is_dropped_once() -> Result {
         let mut array = PageVec::new();
         array.reserve(3, GFP_KERNEL)?;
         let held = [page()?, page()?, page()?];
         for page in held {
-            // SAFETY: One reference is the array's, the other ours.
+            // SAFETY: The page has two references now: the array gets one, the test keeps the other.
             unsafe {
                 bindings::rpcrdma_shim_get_page(page.as_ptr());
                 array.push(page)?;
@@ -44,24 +44,24 @@ mod tests {
         drop(array);
         assert_eq!(held.map(references), [1, 1, 1]);
         for page in held {
-            // SAFETY: The reference is ours.
+            // SAFETY: The test owns the reference.
             unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
         }
         Ok(())
     }
 
     #[test]
-    fn nothing_is_added_without_room() -> Result {
+    fn push_fails_without_capacity() -> Result {
         let mut array = PageVec::new();
         let page = page()?;
-        // SAFETY: The reference is ours, and stays ours on an error.
+        // SAFETY: The test owns the reference, and keeps it because of the error.
         let result = unsafe { array.push(page) };
         assert!(result == Err(ENOMEM));
         assert_eq!(array.len(), 0);
         assert_eq!(references(page), 1);
-        // SAFETY: The reference is ours.
+        // SAFETY: The test owns the reference.
         unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
-        // What is there counts.
+        // `reserve` is about the capacity in all, not in addition to the pages.
         let mut array = pages(2 * PAGE_SIZE, 0)?;
         array.reserve(1, GFP_KERNEL)?;
         assert_eq!(array.len(), 2);
@@ -69,12 +69,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_copied_to_where_they_belong() -> Result {
+    fn copies_end_up_at_their_offsets() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
         let marks = [
             0,
             PAGE_SIZE - 3,
-            // Over the end of a page.
+            // Across the boundary of two pages.
             PAGE_SIZE - 1,
             PAGE_SIZE + 17,
             2 * PAGE_SIZE - 2,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_of_the_pages_is_touched() -> Result {
+    fn ranges_outside_the_pages_are_refused() -> Result {
         let mut array = pages(2 * PAGE_SIZE, 3)?;
         let mut long = KVec::from_elem(0_u8, 2 * PAGE_SIZE + 1, GFP_KERNEL)?;
         for (at, len) in [
@@ -113,7 +113,7 @@ mod tests {
             assert!(array.copy_in(at, &long[..len]) == Err(EINVAL));
             assert!(array.copy_out(at, &mut long[..len]) == Err(EINVAL));
         }
-        // Nothing at the very end is inside.
+        // An empty range at the end is inside.
         assert!(array.copy_in(2 * PAGE_SIZE, &[]).is_ok());
         for at in 0..2 * PAGE_SIZE {
             assert_eq!(byte(&array, at), Some(pattern(at, 3)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_have_all_octets_there_are() -> Result {
+    fn runs_cover_all_octets_of_a_range() -> Result {
         let array = pages(5 * PAGE_SIZE, 0)?;
         let all = 5 * PAGE_SIZE;
         let ends = [
@@ -141,7 +141,7 @@ mod tests {
                 for run in array.runs(start..end) {
                     assert_eq!(run.offset(), at % PAGE_SIZE);
                     for i in [0, run.len() - 1] {
-                        // SAFETY: A byte of the run.
+                        // SAFETY: The byte is in the run.
                         assert_eq!(unsafe { run.address().add(i).read() }, pattern(at + i, 0));
                     }
                     at += run.len();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: event counters made of parts.
+//! KUnit: event counters with contending threads.
 
 use super::*;
 use crate::kapi::fixture::contend;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: waiting for a condition that another thread makes true, or nobody.
+//! KUnit: waiting for conditions that another thread makes true, or that stay false.
 
 use super::*;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
-use crate::kapi::fixture::{
-    long_pause,
-    spawn, //
+use crate::kapi::{
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    fixture::{
+        long_pause,
+        spawn, //
+    }, //
 };
 use kernel::{sync::Arc, time::msecs_to_jiffies};
 
@@ -38,7 +40,7 @@ impl Shared {
 }
 
 fn now() -> Jiffies {
-    // SAFETY: The clock is there to be read; a word is read atomically.
+    // SAFETY: `jiffies` exists as long as the kernel runs, and one word is read atomically.
     unsafe { (&raw const bindings::jiffies).read_volatile() }
 }
 
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_is_not_waited_for() -> Result {
+    fn a_true_condition_is_not_waited_for() -> Result {
         let shared = Shared::new()?;
         let mut asked = 0;
         let holds = shared.queue.wait_timeout(0, || {
@@ -61,13 +63,13 @@ mod tests {
     }
 
     #[test]
-    fn what_never_holds_is_waited_for_as_long_as_said() -> Result {
+    fn a_wait_lasts_until_its_time_limit() -> Result {
         let shared = Shared::new()?;
         assert!(!shared.queue.wait_timeout(0, || false));
         let (limit, before) = (msecs_to_jiffies(60), now());
         assert!(!shared.queue.wait_timeout(limit, || false));
         assert!(now().wrapping_sub(before) >= limit);
-        // Both at the end of the time: the condition is looked at last.
+        // If the condition becomes true when the time limit expires, it counts as true.
         let end = now().wrapping_add(limit);
         let over = || now().wrapping_sub(end) < Jiffies::MAX / 2;
         assert!(shared.queue.wait_timeout(limit, over));
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_makes_waiters_look_again() -> Result {
+    fn a_wakeup_makes_waiters_check_again() -> Result {
         let shared = Shared::new()?;
         for needed in [1, 2, 2] {
             let shared = shared.clone();
@@ -88,7 +90,7 @@ mod tests {
             })?;
         }
         long_pause();
-        // Nobody needs it.
+        // A wake-up without a change: the waiters continue to wait.
         shared.queue.wake_all();
         long_pause();
         assert_eq!(shared.past.load(Relaxed), 0);

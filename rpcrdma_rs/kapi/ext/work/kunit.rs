@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: work that is queued, cancelled, and dropped while it is queued.
+//! KUnit: work that is queued, cancelled, or dropped while it is queued.
 
 use super::*;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use crate::kapi::{
-    ext::completion::Done,
+    ext::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        completion::Done, //
+    },
     fixture::long_pause, //
 };
 use kernel::{
@@ -25,7 +27,7 @@ use kernel::{
 /// Far longer than any test takes.
 const NEVER_MS: u32 = 600_000;
 
-/// What is seen of a job from outside.
+/// What happened to a job, and two completions to synchronise with it.
 #[pin_data]
 struct Seen {
     started: Atomic<u32>,
@@ -67,7 +69,7 @@ impl WorkItem for Job {
 }
 
 impl Job {
-    /// A job that ends as soon as it is let.
+    /// Creates a job that ends when `may_end` is completed.
     fn new() -> Result<(Arc<Self>, Arc<Seen>)> {
         let seen = Arc::pin_init(
             pin_init!(Seen {
@@ -96,7 +98,7 @@ impl Job {
 }
 
 impl Seen {
-    /// How many times it was started, ended and dropped.
+    /// Returns how often the job was started, ended and dropped.
     fn counts(&self) -> (u32, u32, u32) {
         (
             self.started.load(Relaxed),
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queued_work_runs_once_for_each_time() -> Result {
+    fn work_runs_once_each_time_it_is_queued() -> Result {
         let (job, seen) = Job::new()?;
         seen.may_end.complete_all();
         for times in 1..=3 {
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_is_not_queued_twice() -> Result {
+    fn queued_work_is_not_queued_again() -> Result {
         let (job, seen) = Job::new()?;
         assert!(job.queue(msecs_to_jiffies(NEVER_MS)));
         assert!(!job.queue(0));
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelled_work_gives_its_reference_back() -> Result {
+    fn cancelling_drops_the_reference_of_the_queue() -> Result {
         let (job, seen) = Job::new()?;
         // Never queued.
         assert!(!cancel_delayed_sync(&job));
@@ -146,7 +148,7 @@ mod tests {
             assert!(cancel_delayed_sync(&job));
             assert!(!cancel_delayed_sync(&job));
         }
-        // It can be queued after that.
+        // It can be queued again after that.
         seen.may_end.complete_all();
         assert!(job.queue(0));
         seen.begun.wait();
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_waits_for_work_that_runs() -> Result {
+    fn cancelling_waits_for_running_work() -> Result {
         let (job, seen) = Job::new()?;
         assert!(job.queue(0));
         seen.begun.wait();
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_keeps_what_everyone_else_has_dropped() -> Result {
+    fn the_queue_holds_a_reference() -> Result {
         let (job, seen) = Job::new()?;
         assert!(job.queue(msecs_to_jiffies(20)));
         drop(job);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: what completions say.
+//! KUnit: statuses of completions.
 
 use super::*;
 
 impl Wc {
-    /// The completion of the chain with this ticket.
+    /// Returns the completion of the chain with this ticket.
     pub(in crate::kapi::rdma) fn with_ticket(ticket: Ticket) -> Self {
         let cid = Cid {
             queue: 0,
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_from_success_and_flushes_from_errors() -> Result {
+    fn success_errors_and_flushes_are_distinguished() -> Result {
         let cid = Cid {
             queue: 1,
             completion: 2,

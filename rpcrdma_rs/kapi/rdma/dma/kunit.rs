@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: memory that is mapped for a device.
+//! KUnit: buffers that are mapped for a device.
 
 use super::*;
 use crate::kapi::fixture::pd;
@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_inside_is_described() -> Result {
+    fn only_ranges_inside_a_buffer_get_an_sge() -> Result {
         let pd = pd()?;
         let buf = DmaBuf::new(&pd, 100, Direction::FromDevice)?;
         for (start, end) in [(0, 0), (0, 1), (0, 100), (99, 100), (100, 100), (30, 31)] {
@@ -49,7 +49,7 @@ mod tests {
         ];
         for range in outside {
             assert!(buf.sge(range.clone()).is_err_and(|e| e == EINVAL));
-            // Left alone.
+            // This does nothing.
             buf.sync_for_device(range.clone());
             buf.sync_for_cpu(range);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: entries that are in flight once at a time, and registers that find them. Completions
-//! that no device made.
+//! KUnit: entries that are in flight at most once, and the registers that find them. The tests
+//! create the completions; no device is involved.
 
 use super::*;
 use crate::kapi::ext::atomic::Relaxed;
@@ -10,25 +10,26 @@ use crate::kapi::fixture::{
     pause, //
 };
 
-/// An entry and what threads tell of it.
+/// An entry, and what threads observe of it.
 #[repr(C)]
 struct Shared {
     entry: Entry,
     flights: Atomic<u32>,
     bad: Atomic<u32>,
     register: Arc<Register>,
-    /// The status of the last completion, and how many there were.
+    /// The status of the last completion. The next field counts the completions.
     status: Atomic<u32>,
     completions: Atomic<u32>,
 }
 
-/// Notes a completion, and ends the flight.
+/// Records a completion and marks the entry as completed.
 ///
 /// # Safety
 ///
-/// `wc` must be valid, and that of the entry of a `Shared`.
+/// `wc` must be a valid completion of the entry of a `Shared`.
 unsafe extern "C" fn note(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: By this function's contract; the entry is the first field.
+    // SAFETY: The completion is valid, and its entry is the first field of a `Shared`, by this
+    // function's contract.
     unsafe {
         let entry = (*wc).__bindgen_anon_1.wr_cqe.cast::<Entry>();
         Entry::end(entry);
@@ -63,13 +64,13 @@ impl Shared {
     }
 
     fn start(self: &Arc<Self>, post: u64) -> bool {
-        // SAFETY: The entry stays where it is.
+        // SAFETY: The entry is in an `Arc`, so it does not move.
         unsafe { Entry::start(self.entry(), &self.register, Ticket { qp: 1, post }) }
     }
 
-    /// Ends the flight that the caller started.
+    /// Marks the entry, which the caller has started, as completed.
     fn end(self: &Arc<Self>) -> Option<u64> {
-        // SAFETY: It is in flight, and the flight the caller's.
+        // SAFETY: The entry is in flight, or not used by any device; no other thread ends it.
         unsafe { Entry::end(self.entry()) }.map(|ticket| ticket.post)
     }
 
@@ -78,19 +79,19 @@ impl Shared {
     }
 }
 
-/// Completes what is in flight.
+/// Completes the entries in flight.
 fn flush(register: &Register) {
-    // SAFETY: No device knows of these, and `note` has no use for the queue.
+    // SAFETY: No device uses these entries, and `note` ignores the queue.
     unsafe { register.flush(core::ptr::null_mut()) };
 }
 
-/// How many entries are in the list.
+/// Returns the number of entries in the list.
 fn members(register: &Register) -> usize {
     let list = register.list.lock();
     let (mut count, mut raw) = (0, list.first);
     while !raw.is_null() {
         count += 1;
-        // SAFETY: Members are valid under the lock.
+        // SAFETY: Entries in the list are valid while the lock is held.
         raw = unsafe { (*raw).next };
     }
     count
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_flight_at_a_time() -> Result {
+    fn an_entry_is_in_flight_once_at_a_time() -> Result {
         let shared = shared(&Register::new()?)?;
         for ticket in [7, 8, u64::MAX] {
             assert!(shared.start(ticket));
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_threads_that_start_one_flies() -> Result {
+    fn only_one_contending_thread_starts_an_entry() -> Result {
         let shared = shared(&Register::new()?)?;
         let theirs = shared.clone();
         contend(4, move |number| {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_in_flight_is_flushed() -> Result {
+    fn only_entries_in_flight_are_flushed() -> Result {
         let register = Register::new()?;
         let [never, idle, first, second] = four(&register)?;
         assert!(idle.start(1) && first.start(2) && second.start(3));
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(idle.status(), u32::MAX);
         assert_eq!(first.status(), FLUSHED);
         assert_eq!(second.status(), FLUSHED);
-        // They may fly again, and are flushed once for each flight.
+        // They can be started again, and are flushed once each time.
         flush(&register);
         assert_eq!(first.completions.load(Relaxed), 1);
         assert!(first.start(4));
@@ -162,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_to_start_is_not_flushed() -> Result {
+    fn an_entry_that_is_starting_is_not_flushed() -> Result {
         let register = Register::new()?;
         let entry = shared(&register)?;
         assert!(entry.start(1));
-        // As when it leaves this register for that of another queue pair.
-        // SAFETY: The entry is valid, and nobody else's.
+        // The state in which an entry moves to the register of another queue pair.
+        // SAFETY: The entry is valid, and no other thread uses it.
         let state = unsafe { &(*entry.entry().cast::<Raw>()).state };
         state.store(STARTING, Relaxed);
         flush(&register);
@@ -179,11 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_in_the_register_of_its_last_flight() -> Result {
+    fn an_entry_is_in_the_register_of_its_last_post() -> Result {
         let (old, new) = (Register::new()?, Register::new()?);
         let entry = shared(&old)?;
         for (register, expected) in [(&old, (1, 0)), (&old, (1, 0)), (&new, (0, 1))] {
-            // SAFETY: The entry stays where it is.
+            // SAFETY: The entry is in an `Arc`, so it does not move.
             assert!(unsafe { Entry::start(entry.entry(), register, Ticket { qp: 1, post: 1 }) });
             assert_eq!((members(&old), members(&new)), expected);
             entry.end();
@@ -198,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_leaves_the_register() -> Result {
+    fn a_dropped_entry_leaves_the_register() -> Result {
         let register = Register::new()?;
         let [a, b, c, d] = four(&register)?;
         for entry in [&a, &b, &c, &d] {
             assert!(entry.start(1));
         }
-        // From the middle, the end, the front, and the last one.
+        // From the middle, the end and the front, then the only one left.
         for (entry, left) in [(b, 3), (a, 2), (d, 1), (c, 0)] {
             entry.end();
             drop(entry);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_make_and_drop_entries_of_one_register() -> Result {
+    fn threads_create_and_drop_entries_of_one_register() -> Result {
         let register = Register::new()?;
         let keep = shared(&register)?;
         assert!(keep.start(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: a queue keeps its order and its end, whatever is done with the items that it lends.
+//! KUnit: a queue keeps its order and its end, whatever a caller does with borrowed items.
 
 use super::*;
 use core::mem::{
@@ -21,24 +21,24 @@ impl Item {
     fn new(number: u32) -> Result<Self> {
         let next = null_mut();
         let node = KBox::into_raw(KBox::new(Node { next, number }, GFP_KERNEL)?);
-        // SAFETY: A box is not null.
+        // SAFETY: The pointer of a box is not null.
         Ok(Item(unsafe { NonNull::new_unchecked(node) }))
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: The box is ours.
+        // SAFETY: `self` owns the box.
         unsafe { self.0.as_ref() }.number
     }
 }
 
 impl Drop for Item {
     fn drop(&mut self) {
-        // SAFETY: The box is ours, and given up once.
+        // SAFETY: `self` owns the box, and only this drop frees it.
         drop(unsafe { KBox::from_raw(self.0.as_ptr()) });
     }
 }
 
-// SAFETY: The type is transparent, and nobody else uses `next`.
+// SAFETY: `Item` is transparent, and only the list uses `next`.
 unsafe impl Linked for Item {
     type Node = Node;
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_items_in_order_until_one_fails() -> Result {
+    fn iteration_is_in_order_and_ends_at_an_error() -> Result {
         let mut list = list(&[1, 2, 3])?;
         let mut seen = 0;
         list.try_for_each(|item| {
@@ -93,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn items_may_be_exchanged() -> Result {
+    fn borrowed_items_can_be_swapped() -> Result {
         let (mut first, mut second) = (list(&[1, 2])?, list(&[11, 12, 13])?);
-        // The last of one goes between the others of the other.
+        // Exchange the last item of the first list with the middle one of the second.
         first.try_for_each(|item| {
             if item.number() != 2 {
                 return Ok(());

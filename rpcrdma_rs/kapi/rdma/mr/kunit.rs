@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: memory regions of a device, and when they are fenced. Nothing is posted: that a
-//! chain registers or invalidates a region is noted as when one is.
+//! KUnit: memory regions of a device, and when they are fenced. Nothing is posted; the tests record
+//! registrations and invalidations as a post does.
 
 use super::*;
 use kernel::ffi::{
@@ -18,7 +18,7 @@ use crate::kapi::{
     }, //
 };
 
-/// Pages of a region.
+/// The number of pages of a region.
 const MAX_PAGES: u32 = 4;
 
 /// The driver's operation that takes the mapped runs of a region.
@@ -29,31 +29,31 @@ type MapMrSg = unsafe extern "C" fn(
     *mut c_uint,
 ) -> c_int;
 
-/// A page that is freed in the end.
+/// A page that is freed on drop.
 struct Page(NonNull<bindings::page>);
 
 impl Page {
-    /// `len` bytes from `offset` on.
+    /// Returns the run of `len` bytes from `offset` on.
     fn run(&self, offset: usize, len: usize) -> Option<MemSeg<'_>> {
-        // SAFETY: The page is borrowed.
+        // SAFETY: `self` owns a reference to the page and is borrowed.
         unsafe { MemSeg::from_page(self.0, offset, len) }
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours.
+        // SAFETY: `self` owns the reference.
         unsafe { bindings::rpcrdma_shim_put_page(self.0.as_ptr()) };
     }
 }
 
-/// Lends runs of pages that the callers keep until they are unmapped.
+/// Lends runs of pages, which the callers keep allocated until they are unmapped.
 fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
-    // SAFETY: The callers keep the pages.
+    // SAFETY: The callers keep the pages allocated until they are unmapped.
     unsafe { LentSegs::new(runs, lender) }
 }
 
-/// A region with one page mapped, for a peer that writes.
+/// Returns a region with one mapped page, to which a peer may write.
 fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
     let lender = Lender::new(None)?;
     let mut mr = Mr::new(pd, MAX_PAGES)?;
@@ -62,12 +62,13 @@ fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
     Ok(mr)
 }
 
-/// The ticket of a post on one QP.
+/// Returns the ticket of a post on QP 1.
 fn ticket(post: u64) -> Ticket {
     Ticket { qp: 1, post }
 }
 
-/// Whether a message is taken to have invalidated the region, that was received after all posts.
+/// Returns whether a message that invalidated `handle` fences the region. The message was received
+/// after all posts.
 fn invalidated(mr: &mut Mr, handle: u32) -> bool {
     mr.invalidated_by(Invalidated::of_handle(handle, ticket(u64::MAX)))
 }
@@ -76,9 +77,9 @@ fn completed(mr: &mut Mr, post: u64) -> bool {
     mr.completed_by(&Wc::with_ticket(ticket(post)))
 }
 
-/// What the region's request to register says: key and access flags.
+/// Returns the key and the access flags in the region's registration request.
 fn registration(mr: &Mr) -> (u32, i32) {
-    // SAFETY: The request is in no chain.
+    // SAFETY: The request is not in a chain.
     unsafe {
         let wr = mr.inner().reg.get();
         assert!(core::ptr::eq((*wr).mr, mr.as_raw()));
@@ -86,16 +87,16 @@ fn registration(mr: &Mr) -> (u32, i32) {
     }
 }
 
-/// What the region's request to invalidate says.
+/// Returns the key in the region's invalidation request.
 fn invalidation(mr: &Mr) -> u32 {
-    // SAFETY: The request is in no chain.
+    // SAFETY: The request is not in a chain.
     unsafe { *(*mr.inner().inv.get()).ex.invalidate_rkey }
 }
 
-/// Offset and length.
+/// An offset and a length.
 type Run = (usize, usize);
 
-/// How many runs of `shape` one registration takes, and of how many bytes it is then.
+/// Returns how many runs of `shape` one registration takes, and how many bytes these have.
 fn taken(pd: &Arc<Pd>, page: &Page, shape: &[Run]) -> Result<(usize, usize)> {
     let lender = Lender::new(None)?;
     let mut mr = Mr::new(pd, MAX_PAGES)?;
@@ -122,19 +123,21 @@ mod tests {
     fn a_registration_has_no_gaps() -> Result {
         const PAGE: usize = PAGE_SIZE;
         let (pd, page) = (pd()?, Page(page()?));
-        // Neither rxe nor siw supports them; one that does takes all runs.
+        // Neither rxe nor siw supports gaps. A device that does would take all runs.
         assert!(!pd.device().attrs().sg_gaps);
         let shapes: [(&[Run], (usize, usize)); 10] = [
             (&[(0, PAGE)], (1, PAGE)),
             (&[(5, 1)], (1, 1)),
             (&[(5, PAGE - 5), (0, PAGE), (0, 1)], (3, 2 * PAGE - 4)),
-            // Does not end its page: the next one is for another registration.
+            // The first run does not end where its page ends, so the second needs another
+            // registration.
             (&[(5, PAGE - 6), (0, PAGE)], (1, PAGE - 6)),
             (&[(0, PAGE), (0, PAGE - 1), (0, 9)], (2, 2 * PAGE - 1)),
-            // Does not start its page: as well.
+            // The second run does not start where its page starts, so it needs another
+            // registration.
             (&[(0, PAGE), (1, PAGE - 1)], (1, PAGE)),
             (&[(0, PAGE), (0, PAGE), (8, 8)], (2, 2 * PAGE)),
-            // As many as the region has room for.
+            // At most as many runs as the region has pages.
             (&[(0, PAGE); 4], (4, 4 * PAGE)),
             (&[(0, PAGE); 5], (4, 4 * PAGE)),
             (&[(0, PAGE); 9], (4, 4 * PAGE)),
@@ -173,7 +176,7 @@ mod tests {
         let mut runs = lent(&lender, page.run(0, 9).into_iter());
         mr.map(&mut runs, Access::RemoteWrite, 0)?;
         assert!(!lender.has_all());
-        // Nothing is left to map, and nothing is lent.
+        // No run is left to map, and no loan is made.
         let mut other = Mr::new(&pd, MAX_PAGES)?;
         assert!(other.map(&mut runs, Access::RemoteWrite, 0) == Err(EINVAL));
         mr.unmap()?;
@@ -186,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_is_not_mapped_again() -> Result {
+    fn a_mapped_region_is_not_mapped_again() -> Result {
         let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = mapped(&pd, &page)?;
         let mut runs = lent(&lender, page.run(0, 1).into_iter());
         assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Err(EBUSY));
-        // What could not be used was not taken.
+        // The failure has not consumed the run.
         assert!(runs.segs().front().is_some());
         mr.unmap()?;
         mr.unmap()?;
@@ -202,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn each_mapping_has_a_handle_and_an_offset_of_its_own() -> Result {
+    fn each_mapping_has_a_new_handle_and_offset() -> Result {
         let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = Mr::new(&pd, MAX_PAGES)?;
         let mut last = mr.handle();
-        // More often than the low byte, which is all that changes, has values.
+        // Only the low byte of the key changes. This is more often than it has values.
         for tag in 0..300 {
             let mut runs = lent(&lender, page.run(16, 4).into_iter());
             mr.map(&mut runs, Access::RemoteRead, tag)?;
@@ -228,7 +231,7 @@ mod tests {
     fn only_the_peer_or_a_completion_fences() -> Result {
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = mapped(&pd, &page)?;
-        // Nothing to invalidate yet.
+        // The region is not registered, so there is nothing to invalidate.
         assert!(mr.is_fenced());
         assert!(mr.start_invalidation(ticket(1)).is_err_and(|e| e == EINVAL));
         let handle = mr.handle();
@@ -238,17 +241,17 @@ mod tests {
         assert_eq!(registration(&mr), (handle, Access::RemoteWrite.flags()));
         assert!(!mr.is_fenced() && mr.unmap() == Err(EBUSY));
         assert!(mr.start_registration(ticket(8)).is_err_and(|e| e == EINVAL));
-        // Another handle, and the chain that registers it.
+        // Neither another handle nor the completion of the registration fences it.
         assert!(!invalidated(&mut mr, handle ^ 1) && !completed(&mut mr, 7));
         assert!(!mr.is_fenced());
-        // The same handle, but in a message that came before, or on another QP.
+        // The right handle, but in a message that came before the post, or on another QP.
         for before in [ticket(6), ticket(7), Ticket { qp: 2, post: 8 }] {
             assert!(!mr.invalidated_by(Invalidated::of_handle(handle, before)));
         }
         assert!(!mr.is_fenced());
         assert!(invalidated(&mut mr, handle) && mr.is_fenced());
         assert!(!invalidated(&mut mr, handle));
-        // Not to be registered without being mapped again.
+        // It must be mapped again before it can be registered again.
         assert!(mr.start_registration(ticket(9)).is_err_and(|e| e == EINVAL));
         mr.unmap()?;
 
@@ -259,7 +262,8 @@ mod tests {
             .start_invalidation(ticket(12))
             .is_err_and(|e| e == EINVAL));
         assert!(!completed(&mut mr, 10) && !completed(&mut mr, 12));
-        // The request that invalidates it is in use.
+        // After a local invalidation was posted, only its completion fences: the request is in
+        // use until then.
         let handle = mr.handle();
         assert!(!invalidated(&mut mr, handle));
         assert!(!mr.is_fenced() && mr.unmap() == Err(EBUSY));
@@ -277,7 +281,7 @@ mod tests {
         assert!(!mr.is_fenced());
         mr.retract(not(1));
         assert!(mr.is_fenced() && mr.inner().state == State::Mapped);
-        // The invalidation alone: it is registered still.
+        // Only the invalidation was not posted, so it is still registered.
         mr.start_registration(ticket(3))?;
         mr.start_invalidation(ticket(4))?;
         mr.retract(not(3));
@@ -285,7 +289,7 @@ mod tests {
         mr.retract(not(4));
         assert!(mr.inner().state == State::Registered { by: ticket(3) });
         mr.retract(not(3));
-        // Both by one chain.
+        // Both requests were in the same chain.
         mr.start_registration(ticket(5))?;
         mr.start_invalidation(ticket(5))?;
         mr.retract(not(5));
@@ -361,7 +365,7 @@ mod tests {
             .iter()
             .map(|mr| mr.handle())
             .eq(handles.iter().copied()));
-        // The order stays, also if one fails, after which none is asked.
+        // An error ends the iteration and does not change the order.
         let mut asked = 0;
         let result = list.try_for_each(|_| {
             asked += 1;

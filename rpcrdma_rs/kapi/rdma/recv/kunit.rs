@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: Receive buffers of a device, and what is remembered of a message.
+//! KUnit: Receive buffers of a device, and what they record about a message.
 
 use super::*;
 use crate::kapi::fixture::pd;
 
 impl Invalidated<'static> {
-    /// As if a message had said so, before the post with that ticket.
+    /// Returns the invalidation of `handle` by a message that was received before the post with the
+    /// ticket `before`.
     pub(in crate::kapi::rdma) fn of_handle(handle: u32, before: Ticket) -> Self {
         Invalidated {
             handle,
@@ -16,19 +17,19 @@ impl Invalidated<'static> {
     }
 }
 
-/// A ticket.
+/// The ticket of the next post.
 const NEXT: Ticket = Ticket { qp: 3, post: 4 };
 
-/// The room of a buffer.
+/// The capacity of a buffer.
 const ROOM: usize = 100;
 
-/// The completion of a Receive of `len` bytes, by which `handle` was invalidated.
+/// Returns the completion of a Receive of `len` bytes, which invalidated `handle`.
 fn wc(len: u32, handle: Option<u32>) -> bindings::ib_wc {
     let mut wc = bindings::ib_wc {
         byte_len: len,
         ..Default::default()
     };
-    // Left from before: it does not count without the flag.
+    // The field is only valid with the flag.
     wc.ex.invalidate_rkey = ManuallyDrop::new(handle.unwrap_or(0xdead));
     if handle.is_some() {
         wc.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
@@ -36,7 +37,7 @@ fn wc(len: u32, handle: Option<u32>) -> bindings::ib_wc {
     wc
 }
 
-/// A list of buffers with these numbers.
+/// Creates a list of buffers with these numbers.
 fn list(pd: &Arc<Pd>, numbers: core::ops::Range<u32>) -> Result<RecvList<u32>> {
     let mut list = RecvList::new();
     for number in numbers {
@@ -45,7 +46,7 @@ fn list(pd: &Arc<Pd>, numbers: core::ops::Range<u32>) -> Result<RecvList<u32>> {
     Ok(list)
 }
 
-/// Whether these are the numbers of the list's buffers.
+/// Empties the list, and returns whether its buffers had these numbers.
 fn holds(list: &mut RecvList<u32>, numbers: core::ops::Range<u32>) -> bool {
     let mut same = list.len() == numbers.len();
     for number in numbers {
@@ -59,17 +60,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_described_as_it_is() -> Result {
+    fn a_receive_request_describes_its_buffer() -> Result {
         let pd = pd()?;
         let buffer = RecvBox::new(&pd, ROOM, 1_u32)?;
         assert_eq!(buffer.capacity(), ROOM);
         assert!(buffer.bytes().is_empty() && buffer.invalidated().is_none());
-        // SAFETY: The buffer is ours, and is not posted.
+        // SAFETY: The test owns the buffer, which is not posted.
         let wr = unsafe { RecvBuf::request(buffer.0.as_ptr(), core::ptr::null_mut()) };
         assert!(wr.next.is_null());
         assert!(core::ptr::eq(wr.sg_list, &raw const buffer.sge));
         assert_eq!(wr.num_sge, 1);
-        // SAFETY: Receives name completions, not numbers.
+        // SAFETY: Receives have a completion entry, not a number.
         let cqe = unsafe { *wr.__bindgen_anon_1.wr_cqe };
         assert!(core::ptr::eq(cqe.cast(), &raw const buffer.entry));
         assert_eq!(buffer.sge.length as usize, ROOM);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_was_invalidated_by_the_last_message_only() -> Result {
+    fn only_the_last_message_reports_an_invalidation() -> Result {
         let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32)?;
         for handle in [None, Some(0x1234), Some(0), None] {
             buffer.received(&wc(1, handle), NEXT);
@@ -109,21 +110,21 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_gives_what_is_missing() -> Result {
+    fn a_pool_returns_the_missing_receives() -> Result {
         let pd = pd()?;
         let mut pool = RecvPool::new();
         for number in 0..6 {
             pool.put(RecvBox::new(&pd, ROOM, number)?);
         }
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (4, 4));
-        // Less than a batch is missing.
+        // Fewer than a batch are missing.
         pool.note_completed();
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 3));
         pool.note_completed();
         let mut list = pool.missing(4, 2);
         assert!(holds(&mut list, 4..6));
         assert_eq!(pool.posted(), 4);
-        // None is free, and not so many could be posted.
+        // No buffer is free, so fewer are posted.
         pool.note_completed();
         pool.note_completed();
         assert_eq!((pool.missing(4, 2).len(), pool.posted()), (0, 2));
@@ -141,7 +142,7 @@ mod tests {
         let pd = pd()?;
         assert!(holds(&mut RecvList::new(), 0..0));
         assert!(holds(&mut list(&pd, 0..5)?, 0..5));
-        // Used again once it was empty.
+        // A list that was emptied can be used again.
         let mut list = list(&pd, 0..1)?;
         assert!(list.pop().is_some() && list.pop().is_none());
         list.push(RecvBox::new(&pd, ROOM, 7)?);
@@ -158,7 +159,7 @@ mod tests {
             let mut second = list(&pd, ours..ours + theirs)?;
             first.append(&mut second);
             assert!(holds(&mut second, 0..0));
-            // The end is where the next one goes.
+            // The next buffer is appended at the end.
             let next = ours + theirs;
             first.push(RecvBox::new(&pd, ROOM, next)?);
             assert!(holds(&mut first, 0..next + 1));
@@ -173,7 +174,7 @@ mod tests {
         let mut first = list(&pd, 0..2)?;
         first.append(&mut list(&pd, 2..4)?);
         drop(first);
-        // Each buffer had a reference.
+        // Each buffer held a reference to the PD.
         assert!(Arc::into_unique_or_drop(pd).is_some());
         Ok(())
     }

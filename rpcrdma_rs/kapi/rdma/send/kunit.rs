@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: messages as they would be sent. None is posted.
+//! KUnit: messages in the form in which they would be sent. None is posted.
 
 use super::*;
 use crate::kapi::fixture::{
@@ -15,25 +15,25 @@ use kernel::page::PAGE_SIZE;
 /// The size of a buffer.
 const LEN: usize = 300;
 
-/// Bytes of a page that is valid as long as the caller keeps it.
+/// Returns a run in a page that the caller keeps allocated.
 fn run<'a>(page: NonNull<bindings::page>, offset: usize, len: usize) -> Result<MemSeg<'a>> {
-    // SAFETY: The callers keep the page.
+    // SAFETY: The callers keep the page allocated.
     unsafe { MemSeg::from_page(page, offset, len) }.ok_or(EINVAL)
 }
 
 fn put(page: NonNull<bindings::page>) {
-    // SAFETY: The reference is ours.
+    // SAFETY: The test owns the reference.
     unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
 }
 
-/// The elements that the request of a message names.
+/// Returns the SGEs in the request of a message.
 fn elements(message: &SendBuf) -> &[bindings::ib_sge] {
     let wr = message.request(bindings::ib_wr_opcode_IB_WR_SEND, 0);
-    // SAFETY: The message has as many elements.
+    // SAFETY: The message has that many SGEs.
     unsafe { core::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize) }
 }
 
-/// The lengths of the elements.
+/// Returns the lengths of the SGEs.
 fn lengths(message: &SendBuf) -> Result<KVec<usize>> {
     let mut lengths = KVec::new();
     for sge in elements(message) {
@@ -82,7 +82,7 @@ mod tests {
         for part in [0..LEN + 1, LEN + 1..LEN + 1, 0..usize::MAX, 1..usize::MAX] {
             assert!(message.add_part(part) == Err(EINVAL));
         }
-        // An empty part takes no element.
+        // An empty part needs no SGE.
         message.add_part(0..0)?;
         message.add_part(LEN..LEN)?;
         assert!(elements(&message).is_empty());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_elements_than_asked_for() -> Result {
+    fn a_message_has_at_most_the_requested_sges() -> Result {
         let (pd, page) = (pd()?, page()?);
         for most in [1, 2, 5] {
             let mut message = SendBuf::new(&pd, LEN, most)?;
@@ -101,10 +101,10 @@ mod tests {
             assert!(message.add_part(0..1) == Err(ENOSPC));
             assert_eq!(elements(&message).len(), most);
             message.clear();
-            // Not next to each other, so that each takes an element.
+            // These are not contiguous, so each needs an SGE.
             let runs = (0..=most).map_while(|i| run(page, 2 * i, 1).ok());
             assert!(message.add_pages(runs.clone()) == Err(ENOSPC));
-            // Nothing is left of it.
+            // The failure left no reference and no SGE.
             assert_eq!(references(page), 1);
             assert!(elements(&message).is_empty());
             message.add_pages(runs.take(most))?;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_kept_while_they_are_mapped() -> Result {
+    fn mapped_pages_are_referenced() -> Result {
         let pages = [page()?, page()?];
         let mut message = SendBuf::new(&pd()?, LEN, 3)?;
         let runs = [
@@ -126,7 +126,7 @@ mod tests {
         for _ in 0..2 {
             message.add_pages(runs.into_iter())?;
             assert!(pages.map(references).iter().all(|count| *count > 1));
-            // A run is where it is in its page.
+            // The SGE starts at the offset of its run.
             let last = elements(&message).last().ok_or(EINVAL)?;
             assert_eq!(last.addr % PAGE_SIZE as u64, PAGE_SIZE as u64 - 1);
             assert!(message.add_pages(core::iter::once(runs[0])) == Err(EINVAL));
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_heap_is_refused() -> Result {
+    fn slab_memory_is_refused() -> Result {
         let memory = KVec::from_elem(0x33_u8, 64, GFP_KERNEL)?;
-        // SAFETY: The memory outlives the run, and is of the heap.
+        // SAFETY: The memory is from the heap and outlives the run.
         let seg = unsafe { MemSeg::from_virt(memory.as_ptr(), memory.len()) }.ok_or(EINVAL)?;
         let mut message = SendBuf::new(&pd()?, LEN, 3)?;
         message.add_part(0..9)?;
         assert!(message.add_pages(core::iter::once(seg)) == Err(EINVAL));
-        // What was there before is there still.
+        // The earlier part is still there.
         assert_eq!(lengths(&message)?.as_slice(), &[9]);
         Ok(())
     }

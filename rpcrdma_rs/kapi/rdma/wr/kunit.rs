@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: chains as the device would find them. None is posted.
+//! KUnit: chains of Work Requests in the form in which they would be posted. None is posted.
 
 use super::*;
 
-/// A chain for no QP, whose PD is none either.
+/// Creates a chain without a QP and a PD.
 fn chain<'a>() -> Result<KBox<Chain<'a>>> {
     let (qp, pd, ticket) = (null_mut(), null_mut(), Ticket { qp: 1, post: 7 });
     Ok(KBox::new(
-        // SAFETY: Nothing that looks at the QP is called.
+        // SAFETY: The tests call no method that uses the QP.
         unsafe { Chain::new(qp, pd, ticket) },
         GFP_KERNEL,
     )?)
 }
 
-/// A request that registers `key`.
+/// Returns a request that registers `key`.
 fn reg(key: u32) -> bindings::ib_reg_wr {
     bindings::ib_reg_wr {
         wr: bindings::ib_send_wr {
             opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
-            // Of an earlier chain, to be overwritten.
+            // Left over from an earlier chain; it must be overwritten.
             next: core::ptr::dangling_mut(),
             ..Default::default()
         },
@@ -28,7 +28,7 @@ fn reg(key: u32) -> bindings::ib_reg_wr {
     }
 }
 
-/// A request that writes to `rkey`.
+/// Returns a request that writes to `rkey`.
 fn write(rkey: u32) -> bindings::ib_rdma_wr {
     bindings::ib_rdma_wr {
         wr: bindings::ib_send_wr {
@@ -40,19 +40,19 @@ fn write(rkey: u32) -> bindings::ib_rdma_wr {
     }
 }
 
-/// Appends a request that is valid as long as the chain is used.
+/// Appends a request, which must be valid as long as the chain is used.
 fn append(chain: &mut Chain<'_>, wr: *mut bindings::ib_send_wr, kind: Kind) {
-    // SAFETY: The callers keep the request, and have it in no other chain.
+    // SAFETY: The callers keep the request valid, and do not add it to another chain.
     unsafe { chain.append(Requests::one(wr, kind)) };
 }
 
-/// The requests of a chain, in order.
+/// Returns the requests of a chain, in order.
 fn requests<'a>(
     first: *mut bindings::ib_send_wr,
 ) -> impl Iterator<Item = &'a bindings::ib_send_wr> {
     let mut next = first;
     core::iter::from_fn(move || {
-        // SAFETY: The callers keep the requests.
+        // SAFETY: The callers keep the requests valid.
         let wr = unsafe { next.as_ref() }?;
         next = wr.next;
         Some(wr)
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_chain_is_none() -> Result {
+    fn an_empty_chain_has_no_requests() -> Result {
         let mut chain = chain()?;
         assert_eq!(chain.wrs(), 0);
         assert!(chain.finish(core::ptr::dangling_mut()).is_none());
@@ -88,12 +88,12 @@ mod tests {
         assert!(core::ptr::eq(first.cast(), &raw const wrs[0]));
         let mut count = 0;
         for wr in requests(first) {
-            // SAFETY: The request is the first field of one that registers.
+            // SAFETY: The request is the first field of an `ib_reg_wr`.
             let key = unsafe { (*core::ptr::from_ref(wr).cast::<bindings::ib_reg_wr>()).key };
             assert_eq!(key, count);
             count += 1;
             assert_eq!(is_signaled(wr), count == 4);
-            // SAFETY: Chains of requests have completions, not numbers.
+            // SAFETY: The requests of a chain have a completion entry, not a number.
             let named = unsafe { *wr.__bindgen_anon_1.wr_cqe };
             assert_eq!(core::ptr::eq(named, Entry::cqe(entry)), count == 4);
         }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_owner_keeps_its_last_request_for_another_chain() -> Result {
-        // A driver may look at the last request once more when that is in another chain already.
+        // A driver may read the last request again when its owner has linked it into another chain.
         let (mut first, mut last) = (reg(1), write(2));
         let mut chain = chain()?;
         append(&mut chain, (&raw mut first).cast(), Kind::Reg);
@@ -116,7 +116,7 @@ mod tests {
         }
         assert_eq!(count, 2);
         assert!(!core::ptr::eq(of_chain.cast(), &raw const last));
-        // SAFETY: It is of that kind.
+        // SAFETY: The last request of the chain is an `ib_rdma_wr`.
         assert_eq!(
             unsafe { (*of_chain.cast::<bindings::ib_rdma_wr>()).rkey },
             2
@@ -126,7 +126,7 @@ mod tests {
         let mut other = super::chain()?;
         append(&mut other, (&raw mut last).cast(), Kind::Rdma);
         append(&mut other, (&raw mut more).cast(), Kind::Reg);
-        // SAFETY: The chain is not dropped yet.
+        // SAFETY: The chain, which has not been dropped, contains the request.
         assert!(unsafe { (*of_chain).next.is_null() });
         assert_eq!(other.wrs(), 2);
         Ok(())
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_appended_in_one_piece() -> Result {
+    fn a_list_of_requests_is_appended_as_a_whole() -> Result {
         let (mut one, mut wrs) = (reg(0), [write(1), write(2), write(3)]);
         let [a, b, c] = &mut wrs;
         let [a, b, c] = [a, b, c].map(|wr| (&raw mut *wr).cast::<bindings::ib_send_wr>());
-        // SAFETY: They are valid.
+        // SAFETY: The requests are valid.
         unsafe {
             (*a).next = b;
             (*b).next = c;
@@ -161,7 +161,7 @@ mod tests {
         };
         let mut chain = chain()?;
         append(&mut chain, (&raw mut one).cast(), Kind::Reg);
-        // SAFETY: They are linked like that.
+        // SAFETY: The requests are valid and linked in this order.
         unsafe { chain.append(list) };
         assert_eq!(chain.wrs(), 4);
         let first = chain.finish(core::ptr::dangling_mut()).ok_or(EINVAL)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: borrows of a transport that is being destroyed. There is none: nothing borrowed is
-//! looked at.
+//! KUnit: borrows of a transport that is being destroyed. The tests have no transport and never
+//! access what they borrow.
 
 use kernel::{
     prelude::*,
@@ -26,7 +26,7 @@ use crate::kapi::{
     },
 };
 
-/// A kind of transport of which none is ever made.
+/// A transport type that is never instantiated.
 #[pin_data]
 struct Nothing {}
 
@@ -102,29 +102,29 @@ impl XprtOps for Nothing {
     }
 }
 
-/// A link to no transport, closed for now.
+/// Creates a closed link without a transport.
 fn link() -> Result<XprtLink<Nothing>> {
     let shared = Arc::pin_init(Shared::new(core::ptr::dangling_mut()), GFP_KERNEL)?;
     Ok(XprtLink(shared))
 }
 
-/// Lets it be borrowed.
+/// Opens the link.
 fn open(link: &XprtLink<Nothing>) {
-    // SAFETY: Nobody looks at what is borrowed, and the callers close it.
+    // SAFETY: The tests do not access what they borrow, and close the link.
     unsafe { link.0.open() };
 }
 
-/// What threads tell.
-struct Told {
+/// What the threads of a test observe.
+struct Observed {
     closed: Atomic<u32>,
     borrows: Atomic<u32>,
     bad: Atomic<u32>,
     ended: Atomic<u32>,
 }
 
-fn told() -> Result<Arc<Told>> {
+fn observed() -> Result<Arc<Observed>> {
     Ok(Arc::new(
-        Told {
+        Observed {
             closed: Atomic::new(0),
             borrows: Atomic::new(0),
             bad: Atomic::new(0),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borrows_are_had_while_it_is_open() -> Result {
+    fn an_open_link_can_be_borrowed() -> Result {
         let link = link()?;
         assert!(link.get().is_none());
         open(&link);
@@ -154,53 +154,53 @@ mod tests {
 
     #[test]
     fn closing_waits_for_a_borrow() -> Result {
-        let (link, told) = (link()?, told()?);
+        let (link, observed) = (link()?, observed()?);
         open(&link);
-        let (theirs, says) = (link.clone(), told.clone());
+        let (theirs, seen) = (link.clone(), observed.clone());
         spawn(move || {
             let borrow = theirs.get();
-            says.borrows.add(1, Relaxed);
+            seen.borrows.add(1, Relaxed);
             long_pause();
-            // Closing has begun, and no new borrow is had.
-            says.bad.add(u32::from(theirs.get().is_some()), Relaxed);
-            says.ended.add(1, Relaxed);
+            // Closing has begun, so a new borrow fails.
+            seen.bad.add(u32::from(theirs.get().is_some()), Relaxed);
+            seen.ended.add(1, Relaxed);
             drop(borrow);
         })?;
-        while told.borrows.load(Relaxed) == 0 {
+        while observed.borrows.load(Relaxed) == 0 {
             pause();
         }
         link.0.close();
-        assert_eq!(told.ended.load(Relaxed), 1);
-        assert_eq!(told.bad.load(Relaxed), 0);
+        assert_eq!(observed.ended.load(Relaxed), 1);
+        assert_eq!(observed.bad.load(Relaxed), 0);
         Ok(())
     }
 
     #[test]
-    fn nothing_is_borrowed_once_it_is_closed() -> Result {
+    fn a_closed_link_cannot_be_borrowed() -> Result {
         for round in 0..10 {
-            let (link, told) = (link()?, told()?);
+            let (link, observed) = (link()?, observed()?);
             open(&link);
             for _ in 0..4 {
-                let (theirs, says) = (link.clone(), told.clone());
+                let (theirs, seen) = (link.clone(), observed.clone());
                 spawn(move || {
                     while let Some(borrow) = theirs.get() {
-                        says.borrows.add(1, Relaxed);
+                        seen.borrows.add(1, Relaxed);
                         pause();
-                        says.bad.add(says.closed.load(Relaxed), Relaxed);
+                        seen.bad.add(seen.closed.load(Relaxed), Relaxed);
                         drop(borrow);
                     }
-                    says.ended.add(1, Relaxed);
+                    seen.ended.add(1, Relaxed);
                 })?;
             }
-            while told.borrows.load(Relaxed) < 8 + round {
+            while observed.borrows.load(Relaxed) < 8 + round {
                 pause();
             }
             link.0.close();
-            told.closed.store(1, Relaxed);
-            while told.ended.load(Relaxed) < 4 {
+            observed.closed.store(1, Relaxed);
+            while observed.ended.load(Relaxed) < 4 {
                 pause();
             }
-            assert_eq!(told.bad.load(Relaxed), 0);
+            assert_eq!(observed.bad.load(Relaxed), 0);
         }
         Ok(())
     }

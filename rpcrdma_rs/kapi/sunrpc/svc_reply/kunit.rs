@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: the pages of a service thread, of replies that are sent and of files.
+//! KUnit: the pages of a service thread, of replies being sent, and of files.
 //!
-//! The thread is memory of the test, in the state in which sunrpc has it when it calls a
+//! The tests create the `svc_rqst` of the thread, in the state in which sunrpc passes it to a
 //! transport.
 
 use super::*;
@@ -11,10 +11,10 @@ use crate::kapi::fixture::{
     references, //
 };
 
-/// Slots of the reply array of a thread of the tests.
+/// The number of slots in the thread's reply array.
 const SLOTS: usize = 8;
 
-/// A service thread, the pages that it had first, and pages of a file.
+/// A service thread, the pages that it had at first, and pages of a file.
 struct Thread {
     rqst: KBox<bindings::svc_rqst>,
     slots: KVec<*mut bindings::page>,
@@ -25,7 +25,7 @@ struct Thread {
 impl Thread {
     fn new() -> Result<Self> {
         let mut rqst = KBox::<bindings::svc_rqst>::new_uninit(GFP_KERNEL)?;
-        // SAFETY: All of its fields may be zero.
+        // SAFETY: Zero is valid for all of its fields.
         let mut rqst = unsafe {
             rqst.as_mut_ptr().write_bytes(0, 1);
             rqst.assume_init()
@@ -38,7 +38,7 @@ impl Thread {
         for page in own {
             slots.push(page.as_ptr(), GFP_KERNEL)?;
         }
-        // One more, as sunrpc has.
+        // One more slot, as in sunrpc.
         slots.push(null_mut(), GFP_KERNEL)?;
         rqst.rq_maxpages = SLOTS as _;
         rqst.rq_respages = slots.as_mut_ptr();
@@ -54,16 +54,16 @@ impl Thread {
     }
 
     fn lend(&mut self, slots: Range<usize>) -> Lent {
-        // SAFETY: The thread is as in `xpo_recvfrom`.
+        // SAFETY: The `svc_rqst` is in the state that `xpo_recvfrom` finds.
         unsafe { Lent::new(&raw mut *self.rqst, PageVec::new(), slots) }
     }
 
-    /// The service makes a reply: 100 bytes of head, and `count` pages from slot 1 on, all but
-    /// 50 bytes of them.
+    /// Creates a reply as a service does: 100 bytes of head, and `count` pages from slot 1 on, the
+    /// last of them without its last 50 bytes.
     fn make(&mut self, count: usize) {
         let base = self.rqst.rq_respages;
         self.rqst.rq_next_page = base.wrapping_add(1 + count);
-        // SAFETY: The page is the thread's.
+        // SAFETY: The page belongs to the thread.
         let head = unsafe { bindings::rpcrdma_shim_page_address(self.own[0].as_ptr()) };
         self.rqst.rq_res.head[0] = bindings::kvec {
             iov_base: head,
@@ -75,10 +75,10 @@ impl Thread {
         self.rqst.rq_res.page_len = (count * PAGE_SIZE).saturating_sub(50) as _;
     }
 
-    /// As `make`, with pages of the file in their place, as `svc_rqst_replace_page` puts them.
+    /// Like `make`, with pages of the file in the slots, as `svc_rqst_replace_page` puts them there.
     fn splice(&mut self, count: usize) {
         for at in 0..count {
-            // SAFETY: The slot has a reference to its page, and gets one to another.
+            // SAFETY: The slot owns a reference to its page, and gets one to the page of the file.
             unsafe {
                 bindings::rpcrdma_shim_put_page(self.slots[1 + at]);
                 bindings::rpcrdma_shim_get_page(self.file[at].as_ptr());
@@ -89,17 +89,17 @@ impl Thread {
     }
 
     fn reply<'a>(&mut self, lent: &'a mut Lent) -> Reply<'a> {
-        // SAFETY: The thread is as in `xpo_sendto`, and lives longer than the reply.
+        // SAFETY: The `svc_rqst` is in the state that `xpo_sendto` finds, and outlives the reply.
         unsafe { Reply::new(&raw mut *self.rqst, lent) }
     }
 
-    /// What sunrpc finds missing.
+    /// Returns the number of pages that sunrpc considers used and will replace.
     fn missing(&self) -> usize {
         (self.rqst.rq_next_page as usize - self.rqst.rq_respages as usize)
             / size_of::<*mut bindings::page>()
     }
 
-    /// Whether the thread has the pages that it had first, each with one reference.
+    /// Returns whether the thread has its first pages again, each with one reference.
     fn is_whole(&self) -> bool {
         let pages = self.slots.iter().take(SLOTS).zip(self.own);
         self.missing() == 0
@@ -111,25 +111,25 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         for page in self.slots.iter().filter(|page| !page.is_null()) {
-            // SAFETY: The reference is that of the slot.
+            // SAFETY: The slot owns the reference.
             unsafe { bindings::rpcrdma_shim_put_page(*page) };
         }
         for page in self.file {
-            // SAFETY: The reference is the test's.
+            // SAFETY: The test owns the reference.
             unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
         }
     }
 }
 
-/// Where the payload of a reply of `Thread::make` is.
+/// Returns the octets of the payload in a reply of `Thread::make`.
 fn payload(count: usize) -> Range<usize> {
     100..100 + count * PAGE_SIZE - 50
 }
 
-/// The pages of an array.
+/// Returns the pages of an array.
 fn addresses(pages: &mut PageVec) -> KVec<*mut bindings::page> {
     let mut all = KVec::new();
-    // SAFETY: None is replaced.
+    // SAFETY: No page is replaced.
     for page in unsafe { pages.as_mut_slice() } {
         let _ = all.push(page.as_ptr(), GFP_KERNEL);
     }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_a_file_go_and_the_threads_return() -> Result {
+    fn spliced_pages_are_sent_and_lent_pages_return() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..5);
         assert!(thread.own[1..5].iter().all(|page| references(*page) == 2));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn own_pages_are_in_no_slot_until_they_were_sent() -> Result {
+    fn own_pages_leave_their_slots_until_the_send_completes() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..6);
         thread.make(3);
@@ -178,7 +178,7 @@ mod tests {
         let mut one = PageVec::new();
         one.reserve(1, GFP_KERNEL)?;
         let added = page()?;
-        // SAFETY: The reference is ours to give.
+        // SAFETY: The test owns the reference, and gives it to the array.
         unsafe { one.push(added)? };
         spare.put(&mut one, 1);
         assert_eq!(spare.len(), 1);
@@ -188,7 +188,7 @@ mod tests {
         assert!(reply.take_pages(&mut pages, payload(3))?.own);
         reply.refill(&mut spare);
         reply.settle();
-        // One slot got the spare page, and sunrpc is to fill the first two.
+        // One slot got the spare page, and sunrpc has to fill the first two.
         assert_eq!((thread.missing(), spare.len()), (2, 0));
         assert!(thread.slots[..2].iter().all(|slot| slot.is_null()));
         assert!(thread.slots[2..SLOTS].iter().all(|slot| !slot.is_null()));
@@ -199,28 +199,28 @@ mod tests {
             .iter()
             .all(|page| !thread.slots[2..SLOTS].contains(page)));
         assert!(thread.own.iter().all(|page| references(*page) == 1));
-        // Sent: they are spare pages now, but for one that somebody looks at.
-        // SAFETY: The array has a reference to it.
+        // After the Send they are spare pages, except for one that has another reference.
+        // SAFETY: The array's reference keeps the page valid.
         unsafe { bindings::rpcrdma_shim_get_page(sent[1]) };
         spare.put(&mut pages, 3);
         assert_eq!((spare.len(), pages.len()), (2, 1));
         assert!(addresses(&mut pages)[..] == sent[1..2]);
-        // SAFETY: Taken above.
+        // SAFETY: The reference was taken above.
         unsafe { bindings::rpcrdma_shim_put_page(sent[1]) };
         Ok(())
     }
 
     #[test]
-    fn what_is_not_sent_from_where_it_is_returns_as_well() -> Result {
+    fn slots_of_unsent_pages_get_their_pages_back() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..5);
         thread.splice(2);
-        // The service cuts the reply back: the pages of the file are still there.
+        // The service shortens the reply. The pages of the file are still in the slots.
         thread.make(0);
         thread.reply(&mut lent).settle();
         assert!(thread.is_whole());
         assert_eq!(thread.file.map(references), [1; 3]);
-        // A part of a reply is sent, and the rest returns.
+        // Only a part of a reply is sent. The slots of the rest get their pages back as well.
         lent = thread.lend(1..5);
         thread.splice(3);
         let mut pages = PageVec::new();
@@ -250,18 +250,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lent_and_sunrpc_replaces_what_was_used() -> Result {
+    fn without_a_loan_sunrpc_replaces_used_pages() -> Result {
         let mut thread = Thread::new()?;
         let mut lent = Lent::default();
         thread.splice(3);
         thread.reply(&mut lent).settle();
-        // The head's page stays; those of the file are to be released.
+        // The head's page stays with the thread; sunrpc releases those of the file.
         assert_eq!(thread.missing(), 3);
         assert!(!thread.slots[..3].contains(&thread.own[0].as_ptr()));
         assert!(thread.slots.contains(&thread.own[0].as_ptr()));
         let file = thread.file.map(NonNull::as_ptr);
         assert!(file.iter().all(|page| thread.slots[..3].contains(page)));
-        // More than was lent is used.
+        // The reply uses more slots than were lent.
         let mut thread = Thread::new()?;
         let mut lent = thread.lend(1..3);
         thread.splice(3);
@@ -278,13 +278,13 @@ mod tests {
     fn a_deferred_call_has_nothing_lent() -> Result {
         let mut thread = Thread::new()?;
         let mut other = Thread::new()?;
-        // Lent to one thread, answered by another.
+        // The pages were lent from one thread, and another one replies.
         let mut lent = thread.lend(1..5);
         other.splice(2);
         other.reply(&mut lent).settle();
         assert_eq!(other.missing(), 2);
         assert!(thread.is_whole());
-        // Deferred, and answered by the same thread by chance.
+        // A deferred Call that the same thread happens to answer.
         let mut lent = thread.lend(1..5);
         thread.splice(2);
         thread.rqst.rq_deferred = NonNull::dangling().as_ptr();

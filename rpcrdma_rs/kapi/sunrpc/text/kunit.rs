@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: short strings that are cut off where their place ends.
+//! KUnit: short strings, which are truncated to their buffers.
 
 use super::*;
 use crate::kapi::fixture::{
@@ -9,9 +9,9 @@ use crate::kapi::fixture::{
 };
 use kernel::prelude::*;
 
-/// Whether C sees `expected`.
+/// Returns whether C reads `expected`.
 fn reads<const N: usize>(text: &Text<N>, expected: &str) -> bool {
-    // SAFETY: By the type's invariant there is a terminator.
+    // SAFETY: The string is NUL-terminated by the type's invariant.
     let c = unsafe { CStr::from_char_ptr(text.as_ptr()) };
     c.to_bytes() == expected.as_bytes() && text.with_nul() == c.to_bytes_with_nul()
 }
@@ -33,17 +33,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_off() -> Result {
+    fn a_long_string_is_truncated() -> Result {
         let mut text = Text::<8>::new();
         text.set(format_args!("12345678"));
         assert!(reads(&text, "1234567"));
-        // Over several writes, also when it is full already.
+        // Several writes, the last of them to a full buffer.
         text.set(format_args!("{}{}{}{}", "1234", "5678", "9", 10));
         assert!(reads(&text, "1234567"));
         let mut none = Text::<1>::new();
         none.set(format_args!("1"));
         assert!(reads(&none, ""));
-        // In the middle of a character, which C does not mind.
+        // It may be truncated within a character.
         text.set(format_args!("123456\u{20ac}"));
         assert_eq!(text.with_nul(), b"123456\xe2\0");
         Ok(())

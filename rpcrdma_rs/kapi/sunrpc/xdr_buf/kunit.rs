@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: `xdr_buf`s over real pages.
+//! KUnit: `xdr_buf`s with real pages.
 
 use super::*;
 use crate::kapi::{
@@ -14,7 +14,7 @@ use crate::kapi::{
     }, //
 };
 
-/// What is around the bytes of a message.
+/// The value of the bytes around a message.
 const FOREIGN: u8 = 0xee;
 
 /// The shapes of messages: head, offset of the page part, its length, tail.
@@ -31,7 +31,7 @@ const SHAPES: [[usize; 4]; 10] = [
     [7, 2 * PAGE_SIZE, 1, 9],
 ];
 
-/// A message with its memory. Byte `i` of it is `pattern(i, 1)`.
+/// A message and its memory. Byte `i` of the message is `pattern(i, 1)`.
 struct Message {
     head: KVec<u8>,
     tail: KVec<u8>,
@@ -76,37 +76,37 @@ impl Message {
         Ok(this)
     }
 
-    /// Byte `at` of the pages.
+    /// Returns the address of byte `at` of the pages.
     fn address(&self, at: usize) -> *mut u8 {
-        // SAFETY: The page is ours.
+        // SAFETY: The page belongs to the message.
         let base = unsafe { page_address(self.pages[at / PAGE_SIZE]) };
         base.wrapping_add(at % PAGE_SIZE)
     }
 
     fn set(&mut self, at: usize, byte: u8) {
-        // SAFETY: The byte is in a page of ours.
+        // SAFETY: The byte is in a page of the message.
         unsafe { self.address(at).write(byte) };
     }
 
     fn get(&self, at: usize) -> u8 {
-        // SAFETY: The byte is in a page of ours.
+        // SAFETY: The byte is in a page of the message.
         unsafe { self.address(at).read() }
     }
 
     fn buf(&mut self) -> &XdrBuf {
-        // SAFETY: Set up in `new`; the message is borrowed.
+        // SAFETY: `new` has set up the `xdr_buf`, and the message is borrowed.
         unsafe { XdrBuf::from_raw(&raw mut *self.raw) }
     }
 
-    /// Takes a page out of the array, and frees it.
+    /// Removes a page from the array and frees it.
     fn lose(&mut self, index: usize) {
         let page = core::mem::replace(&mut self.pages[index], core::ptr::null_mut());
-        // SAFETY: The reference was the array's.
+        // SAFETY: The array owned the reference.
         unsafe { bindings::rpcrdma_shim_put_page(page) };
         self.raw.flags |= bindings::XDRBUF_SPARSE_PAGES;
     }
 
-    /// Whether all that is around the page part is as it was.
+    /// Returns whether the bytes around the page part are unchanged.
     fn surroundings_are_whole(&self) -> bool {
         let base = self.raw.page_base as usize;
         let part = base..base + self.raw.page_len as usize;
@@ -119,13 +119,13 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         for page in self.pages.iter().filter(|page| !page.is_null()) {
-            // SAFETY: The reference is the array's.
+            // SAFETY: The array owns the reference.
             unsafe { bindings::rpcrdma_shim_put_page(*page) };
         }
     }
 }
 
-/// Offsets at and next to all borders of a message, and far beyond its end.
+/// Returns offsets at and next to all boundaries of a message, and far beyond its end.
 fn offsets([head, base, pages, _]: [usize; 4], total: usize) -> [usize; 16] {
     let next_page = head + (PAGE_SIZE - base % PAGE_SIZE);
     [
@@ -148,13 +148,14 @@ fn offsets([head, base, pages, _]: [usize; 4], total: usize) -> [usize; 16] {
     ]
 }
 
-/// Whether the bytes of a device's runs are those of the message from `at` on; their number.
+/// Compares the bytes of runs with those of the message from `at` on. Returns whether they are
+/// equal, and their number.
 fn compare_runs<'a>(runs: impl Iterator<Item = MemSeg<'a>>, mut at: usize) -> (bool, usize) {
     let (start, mut same) = (at, true);
     for run in runs {
         same &= run.len() > 0 && run.page_count() <= MAX_RUN_PAGES;
         for (index, page) in run.pages().enumerate() {
-            // SAFETY: The page is lent. What is contiguous has contiguous addresses.
+            // SAFETY: The pages of a run are valid. Contiguous pages have contiguous addresses.
             let base = unsafe { bindings::rpcrdma_shim_page_address(page.as_ptr()) };
             let in_run = index * PAGE_SIZE;
             same &= core::ptr::eq(
@@ -165,7 +166,7 @@ fn compare_runs<'a>(runs: impl Iterator<Item = MemSeg<'a>>, mut at: usize) -> (b
             );
         }
         for i in 0..run.len() {
-            // SAFETY: A byte of the run.
+            // SAFETY: The byte is in the run.
             same &= unsafe { run.address().add(i).read() } == pattern(at, 1);
             at += 1;
         }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_range_is_copied_as_far_as_it_exists() -> Result {
+    fn any_range_is_copied_up_to_the_end() -> Result {
         let mut to = KVec::from_elem(0_u8, 8 * PAGE_SIZE, GFP_KERNEL)?;
         for shape in SHAPES {
             let mut message = Message::new(shape)?;
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_copied_than_there_is_room() -> Result {
+    fn a_copy_ends_where_its_buffer_ends() -> Result {
         for shape in SHAPES {
             let mut message = Message::new(shape)?;
             let buf = message.buf();
@@ -216,13 +217,13 @@ mod tests {
     #[test]
     fn contiguous_pages_are_one_run() -> Result {
         let (order, count) = (2, 4);
-        // SAFETY: Asks for new pages, which are next to each other.
+        // SAFETY: Allocates new pages, which are contiguous.
         let block = unsafe { bindings::alloc_pages(bindings::GFP_KERNEL, order) };
         let block = NonNull::new(block).ok_or(ENOMEM)?;
-        // SAFETY: There are as many.
+        // SAFETY: The callers pass the index of a page in the block.
         let page = |i: usize| unsafe { block.as_ptr().add(i) };
         let whole = PAGE_SIZE;
-        // Which pages, the offset in the first, and the lengths of the runs.
+        // The pages, the offset in the first one, and the lengths of the runs.
         let cases: [(&[usize], usize, &[usize]); 5] = [
             (&[0, 1, 2, 3], 0, &[4 * whole]),
             (&[0, 1, 2, 3], 100, &[4 * whole - 100]),
@@ -240,21 +241,21 @@ mod tests {
             raw.page_base = base as u32;
             raw.page_len = (indices.len() * whole - base) as u32;
             raw.len = raw.page_len;
-            // SAFETY: Set up just now.
+            // SAFETY: The `xdr_buf` was set up above.
             let buf = unsafe { XdrBuf::from_raw(&raw mut *raw) };
             let found = buf.segs(0..usize::MAX).map(|run| run.len());
             assert!(found.eq(lengths.iter().copied()));
-            // Not beyond what is asked for.
+            // A run does not exceed the requested range.
             assert!(buf.segs(0..1).map(|run| run.len()).eq([1]));
         }
-        // SAFETY: The pages are ours, and there are as many.
+        // SAFETY: The pages were allocated above with this order.
         unsafe { bindings::__free_pages(block.as_ptr(), order) };
         assert_eq!(count, 1 << order);
         Ok(())
     }
 
     #[test]
-    fn runs_for_a_device_have_the_bytes() -> Result {
+    fn runs_cover_the_bytes_of_the_range() -> Result {
         for shape in SHAPES {
             let mut message = Message::new(shape)?;
             let buf = message.buf();
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn other_parts_have_the_room_they_have() -> Result {
+    fn redirect_replaces_head_and_tail() -> Result {
         let (head, tail) = ([1_u8; 40], [2_u8; 5]);
         for shape in SHAPES {
             for (head, tail) in [
@@ -305,7 +306,7 @@ mod tests {
                 (&head[..], None),
             ] {
                 let mut message = Message::new(shape)?;
-                // SAFETY: The message is ours; the parts live longer.
+                // SAFETY: The message belongs to the test, and the parts outlive it.
                 unsafe { XdrBuf::redirect(&raw mut *message.raw, head, tail) };
                 let left = tail.map_or(shape[3], |tail| tail.len());
                 assert_eq!(message.raw.buflen as usize, head.len() + shape[2] + left);
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_filled_or_left() -> Result {
+    fn the_tail_is_filled_completely_or_not_at_all() -> Result {
         let source = [0xaa_u8; 9];
         for shape in SHAPES {
             let [head, _, len, tail] = shape;
@@ -376,10 +377,10 @@ mod tests {
     }
 
     #[test]
-    fn missing_pages_are_allocated_and_the_others_stay() -> Result {
+    fn fill_sparse_allocates_only_missing_pages() -> Result {
         let mut message = Message::new([20, PAGE_SIZE + 100, 3 * PAGE_SIZE, 8])?;
         let before = [message.pages[1], message.pages[3]];
-        // The first is not in the page part, and not to be touched.
+        // The first page is outside the page part, and must not be allocated.
         for index in [0, 2, 4] {
             message.lose(index);
         }

@@ -40,7 +40,7 @@ fn settled(bytes: &[u8], xid: u32) -> Option<Settled> {
 
 const UNTOLD: Settled = Settled::Two {
     peer: Properties::DEFAULT,
-    told: false,
+    announced: false,
     window: Credits(1),
 };
 
@@ -49,17 +49,22 @@ fn a_server_that_answers() {
     let bytes = vector("connprop-server");
     let xid = u32::from_be_bytes(*bytes.first_chunk().unwrap());
     let credits = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
-    let Some(Settled::Two { peer, told, window }) = settled(&bytes, xid) else {
+    let Some(Settled::Two {
+        peer,
+        announced,
+        window,
+    }) = settled(&bytes, xid)
+    else {
         panic!("not version 2");
     };
-    assert!(told);
+    assert!(announced);
     assert_eq!(window, Credits(credits.min(128)));
     assert_eq!(peer.backward, Backward::General);
     // With another XID it announces the properties, but its credit value is ignored.
     let other = settled(&bytes, xid ^ 1);
     let expected = Settled::Two {
         peer,
-        told,
+        announced,
         window: Credits(1),
     };
     assert_eq!(other, Some(expected));
@@ -69,7 +74,7 @@ fn a_server_that_answers() {
         settled(&nothing, xid),
         Some(Settled::Two {
             peer: Properties::DEFAULT,
-            told: false,
+            announced: false,
             ..
         })
     ));
@@ -161,10 +166,13 @@ fn the_first_valid_message_decides() {
 fn a_receive_size_is_at_least_what_everybody_takes() {
     for name in ["connprop-smallest", "connprop-largest", "connprop-rbsiz"] {
         let bytes = vector(name);
-        let Some(Settled::Two { peer, told, .. }) = settled(&bytes, 1) else {
+        let Some(Settled::Two {
+            peer, announced, ..
+        }) = settled(&bytes, 1)
+        else {
             panic!("{name}");
         };
-        assert!(told && peer.receive >= InlineSize(1024), "{name}");
+        assert!(announced && peer.receive >= InlineSize(1024), "{name}");
     }
 }
 
@@ -182,7 +190,7 @@ fn connprop() {
     let settled = answer(&parsed, &buf[..len], Xid(7), Credits(128));
     let expected = Settled::Two {
         peer: ours,
-        told: true,
+        announced: true,
         window: Credits(4),
     };
     assert_eq!(settled, Some(expected));

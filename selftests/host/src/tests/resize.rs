@@ -85,7 +85,7 @@ impl Queue {
 }
 
 #[test]
-fn a_larger_size_is_told_when_the_last_small_receive_has_landed() {
+fn a_larger_size_is_announced_when_no_small_receive_is_left() {
     let mut queue = Queue::new(4096);
     queue.most = 16384;
     queue.exchange();
@@ -95,7 +95,7 @@ fn a_larger_size_is_told_when_the_last_small_receive_has_landed() {
         queue.land();
     }
     queue.tell();
-    assert_eq!((queue.peer, queue.resize.told()), (16384, 16384));
+    assert_eq!((queue.peer, queue.resize.announced()), (16384, 16384));
     assert_eq!(queue.resize.wants(16384), None);
 }
 
@@ -117,7 +117,7 @@ fn a_smaller_size_is_for_the_peer_to_ask_for() {
 }
 
 #[test]
-fn a_size_that_the_peer_does_not_want_any_more_is_not_told() {
+fn an_unwanted_size_is_not_announced() {
     let mut queue = Queue::new(4096);
     queue.most = 16384;
     queue.exchange();
@@ -142,7 +142,7 @@ fn without_memory_nothing_changes_until_another_size_is_wanted() {
 fn no_message_is_longer_than_the_receive_that_it_lands_in() {
     let mut random = Random(521);
     let sizes = [1024, 4096, 5000, 8192, 16384, 65536];
-    let (mut told, mut done) = (0, 0);
+    let (mut announced, mut done) = (0, 0);
     for _ in 0..200 {
         let mut queue = Queue::new(4096);
         for _ in 0..500 {
@@ -154,13 +154,13 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
                 5..=7 => {
                     let before = queue.peer;
                     queue.tell();
-                    told += u32::from(queue.peer != before);
+                    announced += u32::from(queue.peer != before);
                 }
                 8..=12 => queue.release(),
                 _ => queue.land(),
             }
         }
     }
-    println!("{told} sizes announced, {done} requests granted");
-    assert!(told > 500 && done > 500);
+    println!("{announced} sizes announced, {done} requests granted");
+    assert!(announced > 500 && done > 500);
 }

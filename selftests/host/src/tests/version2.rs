@@ -273,7 +273,7 @@ fn call(proc: u32, invalidate: u32, lists: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn limits_are_told() {
+fn limits_are_reported() {
     let answer = |bytes: &[u8], limits: &ListLimits| match server_answer(bytes, limits) {
         Answer::Report(report) => report,
         Answer::Drop => panic!("dropped"),
@@ -374,8 +374,8 @@ fn a_connection_of_one_version_refuses_the_other() {
 }
 
 #[test]
-fn properties_that_are_told() {
-    let told = |name: &str| {
+fn announced_properties() {
+    let announced = |name: &str| {
         let vector = vectors().find(|v| v.name == name).expect("a vector");
         let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
         match parsed.properties(&vector.bytes) {
@@ -389,24 +389,24 @@ fn properties_that_are_told() {
         receive: InlineSize(receive),
         backward,
     };
-    assert_eq!(told("connprop-nothing"), (Properties::DEFAULT, false));
-    assert_eq!(told("connprop-defaults"), (Properties::DEFAULT, true));
+    assert_eq!(announced("connprop-nothing"), (Properties::DEFAULT, false));
+    assert_eq!(announced("connprop-defaults"), (Properties::DEFAULT, true));
     let eight = properties(8192, Backward::Inline);
-    assert_eq!(told("connprop-unknown"), (eight, true));
+    assert_eq!(announced("connprop-unknown"), (eight, true));
     let none = properties(4096, Backward::None);
-    assert_eq!(told("connprop-brs-none"), (none, false));
+    assert_eq!(announced("connprop-brs-none"), (none, false));
     let general = properties(4096, Backward::General);
-    assert_eq!(told("connprop-brs-genl"), (general, false));
+    assert_eq!(announced("connprop-brs-genl"), (general, false));
     let largest = properties(u32::MAX, Backward::Inline);
-    assert_eq!(told("connprop-largest"), (largest, true));
+    assert_eq!(announced("connprop-largest"), (largest, true));
     // Every peer can receive that size.
     let smallest = properties(1024, Backward::Inline);
-    assert_eq!(told("connprop-smallest"), (smallest, true));
+    assert_eq!(announced("connprop-smallest"), (smallest, true));
 }
 
 /// The messages that speak of a Receive size alone, as vectors have them.
 #[test]
-fn receive_sizes_asked_for_and_told() {
+fn receive_sizes_requested_and_announced() {
     for (name, proc) in [
         ("reqprop-rbsiz-raise", Proc::ReqProp),
         ("updprop-rbsiz", Proc::UpdProp),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: requests that name the bytes they are to move, all of them and in order. None is
-//! posted.
+//! KUnit: Read and Write requests cover all bytes of their ranges, in order. None is posted.
 
 use super::*;
 use crate::{
@@ -20,7 +19,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Pages of a transfer.
+/// The number of pages of a transfer.
 const PAGES: usize = 40;
 
 /// The key of local memory in these tests.
@@ -43,7 +42,7 @@ fn remote(addr: u64, length: usize) -> Remote {
     }
 }
 
-/// What a request says.
+/// The contents of a request.
 struct Request {
     opcode: bindings::ib_wr_opcode,
     addr: u64,
@@ -51,7 +50,7 @@ struct Request {
     elements: KVec<bindings::ib_sge>,
 }
 
-/// Follows the requests.
+/// Returns the requests in the list.
 fn requests(direct: &Direct) -> Result<KVec<Request>> {
     let mut found = KVec::new();
     let Some(list) = direct.link() else {
@@ -59,8 +58,8 @@ fn requests(direct: &Direct) -> Result<KVec<Request>> {
     };
     let (mut wr, mut before) = (list.first, null_mut());
     loop {
-        // SAFETY: A request of the list; each is the first field of one that reads or writes, and
-        // has as many elements as it says.
+        // SAFETY: `wr` is a request of the list. Each is the first field of an `ib_rdma_wr`, and has
+        // `num_sge` SGEs.
         let next = unsafe {
             let rdma = wr.cast::<bindings::ib_rdma_wr>();
             let mut elements = KVec::new();
@@ -91,12 +90,12 @@ fn requests(direct: &Direct) -> Result<KVec<Request>> {
     Ok(found)
 }
 
-/// Whether the bytes that the requests name are those of the pattern at `octets`, in order, for
-/// devices that use addresses as they are.
+/// Returns whether the requests cover the bytes of the pattern at `octets`, in order. The device
+/// must use kernel addresses as DMA addresses.
 fn same(requests: &[Request], octets: impl Iterator<Item = usize>) -> bool {
     let elements = requests.iter().flat_map(|request| request.elements.iter());
     let addresses = elements.flat_map(|e| e.addr..e.addr + u64::from(e.length));
-    // SAFETY: Bytes of our pages.
+    // SAFETY: The bytes are in pages that the test owns.
     let bytes =
         addresses.map(|at| unsafe { *core::ptr::with_exposed_provenance::<u8>(at as usize) });
     bytes.eq(octets.map(|at| pattern(at, 7)))
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_name_all_bytes_in_order() -> Result {
+    fn requests_cover_all_bytes_in_order() -> Result {
         let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
         let all = PAGES * PAGE_SIZE;
         let mut direct = Direct::new();
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_segment_may_be_of_several_ranges() -> Result {
+    fn a_segment_can_have_several_ranges() -> Result {
         let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused_and_leaves_no_trace() -> Result {
+    fn invalid_ranges_are_refused_without_side_effects() -> Result {
         let (pd, pages) = (pd()?, pages(2 * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_allocated_for_the_next_use() -> Result {
+    fn arrays_are_reused() -> Result {
         let (pd, pages) = (pd()?, pages(PAGES * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: parts that are registered, each of elements of a page at most.
+//! KUnit: the parts that iWARP Reads register. Their elements are at most a page long.
 
 use super::*;
 use crate::kapi::fixture::{
@@ -9,13 +9,13 @@ use crate::kapi::fixture::{
 };
 use kernel::page::PAGE_SIZE;
 
-/// Pages of a transfer.
+/// The number of pages of a transfer.
 const PAGES: usize = 8;
 
-/// Offset in the page, and length.
+/// An offset in a page, and a length.
 type Run = (u32, u32);
 
-/// The parts that octets are registered in, each with its elements.
+/// Returns the parts in which octets are registered, each with its elements.
 fn parts(pages: &PageVec, octets: &[Range<usize>], most: usize) -> Result<KVec<KVec<Run>>> {
     let mut segment = Segment::new();
     let runs = octets.iter().cloned().flat_map(|range| pages.runs(range));
@@ -29,7 +29,7 @@ fn parts(pages: &PageVec, octets: &[Range<usize>], most: usize) -> Result<KVec<K
             elements.push((bvec.bv_offset, bvec.bv_len), GFP_KERNEL)?;
             for i in bvec.bv_offset..bvec.bv_offset + bvec.bv_len {
                 let at = bytes.next().ok_or(EINVAL)?;
-                // SAFETY: The page is one of ours.
+                // SAFETY: The element is in a page of `pages`.
                 let byte = unsafe {
                     let page = bindings::rpcrdma_shim_page_address(bvec.bv_page);
                     page.cast::<u8>().add(i as usize).read()
@@ -48,8 +48,8 @@ fn parts(pages: &PageVec, octets: &[Range<usize>], most: usize) -> Result<KVec<K
 mod tests {
     use super::*;
 
-    /// As `dma_iova_link` demands: of what is joined, only the first run starts inside of a page
-    /// and only the last one ends there.
+    /// `dma_iova_link` requires that of joined runs only the first starts inside a page, and only
+    /// the last ends inside one.
     #[test]
     fn elements_of_a_part_join_at_the_ends_of_pages() -> Result {
         let pages = pages(PAGES * PAGE_SIZE, 0)?;
@@ -57,7 +57,7 @@ mod tests {
         let cases: [(&[Range<usize>], &[usize]); 6] = [
             (&[0..3 * all], &[3]),
             (&[100..2 * all + 9], &[3]),
-            // A head, pages, a tail: as a Call is.
+            // A head, then pages: like the parts of a Call.
             (&[0..120, 2 * all..4 * all], &[1, 2]),
             (&[0..2 * all, 4 * all + 8..4 * all + 12], &[2, 1]),
             (
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_elements_than_allowed() -> Result {
+    fn a_part_has_at_most_the_allowed_elements() -> Result {
         let pages = pages(5 * PAGE_SIZE, 0)?;
         let cases: [(usize, &[usize]); 4] = [
             (1, &[1, 1, 1, 1, 1]),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_gathered_than_the_segment_has() -> Result {
+    fn ranges_longer_than_the_segment_are_refused() -> Result {
         let pages = pages(2 * PAGE_SIZE, 0)?;
         let mut segment = Segment::new();
         for (octets, longest) in [(0..10, 9), (PAGE_SIZE - 1..PAGE_SIZE + 1, 1)] {

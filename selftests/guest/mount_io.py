@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""What the groups about servers of other kinds share: a mount, and I/O of many shapes."""
+"""What several groups share that vary the server's configuration: a mount, and I/O at odd offsets."""
 
 import contextlib
 import hashlib
@@ -8,17 +8,17 @@ import time
 
 from harness import data, expect, mount, read_file, shell, umount, write_file
 
-FOLDER = "/mnt/kinds"
+FOLDER = "/mnt/io"
 
 
 def server(script, seconds=120):
-    """Run shell text on the server; returns what it prints."""
+    """Run shell text on the server; return its output."""
     return shell(f"peer -t {seconds} '{script}'")
 
 
 @contextlib.contextmanager
 def mounted(version, options="", wait=30):
-    """The mount; it is tried again while nfsd is young."""
+    """Mount the export for the duration of the block; retry while nfsd starts."""
     end = time.monotonic() + wait
     while True:
         try:
@@ -34,8 +34,8 @@ def mounted(version, options="", wait=30):
         umount(FOLDER)
 
 
-def shapes(path, on_server):
-    """Odd offsets and holes, compared on the server, through the cache and past it."""
+def odd_io(path, on_server):
+    """Write at odd offsets, with holes; compare on the server, and here through the cache and past it."""
     content = bytearray(data(1_300_007, 3))
     write_file(path, content)
     fd = os.open(path, os.O_RDWR)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Connections in every state in which a server can be stopped: limbo.py ADDRESS PORT.
+"""Connections in every state in which a server can be stopped: all_states.py ADDRESS PORT.
 
 Idle; never established; with answers that find no Receive; with Read chunks in
 flight; and new ones all the time. Prints "ready", continues until it is killed."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-"""Servers and clients of other kinds: other limits, threads and listeners that come and go, a mountd
-that stands still, few slots."""
+"""Other configurations of server and client: payload sizes, rsize and wsize, nfsd's threads and
+listeners changed under load, a stopped mountd, few slots."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ import time
 
 from harness import EXPORT, LONG, Delta, case, contents, data, expect, expect_that, \
     in_background, read_file, shell, write_file
-from shapes import FOLDER, mounted, server, shapes
+from mount_io import FOLDER, mounted, odd_io, server
 
 LIMITS = "/proc/fs/nfsd/max_block_size"
 SLOTS = "/proc/sys/sunrpc/rdma_slot_table_entries"
 
 
 def payloads(octets):
-    """Set another limit of nfsd."""
+    """Change nfsd's limit on payloads."""
     server(f"server_stop; echo {octets} >{LIMITS} && nfsd_start 8")
     try:
         allowed = int(server(f"cat {LIMITS}"))
@@ -26,7 +26,7 @@ def payloads(octets):
             used = min(octets, 1 << 20)
             expect_that(f"sizes of the mount: {line}", f"rsize={used},wsize={used}," in line)
             with Delta(FOLDER) as delta:
-                shapes(f"{FOLDER}/limit", f"{EXPORT}/limit")
+                odd_io(f"{FOLDER}/limit", f"{EXPORT}/limit")
                 write_file(f"{FOLDER}/big", data(9_000_001, 4), 0)
                 expect("content", read_file(f"{FOLDER}/big", os.O_DIRECT), data(9_000_001, 4))
             expect("new connections", delta.connect_count, 0)
@@ -41,13 +41,13 @@ def sizes():
         with mounted("4.1", f"rsize={size},wsize={size}"):
             with open("/proc/self/mounts", encoding="ascii") as file:
                 line = next(line for line in file if FOLDER in line)
-            # What a guest's memory allows may be less.
+            # The guest's memory may allow less.
             expect_that(f"{size}: {line}", f"rsize={size}," in line or size > 262144)
-            shapes(f"{FOLDER}/sizes", f"{EXPORT}/sizes")
+            odd_io(f"{FOLDER}/sizes", f"{EXPORT}/sizes")
 
 
 class Load:
-    """Processes that write, read back and compare until they are told to stop."""
+    """Processes that write, read back and compare in a loop until they are told to stop."""
 
     SCRIPT = """
 import os, sys, time
@@ -120,7 +120,8 @@ def listeners():
 
 
 def deferred():
-    """mountd stands still while the server asks it; what comes meanwhile is deferred, and served."""
+    """Stop mountd while nfsd waits for its answer. nfsd defers the Calls that arrive meanwhile, and
+    processes them when mountd continues."""
     with mounted("3", "noac"):
         write_file(f"{FOLDER}/asked", data(200_000, 7))
         server("kill -STOP $(pidof rpc.mountd); exportfs -f")
@@ -142,7 +143,7 @@ def deferred():
 
 
 def few_slots():
-    """Four slots for many at once: the others wait in the backlog."""
+    """Run more jobs than the transport has slots. The others wait in sunrpc's backlog."""
     before = shell(f"cat {SLOTS}").strip()
     shell(f"echo 4 >{SLOTS}")
     try:

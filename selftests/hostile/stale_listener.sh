@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 #
-# For run.sh: a listener of one address that the CM has told to go, with no thread to hear it.
+# For run.sh: a listener on one address that the CM has invalidated, while nfsd has no thread.
 
 STALE_ADDRESS=192.168.88.22
 
-# bond_add: a bond of two network devices, with that address and an RDMA device of its own.
+# bond_add: create a bond of two network devices, with that address and an RDMA device on it.
 bond_add() {
 	local part
 	modprobe -a macvlan bonding || return
@@ -18,7 +18,7 @@ bond_add() {
 		ip addr add $STALE_ADDRESS/24 dev bond0 && ip link set bond0 up
 }
 
-# fail_over: the other part of the bond becomes the active one, which changes the hardware address.
+# fail_over: make the other device of the bond the active one, which changes the hardware address.
 fail_over() {
 	local bond=/sys/class/net/bond0/bonding part now
 	now=$(cat $bond/active_slave)
@@ -28,7 +28,7 @@ fail_over() {
 	[ "$(cat $bond/active_slave)" != "$now" ]
 }
 
-# listening COUNT: there are so many listening ids at that address, within 20 s.
+# listening COUNT: wait at most 20 s until that many ids listen on that address.
 listening() {
 	local i
 	for ((i = 0; i < 200; i++)); do
@@ -39,8 +39,8 @@ listening() {
 	return 1
 }
 
-# remove_stale: a fail over makes the listening id useless, nfsd has no thread at all to make a new
-# one; then the RDMA device is removed. Once the device is back, and threads, nfsd listens again.
+# remove_stale: remove the RDMA device when a fail over has invalidated the listening id, and nfsd has no
+# thread that could create a new one. Once the device and threads exist again, nfsd must listen again.
 remove_stale() {
 	local status=0
 	bond_add && server_stop && nfsdctl listener "+rdma:$STALE_ADDRESS:$PORT" && listening 1 ||
