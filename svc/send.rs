@@ -208,11 +208,12 @@ impl Chan {
     ) -> Result<(), (Error, Work)> {
         *ctx.as_mut().project().reservation = Some(reservation);
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
-            chain.transfer(&ctx.transfer)?;
-            match ctx.reply_chunk {
-                _ if chain.wrs() == 0 => {}
-                true => trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs()),
-                false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
+            if ctx.transfer.sqes() != 0 {
+                chain.transfer(&ctx.transfer)?;
+                match ctx.reply_chunk {
+                    true => trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs()),
+                    false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
+                }
             }
             trace_svcrdma_post_send(chain.cid(), 1, ctx.invalidate.map_or(0, |handle| handle.0));
             match ctx.invalidate {

@@ -164,13 +164,19 @@ impl Transfer {
     }
 
     /// Unmaps all pages, and returns them. May sleep.
+    #[inline]
     pub(crate) fn unmap(&mut self) -> &mut PageVec {
         if let Some(qp) = self.qp.take() {
-            // INVARIANT: Nothing is mapped any more.
-            self.direct.unmap(qp.device());
-            self.registered.unmap(&*qp);
+            self.unmap_from(&*qp);
         }
         &mut self.pages
+    }
+
+    #[inline(never)]
+    fn unmap_from(&mut self, qp: &dyn KeepQp) {
+        // INVARIANT: Nothing is mapped any more.
+        self.direct.unmap(qp.device());
+        self.registered.unmap(qp);
     }
 
     /// Records that the transfer is added to a chain for `qp`. Returns `false` if it is in this chain
