@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Clients that misuse connections to a server: floods of messages, many connections, disconnects."""
 
+import contextlib
 import os
 import signal
 import time
@@ -8,11 +9,13 @@ import time
 import peer
 import wire
 from client import XIDS, check_null
-from cases import Failed
+from cases import Failed, shell
 from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern
 from wire import Segment
 
 case = TABLE.case
+TRACING = "/sys/kernel/tracing"
+FREED = "events/sunrpc/svc_xprt_free/enable", "events/rpcrdma/svcrdma_accept_err/enable"
 
 
 # --- CM private data ----------------------------------------------------------
@@ -322,11 +325,30 @@ def never_established(server):
             client.end.close()
 
 
-@case("40 connection requests withdrawn before they are answered")
+@contextlib.contextmanager
+def closed_before_freed(server):
+    """Fail if sunrpc releases a transport in the block, and with that its network namespace, that is
+    not closed: its flushed Receives would close it, and sunrpc's trace events would then read the
+    namespace."""
+    shell(f"cd {TRACING} && echo >trace && echo 1 | tee {' '.join(FREED)} >/dev/null")
+    yield
+    time.sleep(0.5)
+    shell(f"echo 0 | (cd {TRACING} && tee {' '.join(FREED)} >/dev/null)")
+    with open(f"{TRACING}/trace", encoding="ascii") as file:
+        lines = file.read().split("\n")
+    freed = [line for line in lines if "svc_xprt_free:" in line]
+    refused = sum("svcrdma_accept_err:" in line for line in lines)
+    server.notes.append(f"{len(freed)} transports freed, {refused} could not be accepted")
+    if server.kind == "rust":
+        equal([line for line in freed if "CLOSE" not in line], [], "transports freed without a close")
+
+
+@case("120 connection requests withdrawn before they are answered")
 def withdrawn(server):
-    for _ in range(40):
-        try:
-            with server.connect(receives=2, sends=2, timeout=0):
+    with closed_before_freed(server):
+        for _ in range(120):
+            try:
+                with server.connect(receives=2, sends=2, timeout=0):
+                    pass
+            except peer.Timeout:
                 pass
-        except peer.Timeout:
-            pass
