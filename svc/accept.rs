@@ -241,6 +241,7 @@ fn build(
         rw_sges,
         max_requests: MAX_REQUESTS.get(),
         callbacks: CALLBACK_CREDITS,
+        max_pages: u32::try_from(origin.max_pages())?,
     })
     .ok_or(ENODEV)?;
 

@@ -33,6 +33,8 @@ pub(super) struct Bounds {
     pub(super) max_requests: u32,
     /// Credits for callbacks.
     pub(super) callbacks: u32,
+    /// The largest number of pages of a Call or a reply.
+    pub(super) max_pages: u32,
 }
 
 /// Entries of a Send Queue, unless one RPC needs more. A device holds memory for each entry,
@@ -73,9 +75,15 @@ impl Sizes {
         let per_rpc = PAYLOAD_PAGES
             .div_ceil(bounds.rw_sges.max(1))
             .checked_add(2)?;
+        // Pages that are not contiguous, and the Send after them.
+        let largest = bounds
+            .max_pages
+            .div_ceil(bounds.rw_sges.max(1))
+            .checked_add(2)?;
         let sends = credits
             .saturating_mul(per_rpc)
             .clamp(SEGMENTED, MOST_SENDS)
+            .max(largest)
             .saturating_add(bounds.callbacks)
             .min(bounds.max_queue);
         (sends >= MIN_SEND).then_some(Sizes {
@@ -105,6 +113,7 @@ mod tests {
         rw_sges: 30,
         max_requests: 128,
         callbacks: 2,
+        max_pages: 260,
     };
 
     #[test]
@@ -114,6 +123,26 @@ mod tests {
         assert_eq!(sizes.receives, 138);
         assert_eq!(sizes.contexts, 266);
         assert_eq!(sizes.sends, 480 + 2);
+    }
+
+    /// With payloads of 1 MiB and of 4 MiB, in pages of which no two are contiguous.
+    #[test]
+    fn the_largest_payload_fits_the_send_queue() {
+        for max_pages in [260, 1028] {
+            for (rw_sges, max_requests) in (1..=30).flat_map(|sges| [(sges, 1), (sges, 128)]) {
+                let bounds = Bounds {
+                    max_pages,
+                    rw_sges,
+                    max_requests,
+                    ..LARGE
+                };
+                let sends = Sizes::new(&bounds).unwrap().sends;
+                assert!(sends > max_pages.div_ceil(rw_sges) + 1, "{bounds:?}");
+                // No more memory than before for the devices that do not need it.
+                let needed = rw_sges <= 2 && max_pages > 480;
+                assert!(sends <= 482 || needed, "{bounds:?}");
+            }
+        }
     }
 
     /// The Receives of a connection for which no more can be allocated.
