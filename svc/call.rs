@@ -116,8 +116,9 @@ impl Payloads {
         }
     }
 
-    /// Assigns the payloads to Write chunks, in order. `chunks` has the room of each in octets.
-    /// Payloads without a chunk stay in the message.
+    /// Assigns the payloads to Write chunks, in order. `chunks` has the room of each in octets, or
+    /// `None` for a chunk without segments. The payload for such a chunk stays in the message (RFC
+    /// 8166, section 4.3.2.3), and so do payloads without a chunk.
     ///
     /// # Errors
     ///
@@ -125,19 +126,23 @@ impl Payloads {
     /// with a chunk. The Call cannot be answered then.
     pub(super) fn assign(
         &mut self,
-        mut chunks: impl Iterator<Item = u64>,
+        mut chunks: impl Iterator<Item = Option<u64>>,
     ) -> Result<(), ErrorBody> {
         let mut assigned = 0;
-        for payload in self.all() {
+        for payload in self.payloads.iter_mut().take(self.count) {
             match chunks.next() {
                 None => break,
-                Some(room) if u64::from(payload.length) <= room => assigned += 1,
-                Some(_) => return Err(unfit(assigned, payload.length)),
+                Some(None) => payload.length = 0,
+                Some(Some(room)) if u64::from(payload.length) > room => {
+                    return Err(unfit(assigned, payload.length))
+                }
+                Some(Some(_)) => {}
             }
+            assigned += 1;
         }
         self.count = assigned;
         match self.excess {
-            Some(needed) if chunks.next().is_some() => Err(unfit(assigned, needed)),
+            Some(needed) if chunks.next().flatten().is_some() => Err(unfit(assigned, needed)),
             _ => Ok(()),
         }
     }
@@ -240,7 +245,7 @@ mod tests {
             offset: 40,
             length: 8,
         });
-        assert_eq!(state.assign([5, 100].into_iter()), Ok(()));
+        assert_eq!(state.assign([Some(5), Some(100)].into_iter()), Ok(()));
         assert_eq!(state.settle(60), 44);
         assert_eq!(state.span(), Some(20..48));
         assert_eq!(
@@ -256,7 +261,7 @@ mod tests {
             offset: 20,
             length: 5,
         });
-        assert_eq!(state.assign([5, 9].into_iter()), Ok(()));
+        assert_eq!(state.assign([Some(5), Some(9)].into_iter()), Ok(()));
         assert_eq!(state.settle(25), 20);
         assert_eq!(regions(&state, 25), [Some(0..20), None, None, None]);
     }
@@ -268,7 +273,7 @@ mod tests {
             offset: 20,
             length: 50,
         });
-        assert_eq!(state.assign([50].into_iter()), Ok(()));
+        assert_eq!(state.assign([Some(50)].into_iter()), Ok(()));
         assert_eq!(state.settle(40), 40);
         assert_eq!(state.span(), None);
         assert_eq!(regions(&state, 40), [Some(0..40), None, None, None]);
@@ -312,7 +317,7 @@ mod tests {
         }
         let (chunk, needed) = (2, 50);
         let report = ErrorBody::WriteResource { chunk, needed };
-        assert_eq!(state.assign([8, 49].into_iter()), Err(report));
+        assert_eq!(state.assign([Some(8), Some(49)].into_iter()), Err(report));
     }
 
     #[test]
@@ -321,10 +326,26 @@ mod tests {
         for offset in [8, 24] {
             state.note(Payload { offset, length: 8 });
         }
-        assert_eq!(state.assign([8].into_iter()), Ok(()));
+        assert_eq!(state.assign([Some(8)].into_iter()), Ok(()));
         assert_eq!(state.all().len(), 1);
         assert_eq!(state.settle(40), 32);
         assert_eq!(regions(&state, 40), [Some(0..8), Some(16..40), None, None]);
+    }
+
+    #[test]
+    fn payload_of_an_empty_chunk() {
+        let mut state = Payloads::default();
+        let length = 8;
+        for offset in [20, 40, 52] {
+            state.note(Payload { offset, length });
+        }
+        assert_eq!(state.assign([None, Some(100), None].into_iter()), Ok(()));
+        state.locate(|_| Some(length));
+        assert_eq!(state.settle(60), 52);
+        let lengths = state.all().iter().map(|payload| payload.length);
+        assert!(lengths.eq([0, 8, 0]));
+        assert_eq!(state.span(), Some(40..48));
+        assert_eq!(regions(&state, 60), [Some(0..40), Some(48..60), None, None]);
     }
 
     #[test]
@@ -339,7 +360,7 @@ mod tests {
             state
         };
         // The others stay in the message if there is no chunk for them.
-        let room = core::iter::repeat(100);
+        let room = core::iter::repeat(Some(100));
         assert_eq!(noted().assign(room.clone().take(MAX_PAYLOADS)), Ok(()));
         let (chunk, needed) = (9, 16);
         let report = ErrorBody::WriteResource { chunk, needed };

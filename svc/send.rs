@@ -324,7 +324,7 @@ impl Conn {
         let received = received.as_ref().ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
         let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
-        if let Err(report) = payloads.assign(lists.write.iter().map(|chunk| chunk.capacity())) {
+        if let Err(report) = payloads.assign(lists.write.iter().map(|chunk| chunk.room())) {
             return self.send_error(&received.header, report);
         }
         payloads.locate(|at| {

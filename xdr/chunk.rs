@@ -120,7 +120,6 @@ pub(crate) struct Survey {
     segments_left: u32,
     /// Maximum number of segments in the header.
     max_segments: u32,
-    version: Version,
     handles: Handles,
     position_zero: bool,
     /// The handle that the header names for remote invalidation.
@@ -152,7 +151,6 @@ impl Survey {
         let mut this = Self {
             segments_left: limits.segments,
             max_segments: limits.segments,
-            version,
             handles: Handles::None,
             position_zero: false,
             named,
@@ -176,14 +174,19 @@ impl Survey {
             places.reads = 1;
             return Ok((this, places));
         }
-        this.lists(r, &mut places)?;
+        this.lists(r, version, &mut places)?;
         Ok((this, places))
     }
 
     /// Reads and checks lists of any form.
     #[inline(never)]
-    fn lists(&mut self, r: &mut Reader<'_>, places: &mut Places) -> Result<(), DecodeError> {
-        let most_writes = match self.version {
+    fn lists(
+        &mut self,
+        r: &mut Reader<'_>,
+        version: Version,
+        places: &mut Places,
+    ) -> Result<(), DecodeError> {
+        let most_writes = match version {
             Version::One => u32::MAX,
             Version::Two => MAX_WRITE_CHUNKS,
         };
@@ -202,7 +205,11 @@ impl Survey {
             places.writes = places.writes.saturating_add(1);
         }
         if r.present()? {
-            places.reply = Some(self.chunk(r)?);
+            let count = self.chunk(r)?;
+            if count == 0 && version == Version::One {
+                return Err(DecodeError::EmptyChunk);
+            }
+            places.reply = Some(count);
         }
         places.room = self.room;
         Ok(())
@@ -289,9 +296,6 @@ impl Survey {
     #[inline(always)]
     fn chunk(&mut self, r: &mut Reader<'_>) -> Result<u32, DecodeError> {
         let count = r.u32(Item::SegmentCount)?;
-        if count == 0 && self.version == Version::One {
-            return Err(DecodeError::EmptyChunk);
-        }
         self.spend(count)?;
         for _ in 0..count {
             self.write_segment(&Segment::from_wire(r.array(Item::Segment)?))?;
@@ -377,8 +381,8 @@ impl Iterator for ReadSegments<'_> {
     }
 }
 
-/// A Write chunk or a Reply chunk: a counted array of plain segments. In version 1 it is never
-/// empty.
+/// A Write chunk or a Reply chunk: a counted array of plain segments. An empty Write chunk asks for
+/// its result inline (RFC 8166, section 4.3.2.3).
 #[derive(Clone, Copy)]
 pub(crate) struct WriteChunk<'a> {
     segments: &'a [u8],
@@ -403,6 +407,12 @@ impl<'a> WriteChunk<'a> {
         self.iter().fold(0u64, |sum, segment| {
             sum.saturating_add(u64::from(segment.length))
         })
+    }
+
+    /// Returns the number of octets that a result in this chunk may have; `None` for a chunk without
+    /// segments, whose result is to be inline.
+    pub(crate) fn room(&self) -> Option<u64> {
+        (!self.segments.is_empty()).then(|| self.capacity())
     }
 
     /// The memory for the octets `[skip, skip + len)` of a payload, in order. Segments without

@@ -113,7 +113,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
             count = count.checked_add(1).ok_or(EncodeError::SegmentCount)?;
         }
         match (count, self.version) {
-            // No version 1 server is known to accept a chunk without segments.
+            // Not each server of version 1 accepts a chunk without segments.
             (0, Version::One) => Err(EncodeError::SegmentCount),
             _ => self.w.patch_u32(at, count),
         }

@@ -66,7 +66,7 @@ pub(crate) enum DecodeError {
         /// The limit.
         max: u32,
     },
-    /// A Write or Reply chunk of no segments in a message of version 1.
+    /// A Reply chunk of no segments in a message of version 1.
     EmptyChunk,
     /// Offset and length of a segment exceed the address space.
     SegmentRange,

@@ -57,9 +57,41 @@ def segment_counts(server):
 def empty_write_chunk(server):
     with server.connect() as client:
         outcome = client.exchange(null(writes=[[]]))
-        server.expect(outcome, "err_chunk")
+        server.expect(outcome, "err_chunk", "reply")
         outcome = client.exchange(null(reply=[]))
         server.expect(outcome, "err_chunk")
+
+
+@case("Write chunk of no segments: its result is inline, and the next one in the next chunk")
+def result_of_empty_write_chunk(server):
+    if server.kind == "c":
+        raise Skip("the C module refuses such a chunk")
+    region = server.device.region(PAGE)
+    chunk = [Segment(region.rkey, PAGE, region.address)]
+    with server.connect() as client:
+        for writes in ([[]], [[], chunk]):
+            xid = next(XIDS)
+            head = client.call(wire.header(xid, writes=writes)
+                               + wire.v3_read(xid, server.handle(FILE), 0, 64))
+            equal(wire.v3_read_count(head.body, xid), (64, pattern(0, 64)), "count and inline data")
+        xid = next(XIDS)
+        reads = [wire.u32(25, 0, 0, 0, 0) + struct.pack(">QI", offset, length)
+                 for offset, length in ((0, 64), (4096, 1001), (8192, 32))]
+        putfh = wire.u32(22) + wire.opaque(server.handle(FILE))
+        head = client.call(wire.header(xid, writes=[[], chunk, []])
+                           + wire.compound(xid, [putfh] + reads))
+        equal([[s.length for s in c] for c in head.writes], [[], [1001], []], "lengths")
+        equal(region.read(PAGE), pattern(4096, 1001) + b"\xee" * (PAGE - 1001), "memory")
+        reader = wire.results(head.body, xid)
+        equal([reader.u32() for _ in range(5)], [0, 0, 4, 22, 0], "COMPOUND up to the READs")
+        for wanted in (pattern(0, 64), None, pattern(8192, 32)):
+            equal([reader.u32() for _ in range(3)], [25, 0, 0], "READ, its status, no end of file")
+            if wanted is None:
+                equal(reader.u32(), 1001, "octets in the chunk")
+            else:
+                equal(reader.opaque(), wanted, "inline data")
+        reader.end()
+    region.close()
 
 
 @case("Read list: positions that are no multiple of 4")

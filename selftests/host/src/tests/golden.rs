@@ -15,7 +15,8 @@ use crate::vectors::{
 };
 use crate::xdr::chunk::{
     ListLimits,
-    Lists, //
+    Lists,
+    WriteChunk, //
 };
 use crate::xdr::encode::{
     encode_error,
@@ -250,6 +251,34 @@ fn write_chunk() {
         written: 4100,
     };
     assert_eq!(message.check(offered, []), Ok(expected));
+}
+
+/// An empty Write chunk asks for its result inline, and comes back (RFC 8166, section 4.3.2.3).
+#[test]
+fn empty_write_chunk() {
+    let chunks = |bytes: &[u8]| -> Vec<(u32, u32)> {
+        let message = decode(bytes, &ANY).expect("a good header");
+        let chunks = message.lists().write.iter();
+        let length = |chunk: &WriteChunk<'_>| u32::try_from(chunk.capacity()).unwrap();
+        chunks
+            .map(|chunk| (chunk.count(), length(&chunk)))
+            .collect()
+    };
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_be_bytes()).collect() };
+    // Two Write chunks, of which the first one is empty; then a NULL Call.
+    let offered = [0xa7, 1, 8, 0, 0, 1, 0, 1, 1, 0x7001, 64, 0, 0x100, 0, 0];
+    let mut bytes = words(&offered);
+    bytes.extend(words(&[0xa7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]));
+    let call = good(&bytes, 0xa7, 8, Proc::Msg);
+    assert_eq!(chunks(&bytes), [(0, 0), (1, 64)]);
+    assert_eq!(call.invalidate, Some(Handle(0x7001)));
+    let lists = call.lists();
+    assert_eq!(lists.reply_header_len(call.version), 4 * offered.len());
+    let mut reply = [0xff; 256];
+    let len = encode_reply(&mut reply, &call, Credits(8), &lists, [0, 5], None).unwrap();
+    let returned = [0xa7, 1, 8, 0, 0, 1, 0, 1, 1, 0x7001, 5, 0, 0x100, 0, 0];
+    assert_eq!(&reply[..len], words(&returned));
+    assert_eq!(chunks(&reply[..len]), [(0, 0), (1, 5)]);
 }
 
 #[test]
