@@ -11,6 +11,7 @@ from harness import EXPORT, LONG, Delta, case, contents, data, expect, expect_th
 from mount_io import FOLDER, mounted, odd_io, server
 
 LIMITS = "/proc/fs/nfsd/max_block_size"
+TRACING = "/sys/kernel/tracing"
 SLOTS = "/proc/sys/sunrpc/rdma_slot_table_entries"
 
 
@@ -124,18 +125,25 @@ def deferred():
     processes them when mountd continues."""
     with mounted("3", "noac"):
         write_file(f"{FOLDER}/asked", data(200_000, 7))
-        server("kill -STOP $(pidof rpc.mountd); exportfs -f")
+        server(f"kill -STOP $(pidof rpc.mountd); exportfs -f; cd {TRACING} && echo >trace && "
+               "echo 1 >events/sunrpc/svc_defer_recv/enable")
         try:
             jobs = [in_background(read_file, f"{FOLDER}/asked", os.O_DIRECT) for _ in range(8)]
             jobs += [in_background(write_file, f"{FOLDER}/asked-{number}", data(200_000, number))
                      for number in range(8)]
-            time.sleep(3)
+            # A thread waits for 5 s before it defers its Call.
+            time.sleep(8)
             waiting = sum(not job.done() for job in jobs)
         finally:
             server("kill -CONT $(pidof rpc.mountd)")
-        print(f"{waiting} of {len(jobs)} waited for mountd")
         expect_that("nobody waited for mountd", waiting > 0)
         expect("content", [job.result(90) for job in jobs[:8]], [data(200_000, 7)] * 8)
+        for job in jobs:
+            job.result(90)
+        recalled = int(server(f"cd {TRACING} && echo 0 >events/sunrpc/svc_defer_recv/enable; "
+                              "grep -c svc_defer_recv: trace || :"))
+        print(f"{waiting} of {len(jobs)} waited for mountd; {recalled} deferred Calls were served")
+        expect_that("no Call was deferred", recalled > 0)
         for number, job in enumerate(jobs[8:]):
             job.result(90)
             expect("written", read_file(f"{FOLDER}/asked-{number}", os.O_DIRECT),
