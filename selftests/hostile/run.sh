@@ -13,7 +13,7 @@ FAKE_PORT=20052
 RELAY_PORT=20054
 VERSION2_PORT=20056
 # Random messages of version 2: those for the server, and those for the client, which take longer.
-to_server=82000 to_client=8000 slower=1
+to_server=92000 to_client=8000 slower=1
 [ -z "$LONG" ] || to_server=800000 to_client=200000 slower=10
 [ -z "$DEBUG" ] || to_server=5000 to_client=1000 slower=6
 
