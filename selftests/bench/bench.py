@@ -15,6 +15,7 @@ from guest import GuestError, Machine  # noqa: E402
 from run import Pair, host_name, host_path, run_folder, say  # noqa: E402
 
 from jobs import BY_NAME, JOBS  # noqa: E402
+import exact  # noqa: E402
 import memory  # noqa: E402
 import report  # noqa: E402
 from split import Symbols, split  # noqa: E402
@@ -30,6 +31,7 @@ within some percent: it is samples that are counted.
 
   selftests/bench/run --job rand-read-4k --side rust     two minutes
   selftests/bench/run --job none --memory                memory alone
+  selftests/bench/run --job rand-read-4k --side both --exact   every instruction, one minute a side
 """
 PARTS = ("whole", "host", "transport", "self", "nic", "idle")
 # Events of allocating and freeing, for which measure.py writes the call chains.
@@ -138,6 +140,8 @@ def arguments():
     parser.add_argument("--side", choices=("rust", "rust-2", "c", "both", "all"), default="all",
                         help="rust: our module; rust-2: the same over version 2; both: rust and c "
                         "(default: all, at the same time)")
+    parser.add_argument("--exact", action="store_true",
+                        help="instead of that, count every instruction of the module, by function")
     parser.add_argument("--memory", action="store_true", help="also the memory of a connection")
     parser.add_argument("--many", action="store_true", help="also 256 connections to one server")
     parser.add_argument("--top", type=int, default=25, metavar="N",
@@ -162,7 +166,11 @@ def arguments():
 def measure(args):
     """Measure and return all requested figures, by kind and side."""
     figures = {}
-    if args.jobs:
+    if args.exact:
+        figures["exact"] = {side: {job.name: exact.measure(job, side, args.module)
+                                   for job in args.jobs}
+                            for side in args.sides if side in exact.MODULES}
+    elif args.jobs:
         # QEMU is set to die with the thread that starts it; these threads live until the end.
         with ThreadPoolExecutor() as pool:
             runs = {side: pool.submit(run_side, side, args.jobs, args.module, args.factor)
@@ -180,14 +188,18 @@ def measure(args):
 def text_of(args, figures):
     """The report."""
     lines = []
-    if args.jobs:
+    for side, found in figures.get("exact", {}).items():
+        for job in args.jobs:
+            names = readable({name for _, _, name in found[job.name]})
+            lines += exact.report(job, report.SIDES[side], found[job.name], names, args.top)
+    if "jobs" in figures:
         lines += report.costs(args.jobs, figures["jobs"]) + report.counts(args.jobs, figures["jobs"])
     if args.memory:
         lines += report.memory(figures["memory"])
     for side, found in figures.get("many", {}).items():
         lines += ["", f"256 connections to one server, {report.SIDES[side]}:"]
         lines += [f"  {name}: {value}" for name, value in found.items()]
-    if args.jobs:
+    if "jobs" in figures:
         lines += report.functions(args.jobs, figures["jobs"], args.top)
     return "\n".join(lines) + "\n"
 

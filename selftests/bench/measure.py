@@ -186,4 +186,5 @@ def main():
           f"{figures['microseconds']:.1f} thousand instructions each")
 
 
-main()
+if __name__ == "__main__":
+    main()

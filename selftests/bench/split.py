@@ -46,8 +46,13 @@ class Symbols:
         """Return function and module ("" for the kernel itself) of an address."""
         if address < 1 << 63:
             return USER
+        return self.function(address)[1]
+
+    def function(self, address):
+        """Return the first address of the function that contains an address of the kernel, and its
+        name and module."""
         place = bisect.bisect_right(self.addresses, address) - 1
-        return self.names[place] if place >= 0 else ("?", "")
+        return (self.addresses[place], self.names[place]) if place >= 0 else (0, ("?", ""))
 
 
 @dataclass
@@ -116,3 +121,17 @@ def split(records, profiler, symbols):
             frames.append(cache[address])
         result.add(frames)
     return result
+
+
+def executed(lines, symbols, module):
+    """Return the instructions and the calls of each function of a module, from the lines
+    of insns.c."""
+    instructions, calls = Counter(), Counter()
+    for line in lines:
+        address, count = line.split()
+        start, (name, of) = symbols.function(int(address, 16))
+        if of == module:
+            instructions[name] += int(count)
+            if int(address, 16) == start:
+                calls[name] += int(count)
+    return instructions, calls

@@ -4,7 +4,7 @@
 import struct
 import sys
 
-from split import CONTEXTS, LOST, SAMPLE, Symbols, samples, split
+from split import CONTEXTS, LOST, SAMPLE, Symbols, executed, samples, split
 
 KALLSYMS = """ffffffff81000000 T _text
 ffffffff81000100 T memset
@@ -98,9 +98,17 @@ def lost_samples_are_told():
     raise AssertionError("nothing said")
 
 
+def instructions_of_a_module():
+    """Instructions and calls are counted for the functions of one module only."""
+    lines = ["ffffffffc0001200 7", f"{RECV:x} 5", f"{C_SEND:x} 9", f"{NFSD:x} 1000", "1000 3"]
+    symbols = Symbols(KALLSYMS)
+    assert executed(lines, symbols, "rpcrdma_rs") == ({"recv_done": 12}, {"recv_done": 7})
+    assert executed(lines, symbols, "rpcrdma") == ({"xprt_rdma_send_request": 9}, {})
+
+
 TESTS = (functions_by_address, data_is_no_function, parts, nic_wins, functions,
          profiler_is_left_out, contexts_are_no_frames, other_records_are_passed_over,
-         lost_samples_are_told)
+         lost_samples_are_told, instructions_of_a_module)
 
 
 def main():

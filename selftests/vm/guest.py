@@ -94,13 +94,15 @@ class Machine:
     """The machine of a guest: `memory` in MiB, `device` the kind of RDMA device (rxe
     or siw), `boot` a directory that boot-files created, `nice` for QEMU's priority. With
     `counted`, an instruction takes one nanosecond of the guest's time, and waiting takes
-    none. Measurements then do not depend on this machine's load."""
+    none. Measurements then do not depend on this machine's load. `plugin` has the arguments of
+    QEMU's -plugin."""
 
     memory: int = 3000
     cpus: int = 1
     device: str = "rxe"
     nice: int = 0
     counted: bool = False
+    plugin: str = ""
     boot: str = field(default_factory=lambda: os.environ["BOOT"])
 
 
@@ -171,6 +173,7 @@ class Guest:
             # must not give them back as it does: see Documentation/known-issues.rst.
             "host_mtu=4400,mrg_rxbuf=off,romfile=",
             "-device", "virtio-serial-pci",
+            *(["-plugin", machine.plugin] if machine.plugin else []),
         ]
         for port in ("jobs", "ask"):
             command += [

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+"""Exact counts of the instructions that a transport module executes for an operation.
+
+bench.py samples, so a function's figure has an error of some percent, and more if it is short.
+Here QEMU counts every instruction of the module (insns.c). Those of mounting and unmounting are
+counted as well; they are few compared with those of the job.
+"""
+
+import os
+import subprocess
+
+from guest import GuestError, Machine
+from run import Pair, host_name, run_folder
+from split import Symbols, executed
+
+# Operations of a job, fewer if they are larger.
+OPERATIONS = 8000
+# Time limit for one job in a guest, on a busy machine.
+SECONDS = 600
+MODULES = {"rust": "rpcrdma_rs", "c": "rpcrdma"}
+
+
+def build(folder):
+    """Compile the plugin; return its path."""
+    plugin = f"{folder}/insns.so"
+    subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", plugin,
+                    os.path.join(os.path.dirname(__file__), "insns.c")], check=True)
+    return plugin
+
+
+def measure(job, side, module):
+    """Return (instructions per operation, calls per operation, mangled name) of each function, the
+    most expensive first."""
+    folder = run_folder(f"exact-{side}-{job.name}", module if side == "rust" else None)
+    machine = Machine(plugin=f"file={build(folder)},out={folder}/insns")
+    pair = Pair(folder, machine, one_guest=True, echo=lambda line: None)
+    try:
+        pair.set_up(side, side)
+        guest = pair.client
+        guest.output("cat /proc/kallsyms >/t/kallsyms", SECONDS)
+        wanted = max(OPERATIONS // 20, OPERATIONS * 4096 // max(4096, job.bytes))
+        lines = []
+        if guest.run(". /t/guest/lib.sh\n"
+                     f"python3 -B /t/bench/drive.py {job.name} {wanted}", SECONDS, lines.append) != 0:
+            raise GuestError(f"{side} {job.name}: " + "; ".join(lines))
+        pair.stop()
+    finally:
+        pair.kill()
+    try:
+        with open(f"{folder}/kallsyms", encoding="ascii") as file:
+            symbols = Symbols(file)
+        with open(f"{folder}/insns", encoding="ascii") as file:
+            instructions, calls = executed(file, symbols, MODULES[side])
+    except OSError as error:
+        raise GuestError(f"no counts in {host_name(folder)}: {error}") from error
+    done = int(lines[-1])
+    return [(count / done, calls[name] / done, name) for name, count in instructions.most_common()]
+
+
+def report(job, side, figures, readable, top):
+    """The text for one job and side; `readable` maps mangled names to names."""
+    lines = ["", f"{job.title}, {side}: {sum(count for count, _, _ in figures):.0f} instructions of "
+             "the module per operation", "  instructions   calls  function"]
+    lines += [f"  {count:12.1f}  {calls:6.2f}  {readable[name]}"
+              for count, calls, name in figures[:top]]
+    return lines
