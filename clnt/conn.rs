@@ -6,12 +6,12 @@
 //! and is dropped with it. The lock of its pools is a spin lock that nests inside the lock of a
 //! request's chunks.
 //!
-//! While a connection is in use, a watchdog checks it every [`LOOK_MS`]:
+//! While a connection is in use, a watchdog checks it every [`WATCHDOG_MS`]:
 //!
 //! ```text
-//!   unwatched ──a chain is posted──▶ watched ──look: quiet──▶ trimmed, unwatched
-//!                                     │    └─look: active──▶ watched
-//!                                     └──look: stalled──▶ the connection is lost
+//!   unwatched ──a chain is posted──▶ watched ──check: quiet──▶ trimmed, unwatched
+//!                                     │    └─check: active──▶ watched
+//!                                     └──check: stalled──▶ the connection is lost
 //! ```
 
 use core::pin::Pin;
@@ -126,7 +126,7 @@ const REFILL_PAUSE_MS: u32 = 250;
 
 /// The interval of the watchdog's checks while a connection is in use. A chain that is in flight
 /// at three checks in a row is stalled.
-const LOOK_MS: u32 = 5_000;
+const WATCHDOG_MS: u32 = 5_000;
 
 /// The number of the next connection.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
@@ -134,7 +134,7 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 /// The work item that allocates regions.
 const REFILL: u64 = 0;
 /// The watchdog.
-const LOOK: u64 = 1;
+const WATCHDOG: u64 = 1;
 
 /// Returns the XID of messages about properties on the connection `number`. No RPC is outstanding
 /// when the connection is created.
@@ -164,7 +164,7 @@ pub(super) struct Conn {
     #[pin]
     refill: DelayedWork<Conn, REFILL>,
     #[pin]
-    look: DelayedWork<Conn, LOOK>,
+    watchdog: DelayedWork<Conn, WATCHDOG>,
     #[pin]
     closed: Done,
     /// The page to which a server writes the part of a Reply that exceeds the caller's memory.
@@ -174,7 +174,7 @@ pub(super) struct Conn {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, 0> for Conn { self.refill }
-    impl HasDelayedWork<Self, 1> for Conn { self.look }
+    impl HasDelayedWork<Self, 1> for Conn { self.watchdog }
 }
 
 impl Conn {
@@ -208,7 +208,7 @@ impl Conn {
                 reported: Atomic::new(false),
                 pools <- new_spinlock!(pools),
                 refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
-                look <- new_delayed_work!("rpcrdma_rs: connection"),
+                watchdog <- new_delayed_work!("rpcrdma_rs: connection"),
                 closed <- Done::new(),
                 spare,
                 pd,
@@ -300,7 +300,7 @@ impl Conn {
     /// Records that the connection is drained, so that the last regions can be dropped.
     pub(super) fn set_closed(self: &Arc<Self>) {
         cancel_delayed_sync::<_, REFILL>(self);
-        cancel_delayed_sync::<_, LOOK>(self);
+        cancel_delayed_sync::<_, WATCHDOG>(self);
         self.closed.complete_all();
     }
 
@@ -556,8 +556,8 @@ impl Conn {
     /// is not queued after the connection was retired.
     fn watch(self: &Arc<Self>, pools: &mut Pools) {
         if pools.watch() {
-            let pause = msecs_to_jiffies(LOOK_MS);
-            let _ = OwnQueue::enqueue_delayed::<_, LOOK>(self.clone(), pause);
+            let pause = msecs_to_jiffies(WATCHDOG_MS);
+            let _ = OwnQueue::enqueue_delayed::<_, WATCHDOG>(self.clone(), pause);
         }
     }
 
@@ -593,11 +593,11 @@ impl WorkItem<REFILL> for Conn {
     }
 }
 
-impl WorkItem<LOOK> for Conn {
+impl WorkItem<WATCHDOG> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let (progress, surplus) = this.pools.lock().look();
+        let (progress, surplus) = this.pools.lock().check_progress();
         match progress {
             Progress::Quiet => {
                 drop(surplus);
@@ -612,7 +612,7 @@ impl WorkItem<LOOK> for Conn {
                     pr_warn!(
                         "{}: nothing sent {} s ago has arrived: disconnecting\n",
                         xprt.server(),
-                        2 * LOOK_MS / 1000
+                        2 * WATCHDOG_MS / 1000
                     );
                 }
                 this.lost();

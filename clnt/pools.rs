@@ -209,7 +209,7 @@ impl Pools {
 
     /// Returns the resources of a Call that was not posted. `registered` is the number of regions
     /// that the chain was to register, `unused` are the other regions.
-    pub(super) fn untake(
+    pub(super) fn return_unused(
         &mut self,
         ctx: Pin<KBox<SendCtx>>,
         registered: usize,
@@ -430,8 +430,8 @@ impl Pools {
 
     /// Checks the progress of the Send Queue. If the connection is quiet, it is no longer watched,
     /// and the result contains the resources that it does not need.
-    pub(super) fn look(&mut self) -> (Progress, Surplus) {
-        let progress = self.queue.look();
+    pub(super) fn check_progress(&mut self) -> (Progress, Surplus) {
+        let progress = self.queue.check_progress();
         let mut surplus = Surplus::default();
         // A stalled connection is not watched again: it is closed.
         self.watched = progress == Progress::Stalled;

@@ -188,7 +188,7 @@ impl Conn {
         xprt.note_message();
         let parsed = match decode(buffer.bytes(), &LIMITS, self.negotiation.accepts()) {
             Ok(parsed) if self.negotiation.is_awaited() => {
-                self.hear(xprt, &parsed, buffer);
+                self.handle_answer(xprt, &parsed, buffer);
                 return self.restore_receives(qp);
             }
             Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
@@ -249,9 +249,12 @@ impl Conn {
     }
 
     /// Handles a message while the answer to the request for version 2 is awaited.
-    fn hear(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: RecvBox<()>) {
+    fn handle_answer(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: RecvBox<()>) {
         let requested = Credits(self.limits().requests);
-        if let Some(window) = self.negotiation.hear(parsed, buffer.bytes(), requested) {
+        if let Some(window) = self
+            .negotiation
+            .handle_answer(parsed, buffer.bytes(), requested)
+        {
             self.set_credits(xprt, window);
             self.events.feed(Event::Done(Step::Version));
         }
@@ -284,7 +287,7 @@ impl Conn {
             return self.restore_receives(qp);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
-            judge(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
+            check_delivery(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
         if chunks.reply.is_empty() && parsed.is_some_and(Parsed::lacks_room) {
             self.negotiation.server_sends_less();
@@ -412,7 +415,7 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
 }
 
 /// Checks a Reply against the chunks that its Call offered.
-fn judge(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Delivery {
+fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Delivery {
     let outcome = check(
         parsed,
         buffer,

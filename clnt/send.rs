@@ -82,7 +82,7 @@ pub(super) fn send_call(
     };
     let registered = chunks.count();
     let mut list = chunks.take();
-    conn.give_back(|pools| pools.untake(ctx, registered, &mut regions));
+    conn.give_back(|pools| pools.return_unused(ctx, registered, &mut regions));
     conn.recycle(&mut list);
     Err(error)
 }

@@ -76,7 +76,7 @@ impl SendQueue {
     }
 
     /// Checks for progress. A chain that is in flight at three checks in a row is stalled.
-    pub(super) fn look(&mut self) -> Progress {
+    pub(super) fn check_progress(&mut self) -> Progress {
         let [before, last] = self.seen;
         let (in_flight, fresh) = (
             self.posted.wrapping_sub(self.completed),
@@ -113,21 +113,21 @@ mod tests {
     fn what_completes_before_the_third_look_is_no_stall() {
         let mut queue = SendQueue::new(9);
         queue.post();
-        assert_eq!(queue.look(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Active);
         for _ in 0..100 {
             queue.post();
-            assert_eq!(queue.look(), Progress::Active);
+            assert_eq!(queue.check_progress(), Progress::Active);
             queue.complete();
         }
         queue.complete();
-        assert_eq!(queue.look(), Progress::Active);
-        assert_eq!(queue.look(), Progress::Quiet);
+        assert_eq!(queue.check_progress(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Quiet);
         // A chain that is posted and completes between two checks.
         queue.post();
         queue.complete();
-        assert_eq!(queue.look(), Progress::Active);
-        assert_eq!(queue.look(), Progress::Active);
-        assert_eq!(queue.look(), Progress::Quiet);
+        assert_eq!(queue.check_progress(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Quiet);
     }
 
     #[test]
@@ -135,12 +135,12 @@ mod tests {
         let mut queue = SendQueue::new(9);
         queue.post();
         queue.post();
-        assert_eq!(queue.look(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Active);
         queue.complete();
-        assert_eq!(queue.look(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Active);
         for _ in 0..5 {
             queue.post();
-            assert_eq!(queue.look(), Progress::Stalled);
+            assert_eq!(queue.check_progress(), Progress::Stalled);
         }
     }
 
@@ -150,14 +150,14 @@ mod tests {
         for _ in 0..8 {
             queue.post();
         }
-        assert_eq!(queue.look(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Active);
         queue.complete();
-        assert_eq!(queue.look(), Progress::Active);
+        assert_eq!(queue.check_progress(), Progress::Active);
         for _ in 0..6 {
             queue.complete();
-            assert_eq!(queue.look(), Progress::Stalled);
+            assert_eq!(queue.check_progress(), Progress::Stalled);
         }
         queue.complete();
-        assert_eq!(queue.look(), Progress::Quiet);
+        assert_eq!(queue.check_progress(), Progress::Quiet);
     }
 }

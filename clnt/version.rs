@@ -206,7 +206,7 @@ impl Negotiation {
 
     /// Handles `parsed`, the message `bytes`, if it is the awaited answer to the request for
     /// version 2. Returns the credits that the server grants then.
-    pub(super) fn hear(
+    pub(super) fn handle_answer(
         &self,
         parsed: &Parsed,
         bytes: &[u8],

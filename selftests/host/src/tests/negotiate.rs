@@ -139,27 +139,27 @@ fn the_first_valid_message_decides() {
     let both = Versions::up_to(Version::Two);
     let silent = Server::Silent(Version::Two);
     assert_eq!(silent.accepts(), both);
-    let hear = |server: Server, bytes: &[u8]| match decode(bytes, &ANY, server.accepts()) {
+    let after = |server: Server, bytes: &[u8]| match decode(bytes, &ANY, server.accepts()) {
         Ok(parsed) => server.heard(&parsed),
         Err(_) => server,
     };
     let two = Server::Decided(Version::Two);
     let one_ = Server::Decided(Version::One);
-    assert_eq!(hear(silent, &vector("connprop-client")), two);
-    assert_eq!(hear(silent, &vector("msg-call-null")), two);
-    assert_eq!(hear(silent, &one::INLINE_CALL.bytes()), one_);
+    assert_eq!(after(silent, &vector("connprop-client")), two);
+    assert_eq!(after(silent, &vector("msg-call-null")), two);
+    assert_eq!(after(silent, &one::INLINE_CALL.bytes()), one_);
     // Error reports, and unreadable messages, decide nothing.
-    assert_eq!(hear(silent, &vector("error-system")), silent);
-    assert_eq!(hear(silent, &one::ERR_CHUNK.bytes()), silent);
-    assert_eq!(hear(silent, &vector("connprop-client")[..40]), silent);
+    assert_eq!(after(silent, &vector("error-system")), silent);
+    assert_eq!(after(silent, &one::ERR_CHUNK.bytes()), silent);
+    assert_eq!(after(silent, &vector("connprop-client")[..40]), silent);
     // The version does not change afterwards.
-    assert_eq!(hear(two, &one::INLINE_CALL.bytes()), two);
-    assert_eq!(hear(one_, &vector("msg-call-null")), one_);
+    assert_eq!(after(two, &one::INLINE_CALL.bytes()), two);
+    assert_eq!(after(one_, &vector("msg-call-null")), one_);
     assert_eq!(two.accepts(), Versions::only(Version::Two));
     // A server that is set to version 1.
     let old = Server::Silent(Version::One);
-    assert_eq!(hear(old, &vector("connprop-client")), old);
-    assert_eq!(hear(old, &one::INLINE_CALL.bytes()), one_);
+    assert_eq!(after(old, &vector("connprop-client")), old);
+    assert_eq!(after(old, &one::INLINE_CALL.bytes()), one_);
 }
 
 #[test]
