@@ -19,12 +19,12 @@
 use super::{
     client::{
         Member,
-        Turn, //
+        OrderedPull, //
     },
     events::Events,
     inbox::{
         Inbox,
-        Leave, //
+        PullPermit, //
     },
     layout::Layout,
     limits::Sizes,
@@ -38,7 +38,7 @@ use super::{
     sq::{
         Sq,
         SqReservation,
-        LOOK_MS, //
+        CHECK_MS, //
     }, //
 };
 use crate::{
@@ -77,7 +77,7 @@ use crate::{
         sunrpc::{
             addr::SockAddr,
             svc::{
-                Crowded,
+                Backpressure,
                 Handle, //
             }, //
         }, //
@@ -210,7 +210,7 @@ impl Chan {
             addr: params.peer,
             live: params.live.clone(),
         };
-        let sq = Sq::new(params.sizes.sends, contexts, peer, LOOK_MS)?;
+        let sq = Sq::new(params.sizes.sends, contexts, peer, CHECK_MS)?;
         let received = Inbox::new(contexts)?;
         let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
@@ -272,7 +272,7 @@ impl Chan {
             };
             // Other transfers may wait for the resources of a part that is mapped already.
             transfer.unmap();
-            let _crowded = self.handle.crowd();
+            let _backpressure = self.handle.apply_backpressure();
             if !patience.pause(error, || self.is_closing()) {
                 return Err(error);
             }
@@ -355,7 +355,7 @@ pub(super) enum Work {
 /// A chain that waits for room in the Send Queue.
 pub(super) struct Waiting {
     pub(super) work: Work,
-    pub(super) _crowded: Crowded<Conn>,
+    pub(super) _backpressure: Backpressure<Conn>,
 }
 
 /// The type parameter of a connection's Send Queue.
@@ -403,9 +403,9 @@ pub(super) struct ReadCtx {
 pub(super) struct Job {
     pub(super) buf: CallBox,
     pub(super) call: Parsed,
-    pub(super) leave: Leave,
+    pub(super) permit: PullPermit,
     /// Held until a service thread takes the Call; `None` if its order does not matter.
-    pub(super) turn: Option<Turn>,
+    pub(super) ordered: Option<OrderedPull>,
 }
 
 impl_has_cqe! {

@@ -117,7 +117,7 @@ pub(super) struct Member {
 }
 
 /// An ordered pull, which ends when this is dropped.
-pub(super) struct Turn {
+pub(super) struct OrderedPull {
     client: Arc<Client>,
     pub(super) place: Place,
 }
@@ -256,7 +256,7 @@ impl Member {
 
     /// Begins an ordered pull, which ends when the result is dropped. Returns `None` if there are
     /// too many already.
-    pub(super) fn pull(&self) -> Option<Turn> {
+    pub(super) fn pull(&self) -> Option<OrderedPull> {
         let client = self.client.clone();
         let mut state = client.state.lock();
         let place = state.order.begin()?;
@@ -266,11 +266,11 @@ impl Member {
         client.place.store(state.order.place().0, Relaxed);
         client.pulls.fetch_add(1, Relaxed);
         drop(state);
-        Some(Turn { client, place })
+        Some(OrderedPull { client, place })
     }
 }
 
-impl Drop for Turn {
+impl Drop for OrderedPull {
     fn drop(&mut self) {
         let mut state = self.client.state.lock();
         self.client.pulls.fetch_sub(1, Relaxed);

@@ -15,7 +15,7 @@
 //! A client decides how long a pull takes, because its device answers the RDMA Reads, and the pull
 //! holds pages of the server meanwhile. So a client that has not proved that it has access gets one
 //! pull at a time. Its other messages wait until that Call was delivered. All such clients together
-//! get [`UNPROVEN_PAGES`]. A client has one credit before its first answer anyway (RFC 8166,
+//! get [`NO_ACCESS_PAGES`]. A client has one credit before its first answer anyway (RFC 8166,
 //! section 3.3.1). If the pages are not available, or the device is short of memory regions for
 //! RDMA Reads, the Call is held back without a thread, and is tried again later.
 //!
@@ -38,7 +38,7 @@ use super::{
         Gate,
         Inbox,
         Incoming,
-        Leave, //
+        PullPermit, //
     },
     pool::Budget,
     receives::CallBox, //
@@ -59,9 +59,9 @@ use kernel::{
 };
 
 /// Pages for RDMA Reads from all clients that have not proved that they have access: 32 MiB.
-const UNPROVEN_PAGES: usize = (32 << 20) / PAGE_SIZE;
+const NO_ACCESS_PAGES: usize = (32 << 20) / PAGE_SIZE;
 
-static UNPROVEN: Budget = Budget::new(UNPROVEN_PAGES);
+static NO_ACCESS: Budget = Budget::new(NO_ACCESS_PAGES);
 
 /// Milliseconds after which a Call that was held back is tried again.
 const RETRY_MS: u32 = 500;
@@ -75,7 +75,7 @@ impl WorkItem<1> for Chan {
 
     fn run(this: Arc<Self>) {
         this.open_gate(Gate::Short);
-        this.look_again();
+        this.wake_waiting();
     }
 }
 
@@ -88,12 +88,12 @@ impl Chan {
         clear: impl FnOnce(),
     ) -> Option<Incoming<Pulled>> {
         let mut inbox = self.inbox.lock();
-        let proven = self.handle.has_access();
-        let next = inbox.next(proven, &self.member);
-        if !inbox.has_next(proven, &self.member) {
+        let has_access = self.handle.has_access();
+        let next = inbox.next(has_access, &self.member);
+        if !inbox.has_next(has_access, &self.member) {
             clear();
             // The pull that the message waits for may have ended before `clear`.
-            if inbox.has_next(proven, &self.member) {
+            if inbox.has_next(has_access, &self.member) {
                 self.handle.set_data();
             } else if inbox.waits() {
                 drop(inbox);
@@ -107,10 +107,10 @@ impl Chan {
 
     /// Returns permission to pull the Read chunks of a Call without a service thread. Only a client that
     /// has proved that it has access gets it, and only while no Call is held back.
-    pub(super) fn leave_at_once(&self) -> Option<Leave> {
+    pub(super) fn permit_at_once(&self) -> Option<PullPermit> {
         let inbox = self.inbox.lock();
         let free = inbox.gate == Gate::Open && inbox.held.is_empty();
-        (free && self.handle.has_access()).then_some(Leave { share: None })
+        (free && self.handle.has_access()).then_some(PullPermit { share: None })
     }
 
     /// Queues a Call whose Read chunks have been pulled, and wakes a service thread. Drops the Call
@@ -159,9 +159,9 @@ impl Chan {
         self: &Arc<Self>,
         mut buf: CallBox,
         pages: usize,
-    ) -> Option<(CallBox, Leave)> {
+    ) -> Option<(CallBox, PullPermit)> {
         if self.handle.has_access() {
-            return Some((buf, Leave { share: None }));
+            return Some((buf, PullPermit { share: None }));
         }
         let mut inbox = self.inbox.lock();
         if inbox.gate == Gate::Pulling {
@@ -169,10 +169,10 @@ impl Chan {
             inbox.held.push(buf);
             return None;
         }
-        if let Some(share) = UNPROVEN.take_all(pages) {
+        if let Some(share) = NO_ACCESS.take_all(pages) {
             inbox.gate = Gate::Pulling;
             let share = Some(share);
-            return Some((buf, Leave { share }));
+            return Some((buf, PullPermit { share }));
         }
         drop(inbox);
         self.hold(buf);
@@ -192,9 +192,9 @@ impl Chan {
     }
 
     /// Returns the permission of a pull that has completed or was abandoned.
-    pub(super) fn pull_ended(&self, leave: Leave) {
-        let counted = leave.share.is_some();
-        drop(leave);
+    pub(super) fn pull_ended(&self, permit: PullPermit) {
+        let counted = permit.share.is_some();
+        drop(permit);
         if counted {
             self.open_gate(Gate::Pulling);
         }
@@ -213,7 +213,7 @@ impl Chan {
     }
 
     /// Wakes a service thread for messages that wait for older pulls.
-    fn look_again(&self) {
+    fn wake_waiting(&self) {
         let inbox = self.inbox.lock();
         if inbox.waits() {
             self.wake(inbox);

@@ -81,23 +81,23 @@ impl<P: Ordered> Inbox<P> {
         first.or_else(|| self.messages.pop())
     }
 
-    /// Returns whether messages may be taken. `proven` is whether the client has proved that it has
+    /// Returns whether messages may be taken. `has_access` is whether the client has proved that it has
     /// access.
-    pub(super) fn is_open(&self, proven: bool) -> bool {
+    pub(super) fn is_open(&self, has_access: bool) -> bool {
         match self.gate {
             Gate::Short => false,
-            Gate::Pulling => proven,
+            Gate::Pulling => has_access,
             Gate::Open => true,
         }
     }
 
     /// Returns whether an entry may be taken now. If one has to wait for its turn, a service thread
     /// is woken when its turn comes.
-    pub(super) fn has_next(&mut self, proven: bool, member: &Member) -> bool {
+    pub(super) fn has_next(&mut self, has_access: bool, member: &Member) -> bool {
         if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
             return true;
         }
-        if !self.has_messages() || !self.is_open(proven) {
+        if !self.has_messages() || !self.is_open(has_access) {
             return false;
         }
         if member.is_open() {
@@ -109,11 +109,11 @@ impl<P: Ordered> Inbox<P> {
     }
 
     /// Removes the next entry that may be taken.
-    pub(super) fn next(&mut self, proven: bool, member: &Member) -> Option<Incoming<P>> {
+    pub(super) fn next(&mut self, has_access: bool, member: &Member) -> Option<Incoming<P>> {
         if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
             return self.pulled.pop().map(Incoming::Pulled);
         }
-        if !self.is_open(proven) {
+        if !self.is_open(has_access) {
             return None;
         }
         let mut message = self.pop_message()?;
@@ -126,7 +126,7 @@ impl<P: Ordered> Inbox<P> {
 }
 
 /// Permission to pull the Read chunks of a Call.
-pub(super) struct Leave {
+pub(super) struct PullPermit {
     /// The share of the budget of clients that have not proved that they have access.
     pub(super) share: Option<Share>,
 }

@@ -22,13 +22,13 @@
 //! does not restart the time limit of the others.
 
 /// Checks after which a chain must be complete while its client has not proved that it has access.
-const UNPROVEN_CHECKS: usize = 2;
+const NO_ACCESS_CHECKS: usize = 2;
 
 /// Checks after which any chain must be complete.
 const CHECKS: usize = 12;
 
 /// Consecutive checks between which no chain may complete although one is admitted.
-const STILL_LOOKS: u32 = 6;
+const STILL_CHECKS: u32 = 6;
 
 /// The answer to a request for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +139,9 @@ impl Ledger {
         !core::mem::replace(&mut self.watched, true)
     }
 
-    /// Checks the progress since earlier checks. `proven` is whether the client has proved that it
+    /// Checks the progress since earlier checks. `has_access` is whether the client has proved that it
     /// has access.
-    pub(super) fn check(&mut self, proven: bool) -> Progress {
+    pub(super) fn check(&mut self, has_access: bool) -> Progress {
         if self.completed == self.admitted {
             self.watched = false;
             self.still = 0;
@@ -153,11 +153,11 @@ impl Ledger {
             false => 0,
         };
         self.seen = self.completed;
-        let checks = if proven { CHECKS } else { UNPROVEN_CHECKS };
+        let checks = if has_access { CHECKS } else { NO_ACCESS_CHECKS };
         let late = self.marks[checks - 1] > self.completed;
         self.marks.copy_within(..CHECKS - 1, 1);
         self.marks[0] = self.admitted;
-        match late || self.still >= STILL_LOOKS {
+        match late || self.still >= STILL_CHECKS {
             true => Progress::Stalled,
             false => Progress::Moving,
         }
@@ -214,11 +214,11 @@ mod tests {
     /// Returns the number of the first check, from 1, whose result is `Stalled`; 0 if there is none.
     fn until_stalled(
         ledger: &mut Ledger,
-        proven: bool,
+        has_access: bool,
         mut each: impl FnMut(&mut Ledger),
     ) -> usize {
         for check in 1..1000 {
-            match ledger.check(proven) {
+            match ledger.check(has_access) {
                 Progress::Stalled => return check,
                 Progress::Idle => panic!("idle at check {check}"),
                 Progress::Moving => each(ledger),
@@ -241,12 +241,12 @@ mod tests {
     #[test]
     fn a_completion_now_and_then_is_not_enough() {
         // One of 100 chains completes between two checks, so some of them take too long in the end.
-        for (proven, expected) in [(true, 13), (false, 3)] {
+        for (has_access, expected) in [(true, 13), (false, 3)] {
             let mut ledger = Ledger::new(1);
             for _ in 0..100 {
                 ledger.admit(1);
             }
-            let checks = until_stalled(&mut ledger, proven, |ledger| {
+            let checks = until_stalled(&mut ledger, has_access, |ledger| {
                 ledger.give(1);
                 assert!(ledger.advance(1));
             });

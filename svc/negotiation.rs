@@ -88,7 +88,11 @@ impl Negotiation {
     /// # Errors
     ///
     /// A concurrent message has decided for another version.
-    pub(super) fn hear(&self, peer: &SockAddr, message: &Parsed) -> Result<(), DecodeError> {
+    pub(super) fn note_version(
+        &self,
+        peer: &SockAddr,
+        message: &Parsed,
+    ) -> Result<(), DecodeError> {
         let before = self.state();
         let Server::Decided(version) = before.heard(message) else {
             return Ok(());

@@ -54,7 +54,7 @@ impl Work {
 }
 
 impl Client for Peer {
-    fn proven(&self) -> bool {
+    fn has_access(&self) -> bool {
         self.handle.has_access()
     }
 
@@ -85,7 +85,7 @@ impl Chan {
         let sqes = work.sqes();
         let wait = |work| Waiting {
             work,
-            _crowded: self.handle.crowd(),
+            _backpressure: self.handle.apply_backpressure(),
         };
         match self.sq.submit(sqes, work, wait) {
             Submitted::Granted(work, reservation) => self.post(qp, work, reservation),

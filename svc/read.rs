@@ -37,11 +37,11 @@ use super::{
     },
     client::{
         Member,
-        Turn, //
+        OrderedPull, //
     },
     inbox::{
-        Leave,
         Ordered, //
+        PullPermit,
     },
     layout::Layout,
     receives::CallBox,
@@ -105,8 +105,8 @@ impl ReadCtx {
 
 impl Ordered for Pulled {
     fn is_next(&self, member: &Member) -> bool {
-        let turn = self.job.as_ref().and_then(|job| job.turn.as_ref());
-        turn.is_none_or(|turn| member.allows(turn.place))
+        let ordered = self.job.as_ref().and_then(|job| job.ordered.as_ref());
+        ordered.is_none_or(|ordered| member.allows(ordered.place))
     }
 }
 
@@ -163,9 +163,9 @@ impl Chan {
         posted.map_err(|refused| (refused.error, Work::Pull(refused.owner)))
     }
 
-    /// Returns the turn of a Call; `None` if the Call has no sequence number, or its client has not
-    /// proved that it has access.
-    fn turn(&self, layout: &Layout) -> Option<Turn> {
+    /// Orders the pull of a Call among those of its client. Returns `None` if the Call has no
+    /// sequence number, or the client has not proved that it has access.
+    fn order_pull(&self, layout: &Layout) -> Option<OrderedPull> {
         match layout.ordered && self.handle.has_access() {
             true => self.member.pull(),
             false => None,
@@ -185,7 +185,7 @@ impl Chan {
         qp: &Qp<Chan>,
         buf: CallBox,
         call: &Parsed,
-        leave: Leave,
+        permit: PullPermit,
     ) -> Option<CallBox> {
         // Reclaim may wait for work that is queued behind this completion.
         let _no_io = NoIo::begin();
@@ -193,12 +193,12 @@ impl Chan {
             return Some(buf);
         };
         STAT_RECV.inc();
-        let turn = self.turn(&ctx.layout);
+        let ordered = self.order_pull(&ctx.layout);
         *ctx.as_mut().project().job = Some(Job {
             buf,
             call: *call,
-            leave,
-            turn,
+            permit,
+            ordered,
         });
         self.submit_pull(qp, ctx);
         None
@@ -310,32 +310,32 @@ impl Conn {
         layout: Layout,
         call: &Parsed,
     ) {
-        let Some((buf, leave)) = self.shared_chan().admit_pull(buf, layout.page_count()) else {
+        let Some((buf, permit)) = self.shared_chan().admit_pull(buf, layout.page_count()) else {
             return;
         };
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
-                let turn = self.chan().turn(&layout);
+                let ordered = self.chan().order_pull(&layout);
                 let fields = ctx.as_mut().project();
                 *fields.job = Some(Job {
                     buf,
                     call: *call,
-                    leave,
-                    turn,
+                    permit,
+                    ordered,
                 });
                 *fields.layout = layout;
                 self.chan().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) => {
-                self.chan().pull_ended(leave);
+                self.chan().pull_ended(permit);
                 self.shared_chan().hold(buf);
             }
             Err(E2BIG) => {
                 self.refuse(buf, &call.header, ErrorBody::System);
-                self.chan().pull_ended(leave);
+                self.chan().pull_ended(permit);
             }
             Err(_) => {
-                self.forget(buf);
+                self.release_message(buf);
                 self.chan().fail();
             }
         }
@@ -422,11 +422,11 @@ impl Conn {
         let Job {
             mut buf,
             call,
-            leave,
-            turn,
+            permit,
+            ordered,
         } = job;
-        drop(turn);
-        self.chan().pull_ended(leave);
+        drop(ordered);
+        self.chan().pull_ended(permit);
         if !layout.is_call(call.header.xid, pages) {
             self.refuse(buf, &call.header, ErrorBody::Chunk);
             return None;
@@ -451,7 +451,7 @@ impl Conn {
         match delivered {
             Ok(delivered) => Some(delivered),
             Err(buf) => {
-                self.forget(buf);
+                self.release_message(buf);
                 self.chan().fail();
                 None
             }

@@ -196,7 +196,7 @@ impl Chan {
         if recvs.pool.posted() < target / 2 && recvs.total < sizes.contexts {
             self.few_receives.store(true, Relaxed);
         }
-        let list = match sizes.is_post_due(recvs.pool.at_hand(), recvs.pool.posted()) {
+        let list = match sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {
             true => Some(recvs.pool.missing(target, sizes.batch)),
             false => None,
         };
@@ -270,7 +270,7 @@ impl Chan {
 }
 
 /// The action for a message.
-enum Verdict {
+enum Disposition {
     /// Deliver it: it is a Call without Read chunks.
     Deliver,
     /// Pull its Read chunks first.
@@ -288,12 +288,12 @@ enum Verdict {
 /// # Errors
 ///
 /// The reason why the message cannot be used.
-fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
+fn classify(message: &Parsed) -> Result<Disposition, DecodeError> {
     if let Some(answer) = message.option_answer() {
-        return Ok(Verdict::Optional(answer));
+        return Ok(Disposition::Optional(answer));
     }
     if let Body::Property(_) = message.body {
-        return Ok(Verdict::Properties);
+        return Ok(Disposition::Properties);
     }
     match (message.direction, message.version) {
         (Some(Direction::Call), _) => {}
@@ -301,13 +301,13 @@ fn judge(message: &Parsed) -> Result<Verdict, DecodeError> {
         (Some(Direction::Reply), Version::One) if matches!(message.body, Body::NoMsg) => {
             return Err(DecodeError::PayloadPlace)
         }
-        (Some(Direction::Reply), _) => return Ok(Verdict::Answered),
+        (Some(Direction::Reply), _) => return Ok(Disposition::Answered),
         (None, _) => return Err(DecodeError::RpcHeader),
     }
     Ok(
         match matches!(message.body, Body::Msg) && message.has_no_reads() {
-            true => Verdict::Deliver,
-            false => Verdict::Pull,
+            true => Disposition::Deliver,
+            false => Disposition::Pull,
         },
     )
 }
@@ -357,17 +357,17 @@ impl Chan {
         if !message::may_have_read_list(buf.bytes()) {
             return Some(buf);
         }
-        let Some(leave) = self.leave_at_once() else {
+        let Some(permit) = self.permit_at_once() else {
             return Some(buf);
         };
         let limits = self.params.list_limits();
         let Ok(call) = message::decode(buf.bytes(), &limits, self.negotiation.accepts()) else {
             return Some(buf);
         };
-        match self.judge(&call) {
-            Ok(Verdict::Pull) => {
+        match self.classify(&call) {
+            Ok(Disposition::Pull) => {
                 self.note_call(&mut buf, &call);
-                self.start_pull_at_once(qp, buf, &call, leave)
+                self.start_pull_at_once(qp, buf, &call, permit)
             }
             _ => Some(buf),
         }
@@ -378,9 +378,9 @@ impl Chan {
     /// # Errors
     ///
     /// The reason why the message cannot be used.
-    fn judge(&self, message: &Parsed) -> Result<Verdict, DecodeError> {
-        self.negotiation.hear(&self.params.peer, message)?;
-        judge(message)
+    fn classify(&self, message: &Parsed) -> Result<Disposition, DecodeError> {
+        self.negotiation.note_version(&self.params.peer, message)?;
+        classify(message)
     }
 
     /// Initialises the state of the Call that was just received into `buf`.
@@ -418,18 +418,18 @@ impl Conn {
             .traffic
             .version
             .store(message.header.version, Relaxed);
-        match self.chan().judge(&message) {
-            Ok(Verdict::Deliver) => {
+        match self.chan().classify(&message) {
+            Ok(Disposition::Deliver) => {
                 self.chan().note_call(&mut buf, &message);
                 return self.deliver_inline(receiver, buf, &message);
             }
-            Ok(Verdict::Pull) => return self.start_pull(receiver, buf, &message),
-            Ok(Verdict::Answered) => {
+            Ok(Disposition::Pull) => return self.start_pull(receiver, buf, &message),
+            Ok(Disposition::Answered) => {
                 backchannel::receive_reply(xprt, &message, buf.bytes());
-                self.forget(buf);
+                self.release_message(buf);
             }
-            Ok(Verdict::Properties) => self.receive_properties(buf, &message),
-            Ok(Verdict::Optional(answer)) => self.reject(buf, Some(message.header), answer),
+            Ok(Disposition::Properties) => self.receive_properties(buf, &message),
+            Ok(Disposition::Optional(answer)) => self.reject(buf, Some(message.header), answer),
             Err(error) => {
                 let answer = error.answer(message.version);
                 self.reject(buf, Some(message.header), answer);
@@ -450,7 +450,7 @@ impl Conn {
         match receiver.deliver_inline(buf, call.header_len.min(len)..len) {
             Ok(delivered) => Some(delivered),
             Err(buf) => {
-                self.forget(buf);
+                self.release_message(buf);
                 None
             }
         }
@@ -479,7 +479,7 @@ impl Conn {
     pub(super) fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
         trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
         self.chan().params.live.traffic.malformed.add(1);
-        self.forget(buf);
+        self.release_message(buf);
         if let Some(header) = header {
             self.send_refusal(&header, answer);
         }
@@ -488,12 +488,12 @@ impl Conn {
     /// Answers a Call that cannot be served with `report`, and releases it.
     pub(super) fn refuse(&self, buf: CallBox, header: &Header, report: ErrorBody) {
         self.chan().params.live.refused.add(1);
-        self.forget(buf);
+        self.release_message(buf);
         self.send_refusal(header, Answer::Report(report));
     }
 
     /// Releases the buffer of a message.
-    pub(super) fn forget(&self, buf: CallBox) {
+    pub(super) fn release_message(&self, buf: CallBox) {
         self.chan().release_receive(self.qp(), buf);
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! # Progress
 //!
-//! While chains are admitted, a timer checks every [`LOOK_MS`] whether they complete. The
+//! While chains are admitted, a timer checks every [`CHECK_MS`] whether they complete. The
 //! connection is closed if none completes for 30 s, or if one takes longer than 60 s. While the
 //! client has not proved that it has access, a chain may take 10 s only. Each limit is exceeded by
 //! up to one period, because chains are admitted between two checks. This bounds how long a client
@@ -54,12 +54,12 @@ use kernel::{
 };
 
 /// The period of the timer in ms.
-pub(super) const LOOK_MS: u32 = 5_000;
+pub(super) const CHECK_MS: u32 = 5_000;
 
 /// The connection of a Send Queue.
 pub(super) trait Client: Send + Sync + 'static {
     /// Returns whether the client has proved that it has access. Any context.
-    fn proven(&self) -> bool;
+    fn has_access(&self) -> bool;
 
     /// Closes the connection, because chains do not complete in time. Process context.
     fn stalled(&self);
@@ -113,7 +113,7 @@ impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let progress = this.state.lock().ledger.check(this.client.proven());
+        let progress = this.state.lock().ledger.check(this.client.has_access());
         match progress {
             Progress::Idle => {}
             Progress::Moving => this.start_timer(),

@@ -52,13 +52,13 @@ impl Chan {
         }
         if let Ok(message) = message::decode(bytes, &self.params.list_limits(), accepts) {
             if let Some(Message::Update { now }) = message.properties(bytes) {
-                self.hear_properties(Proc::UpdProp, &now);
+                self.note_properties(Proc::UpdProp, &now);
             }
         }
     }
 
     /// Records the properties in `set`, which the client has sent in a message of procedure `proc`.
-    fn hear_properties(&self, proc: Proc, set: &PropSet<'_>) {
+    fn note_properties(&self, proc: Proc, set: &PropSet<'_>) {
         self.negotiation.update(set);
         let now = self.negotiation.receive.load(Relaxed);
         self.params.live.peer_receive.store(now, Relaxed);
@@ -109,7 +109,7 @@ impl Conn {
         let answered = match message.properties(buf.bytes()) {
             // The client sends all of its properties once.
             Some(Message::Connect { start }) if !negotiation.announced.xchg(true, Relaxed) => {
-                self.chan().hear_properties(Proc::ConnProp, &start);
+                self.chan().note_properties(Proc::ConnProp, &start);
                 let ours = Properties {
                     receive,
                     ..Properties::DEFAULT
@@ -133,7 +133,7 @@ impl Conn {
             Some(Message::Update { .. } | Message::Connect { .. } | Message::Response { .. })
             | None => Ok(()),
         };
-        self.forget(buf);
+        self.release_message(buf);
         if answered.is_err() {
             self.chan().fail();
         }

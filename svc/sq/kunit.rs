@@ -26,12 +26,12 @@ const LONG_MS: u32 = 60_000;
 /// Counts the reports of stalled chains.
 struct Stalls {
     stalls: Arc<Atomic<u32>>,
-    proven: bool,
+    has_access: bool,
 }
 
 impl Client for Stalls {
-    fn proven(&self) -> bool {
-        self.proven
+    fn has_access(&self) -> bool {
+        self.has_access
     }
 
     fn stalled(&self) {
@@ -46,11 +46,15 @@ fn queue(depth: u32) -> Result<Arc<TestSq>> {
     watched(depth, LONG_MS, true).map(|(sq, _)| sq)
 }
 
-fn watched(depth: u32, period_ms: u32, proven: bool) -> Result<(Arc<TestSq>, Arc<Atomic<u32>>)> {
+fn watched(
+    depth: u32,
+    period_ms: u32,
+    has_access: bool,
+) -> Result<(Arc<TestSq>, Arc<Atomic<u32>>)> {
     let stalls = Arc::new(Atomic::new(0), GFP_KERNEL)?;
     let client = Stalls {
         stalls: stalls.clone(),
-        proven,
+        has_access,
     };
     Ok((Sq::new(depth, 1000, client, period_ms)?, stalls))
 }
@@ -195,8 +199,8 @@ mod tests {
 
     #[test]
     fn stalled_chains_are_reported_once() -> Result {
-        for (proven, at_least, at_most) in [(false, 150, 450), (true, 400, 1000)] {
-            let (sq, stalls) = watched(4, 100, proven)?;
+        for (has_access, at_least, at_most) in [(false, 150, 450), (true, 400, 1000)] {
+            let (sq, stalls) = watched(4, 100, has_access)?;
             let held = submit(&sq, 1, 0);
             fsleep(Delta::from_millis(at_least));
             assert_eq!(stalls.load(Relaxed), 0);

@@ -405,7 +405,7 @@ impl<T> RecvPool<T> {
     }
 
     /// Returns the number of free buffers.
-    pub(crate) fn at_hand(&self) -> u32 {
+    pub(crate) fn free(&self) -> u32 {
         // CAST: There are fewer buffers than a queue can have entries.
         self.free.len() as u32
     }

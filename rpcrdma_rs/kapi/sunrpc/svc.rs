@@ -224,9 +224,9 @@ impl Origin<'_> {
 #[pin_data]
 struct Inner<T> {
     xprt: Opaque<bindings::svc_xprt>,
-    /// The number of [`Crowded`] objects. It is not part of the data, because handles call
+    /// The number of [`Backpressure`] objects. It is not part of the data, because handles call
     /// `xpo_has_wspace` as well, when the data may have been dropped.
-    crowded: Atomic<u32>,
+    backpressure: Atomic<u32>,
     /// `Some` from construction until after `xpo_free`.
     data: UnsafeCell<Option<T>>,
     /// Enqueued once, by `xpo_free` of a connection.
@@ -399,8 +399,8 @@ impl<T: Connection> SvcXprt<T> {
     /// `xprt` is the first field of what [`Self::new`] made, live or dead, with this `T`.
     pub(super) unsafe extern "C" fn has_wspace_thunk(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
         // SAFETY: It is what `Self::new` made, by this function's contract; the count is atomic.
-        let crowded = unsafe { &(*xprt.cast::<Inner<T>>()).crowded };
-        (crowded.load(Relaxed) == 0).into()
+        let backpressure = unsafe { &(*xprt.cast::<Inner<T>>()).backpressure };
+        (backpressure.load(Relaxed) == 0).into()
     }
 }
 
@@ -413,7 +413,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 xprt: Opaque::uninit(),
-                crowded: Atomic::new(0),
+                backpressure: Atomic::new(0),
                 data: UnsafeCell::new(None),
                 freeing <- new_work!("rpcrdma_rs: free"),
             }),
@@ -539,11 +539,11 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 }
 
 /// While an object of this type exists, sunrpc assigns no further threads to the transport.
-pub(crate) struct Crowded<T>(Handle<T>);
+pub(crate) struct Backpressure<T>(Handle<T>);
 
-impl<T> Drop for Crowded<T> {
+impl<T> Drop for Backpressure<T> {
     fn drop(&mut self) {
-        self.0 .0.crowded.fetch_sub(1, Relaxed);
+        self.0 .0.backpressure.fetch_sub(1, Relaxed);
     }
 }
 
@@ -596,11 +596,11 @@ impl<T> Handle<T> {
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
     }
 
-    /// Makes sunrpc assign no further threads to the transport, see [`Crowded`]. A caller that drops
+    /// Makes sunrpc assign no further threads to the transport, see [`Backpressure`]. A caller that drops
     /// the result outside of a service thread must call [`Self::enqueue`].
-    pub(crate) fn crowd(&self) -> Crowded<T> {
-        self.0.crowded.fetch_add(1, Relaxed);
-        Crowded(self.clone())
+    pub(crate) fn apply_backpressure(&self) -> Backpressure<T> {
+        self.0.backpressure.fetch_add(1, Relaxed);
+        Backpressure(self.clone())
     }
 
     /// Returns whether the peer has proved that it has access: nfsd has found an export for one of
