@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import subprocess
-import time
 
 import roce
 from capture import Capture
