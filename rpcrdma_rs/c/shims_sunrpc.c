@@ -36,24 +36,9 @@ void rpcrdma_shim_rpc_set_port(struct sockaddr *sap, unsigned short port)
 	rpc_set_port(sap, port);
 }
 
-bool rpcrdma_shim_rqst_datatouch(const struct rpc_rqst *rqst)
-{
-	return test_bit(RPCAUTH_AUTH_DATATOUCH, &rqst->rq_cred->cr_auth->au_flags);
-}
-
-bool rpcrdma_shim_rpc_reply_expected(struct rpc_task *task)
-{
-	return rpc_reply_expected(task);
-}
-
 void rpcrdma_shim_rpc_task_fail(struct rpc_task *task, int status)
 {
 	cmpxchg(&task->tk_rpc_status, 0, status);
-}
-
-bool rpcrdma_shim_xprt_connected(struct rpc_xprt *xprt)
-{
-	return xprt_connected(xprt);
 }
 
 void rpcrdma_shim_xprt_set_connected(struct rpc_xprt *xprt)
@@ -74,11 +59,6 @@ void rpcrdma_shim_xprt_clear_connecting(struct rpc_xprt *xprt)
 void rpcrdma_shim_xprt_set_bound(struct rpc_xprt *xprt)
 {
 	xprt_set_bound(xprt);
-}
-
-bool rpcrdma_shim_bc_prealloc(struct rpc_rqst *rqst)
-{
-	return bc_prealloc(rqst);
 }
 
 void rpcrdma_shim_bc_set_in_use(struct rpc_rqst *rqst)

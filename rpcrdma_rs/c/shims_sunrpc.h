@@ -11,8 +11,6 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/sunrpc/addr.h>
-#include <linux/sunrpc/auth.h>
-#include <linux/sunrpc/clnt.h>
 #include <linux/sunrpc/svc_xprt.h>
 #include <linux/sunrpc/xprt.h>
 
@@ -40,22 +38,14 @@ void *rpcrdma_shim_kmalloc_task(size_t size);
 /* linux/sunrpc/addr.h */
 void rpcrdma_shim_rpc_set_port(struct sockaddr *sap, unsigned short port);
 
-/* linux/sunrpc/auth.h */
-bool rpcrdma_shim_rqst_datatouch(const struct rpc_rqst *rqst);
-
-/* linux/sunrpc/clnt.h */
-bool rpcrdma_shim_rpc_reply_expected(struct rpc_task *task);
-
 /* linux/sunrpc/sched.h */
 void rpcrdma_shim_rpc_task_fail(struct rpc_task *task, int status);
 
 /* linux/sunrpc/xprt.h */
-bool rpcrdma_shim_xprt_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_set_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_clear_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_clear_connecting(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_set_bound(struct rpc_xprt *xprt);
-bool rpcrdma_shim_bc_prealloc(struct rpc_rqst *rqst);
 void rpcrdma_shim_bc_set_in_use(struct rpc_rqst *rqst);
 void rpcrdma_shim_bc_slot_inc(struct rpc_xprt *xprt);
 

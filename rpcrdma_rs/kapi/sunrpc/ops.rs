@@ -48,6 +48,19 @@ fn is_passing(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
+/// Returns whether a request is one of the backchannel.
+///
+/// # Safety
+///
+/// `rqst` must be a live request.
+#[inline]
+unsafe fn is_backchannel(rqst: *const bindings::rpc_rqst) -> bool {
+    // SAFETY: The request is live by this function's contract. The flags are a word that is read
+    // atomically.
+    let flags = unsafe { (&raw const (*rqst).rq_bc_pa_state).read_volatile() };
+    flags & (1 << bindings::RPC_BC_PA_IN_USE) != 0
+}
+
 /// A client transport. `Self` is the transport's own data, which is stored next to sunrpc's
 /// `rpc_xprt`, see [`Xprt`].
 ///
@@ -185,7 +198,7 @@ impl<T: XprtOps> OpsTable<T> {
         // released. `rq_cong` is written under the transport lock, which sunrpc holds.
         unsafe {
             let rqst = (*task).tk_rqstp;
-            if bindings::rpcrdma_shim_bc_prealloc(rqst) {
+            if is_backchannel(rqst) {
                 // What it has is not of the window, see `deliver_bc`.
                 (*rqst).rq_cong = 0;
             } else {
@@ -311,7 +324,7 @@ impl<T: XprtOps> OpsTable<T> {
         // that is not of the backchannel is in a slot.
         unsafe {
             // A Reply of the reverse direction has its memory elsewhere.
-            if !bindings::rpcrdma_shim_bc_prealloc((*task).tk_rqstp) {
+            if !is_backchannel((*task).tk_rqstp) {
                 let (this, slot) = Self::of_task(task);
                 T::release_buffers(this, slot);
                 slot.wait_returned();
@@ -328,7 +341,7 @@ impl<T: XprtOps> OpsTable<T> {
         // in a slot otherwise.
         let result = unsafe {
             let mut locked = SendLocked::new(Xprt::<T>::from_raw((*rqst).rq_xprt));
-            if bindings::rpcrdma_shim_bc_prealloc(rqst) {
+            if is_backchannel(rqst) {
                 T::bc_send_reply(&mut locked, BcRqst::from_rqst(rqst))
             } else {
                 T::send_request(&mut locked, Slot::from_rqst(rqst))

@@ -249,8 +249,13 @@ impl<T: XprtOps> Slot<T> {
     /// Returns whether data items may be placed directly: not under a security flavor that protects
     /// the content of the message.
     pub(crate) fn placement_allowed(&self) -> bool {
-        // SAFETY: The request has a credential as long as its task has the slot.
-        !unsafe { bindings::rpcrdma_shim_rqst_datatouch(self.as_rqst()) }
+        // SAFETY: The request has a credential, and that its authenticator, as long as its task has
+        // the slot. The flags are a word that is read atomically.
+        let flags = unsafe {
+            let auth = (*(*self.as_rqst()).rq_cred).cr_auth;
+            (&raw const (*auth).au_flags).read_volatile()
+        };
+        flags & (1 << bindings::RPCAUTH_AUTH_DATATOUCH) == 0
     }
 
     /// Returns whether the pages of the Call are the request's own: encrypted copies, which are
@@ -262,8 +267,12 @@ impl<T: XprtOps> Slot<T> {
 
     /// Returns whether anybody waits for a Reply.
     pub(crate) fn reply_expected(&self) -> bool {
-        // SAFETY: The request has a task while the transport sees it.
-        unsafe { bindings::rpcrdma_shim_rpc_reply_expected((*self.as_rqst()).rq_task) }
+        // SAFETY: The request has a task while the transport sees it, and the task keeps its
+        // procedure, which is constant.
+        unsafe {
+            let proc = (*(*self.as_rqst()).rq_task).tk_msg.rpc_proc;
+            !proc.is_null() && (*proc).p_decode.is_some()
+        }
     }
 
     /// Returns the connection on which the Call was sent last.

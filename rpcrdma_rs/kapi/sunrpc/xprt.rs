@@ -224,8 +224,7 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Returns whether the transport is connected.
     pub(crate) fn is_connected(&self) -> bool {
-        // SAFETY: The transport is live.
-        unsafe { bindings::rpcrdma_shim_xprt_connected(self.as_ptr()) }
+        read_once!(self, state) & (1 << bindings::XPRT_CONNECTED) != 0
     }
 
     /// Marks the transport as not connected.
