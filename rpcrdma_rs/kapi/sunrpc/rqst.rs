@@ -42,6 +42,7 @@ use kernel::{
     types::Opaque, //
 };
 
+use self::rpc_buf::RpcBuf;
 use super::{
     clock::time_before,
     ops::XprtOps,
@@ -63,54 +64,6 @@ use crate::kapi::{
         memory::copy_bytes, //
     },
 };
-
-/// Memory that sunrpc encodes a Call into or that a Reply is decoded from.
-///
-/// # Invariants
-///
-/// `ptr` is a `kmalloc` allocation of at least `len` bytes, or null with `len` zero.
-struct RpcBuf {
-    ptr: *mut u8,
-    len: usize,
-}
-
-impl RpcBuf {
-    const EMPTY: RpcBuf = RpcBuf {
-        ptr: core::ptr::null_mut(),
-        len: 0,
-    };
-
-    /// Octets that a buffer has at least: most messages fit, so that few slots allocate twice.
-    const LEAST: usize = 2048;
-
-    /// Makes room for `len` bytes, in the manner of the running RPC task. Returns how many were
-    /// newly allocated, if the usual ones did not do.
-    fn reserve(&mut self, len: usize) -> Result<usize> {
-        if self.len >= len {
-            return Ok(0);
-        }
-        let unusual = if len > Self::LEAST { len } else { 0 };
-        let len = len.max(Self::LEAST);
-        // SAFETY: Any size and context are fine.
-        let ptr = unsafe { bindings::rpcrdma_shim_kmalloc_task(len) };
-        if ptr.is_null() {
-            return Err(ENOMEM);
-        }
-        // INVARIANT: Allocated above.
-        *self = Self {
-            ptr: ptr.cast(),
-            len,
-        };
-        Ok(unusual)
-    }
-}
-
-impl Drop for RpcBuf {
-    fn drop(&mut self) {
-        // SAFETY: Ours by the invariants; null is fine.
-        unsafe { bindings::kfree(self.ptr.cast()) };
-    }
-}
 
 /// A request slot: sunrpc's `rpc_rqst` and what the transport keeps next to it.
 ///
@@ -185,8 +138,8 @@ impl<T: XprtOps> Slot<T> {
         let grown = call.reserve(call_size)? + answer.reserve(answer_size)?;
         // SAFETY: The request belongs to the task that calls.
         unsafe {
-            (*rqst).rq_buffer = call.ptr.cast();
-            (*rqst).rq_rbuffer = answer.ptr.cast();
+            (*rqst).rq_buffer = call.as_ptr().cast();
+            (*rqst).rq_rbuffer = answer.as_ptr().cast();
         }
         Ok(grown)
     }
@@ -415,7 +368,7 @@ impl<T: XprtOps> Pinned<T> {
     /// the length of the whole message and how much was copied to the pages.
     ///
     /// The upper layer has only guessed the length of the head. It takes a contiguous message
-    /// apart by itself. Of a message with a placed payload only we know what comes before the
+    /// apart by itself, so that the parts keep their lengths, as over TCP. Of a message with a placed payload only we know what comes before the
     /// payload: everything, as a placed payload is the last item of its Reply. (Some peers send its
     /// pad, which is dropped: a message without a pad has a multiple of four bytes.)
     ///
@@ -425,12 +378,13 @@ impl<T: XprtOps> Pinned<T> {
     fn deliver(&self, bytes: &[u8], placed: usize) -> Result<(usize, usize)> {
         let answer = self.answer();
         if placed == 0 {
-            let (head, rest) = bytes.split_at(bytes.len().min(answer.head_len()));
+            if answer.fill_head(bytes) {
+                return Ok((bytes.len(), 0));
+            }
+            let (head, rest) = bytes.split_at(answer.head_len());
             let copied = answer.fill_pages(0, rest);
             let rest = &rest[copied..];
-            // What sunrpc moves there finds the room that it has planned.
-            if answer.fill_tail(rest) {
-                self.keep(head, None)?;
+            if answer.fill_tail(rest) && answer.fill_head(head) {
                 return Ok((bytes.len(), copied));
             }
             // As over TCP, a message longer than all the room is cut off.
@@ -444,9 +398,13 @@ impl<T: XprtOps> Pinned<T> {
         }
         // A pad that the pages have no room for is in the tail, whose place a longer head takes.
         let pad = aligned.saturating_sub(answer.page_len());
-        let as_planned = head.len() <= answer.head_len() && pad <= answer.tail_len();
-        self.keep(head, (!as_planned).then_some(&[0; 3][..pad]))?;
-        Ok((head.len() + aligned, 0))
+        let (len, room) = (head.len(), answer.head_len());
+        let as_planned = len <= room && pad <= answer.tail_len();
+        // The usual Reply has a head of the length that the upper layer has guessed.
+        if !(as_planned && len == room && answer.fill_head(head)) {
+            self.keep(head, (!as_planned).then_some(&[0; 3][..pad]))?;
+        }
+        Ok((len + aligned, 0))
     }
 
     /// Makes a copy of `head` the head of the answer, and one of `tail` its tail, unless that stays
@@ -458,12 +416,12 @@ impl<T: XprtOps> Pinned<T> {
     fn keep(&self, head: &[u8], tail: Option<&[u8]>) -> Result<usize> {
         // SAFETY: By the invariants of `Slot` it does not change now.
         let memory = unsafe { &*self.answer.get() };
-        let room = memory.len.checked_sub(head.len()).ok_or(EIO)?;
+        let room = memory.len().checked_sub(head.len()).ok_or(EIO)?;
         let tail = tail.map(|tail| &tail[..tail.len().min(room)]);
         // SAFETY: Before the RPC completes and while it is pinned, the memory is ours to fill in; it
         // has the room, as just checked.
         let copy = |bytes: &[u8], at: usize| unsafe {
-            let place = memory.ptr.add(at);
+            let place = memory.as_ptr().add(at);
             copy_bytes(bytes.as_ptr(), place, bytes.len());
             core::slice::from_raw_parts(place, bytes.len())
         };
@@ -648,3 +606,5 @@ impl<T: XprtOps> SlotPool<T> {
         self.all.iter().map(|slot| &**slot)
     }
 }
+
+mod rpc_buf;

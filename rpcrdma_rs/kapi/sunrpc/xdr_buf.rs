@@ -215,6 +215,12 @@ impl XdrBuf {
         done
     }
 
+    /// Writes `src` to the front of the head if it fits there; returns whether.
+    #[inline]
+    pub(super) fn fill_head(&self, src: &[u8]) -> bool {
+        fill(&self.raw().head[0], src)
+    }
+
     /// Writes `src` to the page part, from `offset` bytes into it; returns how many fitted.
     pub(super) fn fill_pages(&self, offset: usize, src: &[u8]) -> usize {
         if src.is_empty() || offset >= self.page_len() {
@@ -236,16 +242,7 @@ impl XdrBuf {
 
     /// Writes `src` to the front of the tail if it fits there; returns whether.
     pub(super) fn fill_tail(&self, src: &[u8]) -> bool {
-        let tail = &self.raw().tail[0];
-        if src.len() > tail.iov_len {
-            return false;
-        }
-        if !src.is_empty() {
-            // SAFETY: The tail is valid for its length, and lent to us, by the type invariants;
-            // `src` is not in it: it is none of this message.
-            unsafe { copy_bytes(src.as_ptr(), tail.iov_base.cast(), src.len()) };
-        }
-        true
+        fill(&self.raw().tail[0], src)
     }
 
     /// What of the bytes `range` is in each of the three parts.
@@ -324,6 +321,21 @@ impl XdrBuf {
         }
         Ok(())
     }
+}
+
+/// Writes `src`, which is no part of the message, to the front of `vec`, the head or the tail of a
+/// message, if it fits there; returns whether.
+#[inline]
+fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
+    if src.len() > vec.iov_len {
+        return false;
+    }
+    if !src.is_empty() {
+        // SAFETY: Head and tail are valid for their lengths, and lent to us, by the invariants of
+        // `XdrBuf`. `src` is not in it: it is none of the message.
+        unsafe { copy_bytes(src.as_ptr(), vec.iov_base.cast(), src.len()) };
+    }
+    true
 }
 
 fn kvec_bytes(vec: &bindings::kvec) -> &[u8] {

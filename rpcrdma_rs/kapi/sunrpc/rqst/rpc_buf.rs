@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The memory of a request's messages.
+
+use kernel::prelude::*;
+
+use crate::kapi::bindings;
+
+/// Memory that sunrpc encodes a Call into or that a Reply is decoded from.
+///
+/// # Invariants
+///
+/// `ptr` is a `kmalloc` allocation of at least `len` bytes, or null with `len` zero.
+pub(super) struct RpcBuf {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl RpcBuf {
+    /// No memory.
+    pub(super) const EMPTY: RpcBuf = RpcBuf {
+        ptr: core::ptr::null_mut(),
+        len: 0,
+    };
+
+    /// Returns the address of the memory, null without memory.
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// Returns the length of the memory in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Octets that a buffer has at least: most messages fit, so that few slots allocate twice.
+    const LEAST: usize = 2048;
+
+    /// Makes room for `len` bytes, in the manner of the running RPC task. Returns how many were
+    /// newly allocated, if the usual ones did not do.
+    pub(super) fn reserve(&mut self, len: usize) -> Result<usize> {
+        if self.len >= len {
+            return Ok(0);
+        }
+        let unusual = if len > Self::LEAST { len } else { 0 };
+        let len = len.max(Self::LEAST);
+        // SAFETY: Any size and context are fine.
+        let ptr = unsafe { bindings::rpcrdma_shim_kmalloc_task(len) };
+        if ptr.is_null() {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Allocated above.
+        *self = Self {
+            ptr: ptr.cast(),
+            len,
+        };
+        Ok(unusual)
+    }
+}
+
+impl Drop for RpcBuf {
+    fn drop(&mut self) {
+        // SAFETY: Ours by the invariants; null is fine.
+        unsafe { bindings::kfree(self.ptr.cast()) };
+    }
+}
