@@ -132,8 +132,11 @@ impl<T: XprtOps> Deref for XprtGuard<'_, T> {
 
 impl<T: XprtOps> Drop for XprtGuard<'_, T> {
     fn drop(&mut self) {
+        let users = &self.0.users;
         // INVARIANT: This was our count.
-        if self.0.users.fetch_sub(1, Full) == CLOSED + 1 {
+        if users.fetch_sub(1, Release) == CLOSED + 1 {
+            // Pairs with the drops before: what they had to do is done as well.
+            users.load(Acquire);
             self.0.idle.complete();
         }
     }
