@@ -4,6 +4,7 @@
 //! sections 3.4.6, 4.3.2 and 4.3.3).
 
 use super::chunk::WriteChunk;
+use super::cursor::Reader;
 use super::error::{
     DecodeError,
     ErrorBody, //
@@ -57,6 +58,14 @@ where
     if let Body::Error(error) = parsed.body {
         return Ok(Outcome::Failed(error));
     }
+    // Most Replies return no chunk, or a Write chunk of one segment.
+    if parsed.has_no_chunks() {
+        return outcome(parsed, message, 0, 0);
+    }
+    if let Some(segment) = only_write_segment(parsed, message) {
+        let written = check_segments([segment].into_iter(), write_offered)?;
+        return outcome(parsed, message, written, 0);
+    }
     let lists = parsed.lists(message);
     if !lists.read.is_empty() {
         return Err(DecodeError::ReadListInReply);
@@ -73,6 +82,24 @@ where
         Some(chunk) => check_chunk(&chunk, reply_offered)?,
         None => 0,
     };
+    outcome(parsed, message, written, reply_written)
+}
+
+/// Returns the segment of the only chunk, if that is a Write chunk of one segment.
+fn only_write_segment(parsed: &Parsed, message: &[u8]) -> Option<Segment> {
+    let lists = message.get(parsed.version.lists_at()..parsed.header_len)?;
+    let mut r = Reader::new(lists);
+    let segment = r.framed([0, 1, 1], [0, 0])?;
+    r.rest().is_empty().then(|| Segment::from_wire(segment))
+}
+
+/// Returns the outcome of a Reply with so many octets in its chunks.
+fn outcome<'a>(
+    parsed: &Parsed,
+    message: &'a [u8],
+    written: u32,
+    reply_written: u32,
+) -> Result<Outcome<'a>, DecodeError> {
     match (parsed.payload(message), written, reply_written) {
         (Some(payload), written, 0) => Ok(Outcome::Inline { payload, written }),
         (None, 0, written @ 1..) => Ok(Outcome::ReplyChunk { written }),
@@ -88,10 +115,18 @@ pub(crate) fn check_chunk(
     returned: &WriteChunk<'_>,
     offered: impl IntoIterator<Item = Segment>,
 ) -> Result<u32, DecodeError> {
+    check_segments(returned.iter(), offered)
+}
+
+#[inline]
+fn check_segments(
+    returned: impl Iterator<Item = Segment>,
+    offered: impl IntoIterator<Item = Segment>,
+) -> Result<u32, DecodeError> {
     let mut offered = offered.into_iter();
     let mut total = 0u32;
     let mut full = true;
-    for segment in returned.iter() {
+    for segment in returned {
         let Some(ours) = offered.next() else {
             return Err(DecodeError::Mismatch);
         };

@@ -104,6 +104,36 @@ fn returned_as_offered() {
 }
 
 #[test]
+fn one_segment_returned_as_offered() {
+    let one = segment(1, 100, 64);
+    let back = |segment: Segment| message(Proc::Msg, false, &[&[segment]], &[]);
+    for length in [0, 1, 100] {
+        assert_eq!(written(&back(one.with_length(length)), &[one], &[]), length);
+    }
+    refused(
+        &back(one.with_length(101)),
+        &[one],
+        &[],
+        DecodeError::Mismatch,
+    );
+    for other in [segment(2, 100, 64), segment(1, 100, 65)] {
+        refused(&back(other), &[one], &[], DecodeError::Mismatch);
+    }
+    // Another number of segments.
+    refused(&back(one), &[], &[], DecodeError::Mismatch);
+    refused(&back(one), &[one, one], &[], DecodeError::Mismatch);
+    // Another list, and a second chunk.
+    refused(&back(one), &[], &[one], DecodeError::Mismatch);
+    let reply = message(Proc::NoMsg, false, &[], &[one]);
+    refused(&reply, &[one], &[], DecodeError::Mismatch);
+    let two = message(Proc::Msg, false, &[&[one], &[one]], &[]);
+    refused(&two, &[one], &[], DecodeError::Mismatch);
+    // A Payload stream that is neither inline nor in the Reply chunk.
+    let placed = message(Proc::NoMsg, false, &[&[one]], &[]);
+    refused(&placed, &[one], &[], DecodeError::PayloadPlace);
+}
+
+#[test]
 fn empty_segments_are_no_holes() {
     let offered = [segment(1, 8, 0), segment(2, 0, 0), segment(3, 8, 0)];
     let back = [segment(1, 8, 0), segment(2, 0, 0), segment(3, 4, 0)];
