@@ -77,16 +77,27 @@ enum Stage {
     Outstanding,
 }
 
-/// The chunks of a request, each a list of registrations in the order of the header.
+/// The lists of a header that a region may be in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The Read chunk: memory that the server reads.
+    Read,
+    /// The Write chunk: memory for the payload of the Reply.
+    Write,
+    /// The Reply chunk: memory for the whole Reply.
+    Reply,
+}
+
+/// The chunks of a request: a Read chunk, and a Write chunk or a Reply chunk.
 #[derive(Default)]
 pub(super) struct Chunks {
     stage: Stage,
-    /// The memory that the server reads.
-    pub(super) read: MrList,
-    /// The memory for the payload of the Reply.
-    pub(super) write: MrList,
-    /// The memory for the whole Reply.
-    pub(super) reply: MrList,
+    /// The regions of all chunks in the order of the header.
+    list: MrList,
+    /// The number of regions in the Read chunk, which are the first of the list.
+    reads: usize,
+    /// Whether the other regions are the Reply chunk. Otherwise they are the Write chunk.
+    whole: bool,
     /// Regions of an answered Call that could not be invalidated. The connection is lost, and they
     /// are fenced once it is drained.
     unfenced: MrList,
@@ -103,19 +114,119 @@ impl Chunks {
         self.stage == Stage::Outstanding
     }
 
+    /// Maps `segs` into a chunk of at most `most` segments, each of which takes a region of `idle`.
+    /// The regions are registered later. Returns the number of regions and of bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the chunk comes before one that has regions; `EMSGSIZE` if `most` or the number
+    /// of idle regions is too small; `ENOMEM` if the IOMMU has no room or the driver no memory; `EIO`
+    /// if the device cannot map the memory. The chunk contains the regions that were mapped.
+    pub(super) fn map<'a>(
+        &mut self,
+        kind: Kind,
+        mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
+        access: Access,
+        tag: u32,
+        most: u32,
+        idle: &mut MrList,
+    ) -> Result<(usize, usize)> {
+        let others = match kind {
+            Kind::Read => 0,
+            Kind::Write | Kind::Reply => self.reads,
+        };
+        let (before, mut bytes) = (self.list.len(), 0);
+        if before > others && self.kind_of_last() != kind {
+            return Err(EINVAL);
+        }
+        while !segs.is_empty() {
+            if self.list.len() - others >= most as usize {
+                return Err(EMSGSIZE);
+            }
+            let mut mr = idle.pop().ok_or(EMSGSIZE)?;
+            let mapped = mr.map(&mut segs, access, tag);
+            trace_xprtrdma_mr_map(&mr);
+            self.list.push(mr);
+            match kind {
+                Kind::Read => self.reads += 1,
+                Kind::Write => self.whole = false,
+                Kind::Reply => self.whole = true,
+            }
+            bytes += mapped?;
+        }
+        Ok((self.list.len() - before, bytes))
+    }
+
+    /// Returns the chunk of the last region, if there is one.
+    fn kind_of_last(&self) -> Kind {
+        match (self.list.len() - self.reads, self.whole) {
+            (0, _) => Kind::Read,
+            (_, false) => Kind::Write,
+            (_, true) => Kind::Reply,
+        }
+    }
+
+    /// Returns the number of regions in a chunk.
+    pub(super) fn len(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Read => self.reads,
+            Kind::Write | Kind::Reply if self.whole == (kind == Kind::Reply) => {
+                self.list.len() - self.reads
+            }
+            Kind::Write | Kind::Reply => 0,
+        }
+    }
+
+    /// Returns the regions of a chunk, in order.
+    pub(super) fn regions(&self, kind: Kind) -> impl Iterator<Item = &Mr> {
+        let others = match kind {
+            Kind::Read => 0,
+            Kind::Write | Kind::Reply => self.reads,
+        };
+        self.list.iter().skip(others).take(self.len(kind))
+    }
+
+    /// Returns the segments of a chunk for the transport header.
+    pub(super) fn segments(&self, kind: Kind) -> impl Iterator<Item = Segment> + '_ {
+        self.regions(kind).map(segment)
+    }
+
+    /// Returns the region, and its chunk, if there is only one.
+    pub(super) fn only(&self) -> Option<(Kind, &Mr)> {
+        let mr = self.first().filter(|_| self.list.len() == 1)?;
+        Some((self.kind_of_last(), mr))
+    }
+
+    /// Returns the first region of the header.
+    pub(super) fn first(&self) -> Option<&Mr> {
+        self.list.iter().next()
+    }
+
+    /// Returns the length of the Read chunk in bytes.
+    pub(super) fn read_len(&self) -> usize {
+        match self.reads {
+            0 => 0,
+            _ => self
+                .regions(Kind::Read)
+                .map(|mr| mr.length() as usize)
+                .sum(),
+        }
+    }
+
     /// Removes all registrations and returns them. No Reply is due afterwards.
     fn take(&mut self) -> MrList {
         self.stage = Stage::Idle;
-        let mut all = core::mem::take(&mut self.unfenced);
-        all.append(&mut self.read);
-        all.append(&mut self.write);
-        all.append(&mut self.reply);
+        self.reads = 0;
+        let mut all = core::mem::take(&mut self.list);
+        if !self.unfenced.is_empty() {
+            all.append(&mut self.unfenced);
+        }
         all
     }
 
     /// Returns the number of registrations in the chunks.
     pub(super) fn count(&self) -> usize {
-        self.read.len() + self.write.len() + self.reply.len()
+        self.list.len()
     }
 
     /// Keeps regions until the connection is drained.
@@ -124,17 +235,13 @@ impl Chunks {
     }
 
     /// Calls `f` with each registration, until it fails.
-    pub(super) fn try_for_each(&mut self, mut f: impl FnMut(&mut Mr) -> Result) -> Result {
-        self.read.try_for_each(&mut f)?;
-        self.write.try_for_each(&mut f)?;
-        self.reply.try_for_each(&mut f)
+    pub(super) fn try_for_each(&mut self, f: impl FnMut(&mut Mr) -> Result) -> Result {
+        self.list.try_for_each(f)
     }
 
     /// Undoes the registrations that a chain recorded, after that chain was not posted.
     pub(super) fn retract(&mut self, unposted: Unposted) {
-        for list in [&mut self.read, &mut self.write, &mut self.reply] {
-            list.retract(unposted);
-        }
+        self.list.retract(unposted);
     }
 }
 
@@ -214,68 +321,39 @@ pub(super) fn segment(mr: &Mr) -> Segment {
     }
 }
 
-/// Returns the segments of a chunk for the transport header.
-pub(super) fn segments(list: &MrList) -> impl Iterator<Item = Segment> + '_ {
-    list.iter().map(segment)
-}
-
-/// Returns the length of a chunk in bytes.
-pub(super) fn chunk_len(list: &MrList) -> usize {
-    list.iter().map(|mr| mr.length() as usize).sum()
-}
-
-/// Fences the region in `list` that the server invalidated.
-pub(super) fn note_invalidated(list: &mut MrList, invalidated: Invalidated<'_>) {
-    // At most one region has that handle. An unknown handle is ignored.
+/// Unmaps the regions in `list` that are fenced, and returns them. The others stay in `list`. The
+/// region whose handle the server has `invalidated` is fenced.
+#[inline]
+pub(super) fn unmap_fenced(list: &mut MrList, invalidated: Option<Invalidated<'_>>) -> MrList {
+    let mut left = false;
     let _ = list.try_for_each(|mr| {
-        if mr.invalidated_by(invalidated) {
+        // At most one region has that handle. An unknown handle is ignored.
+        if invalidated.is_some_and(|invalidated| mr.invalidated_by(invalidated)) {
             trace_xprtrdma_mr_reminv(mr);
+        }
+        match mr.unmap() {
+            Ok(()) => trace_xprtrdma_mr_unmap(mr),
+            Err(_) => left = true,
         }
         Ok(())
     });
-}
-
-/// Maps `segs` into a chunk of at most `most` segments, each of which takes a region of `idle`. The
-/// regions are registered later.
-///
-/// # Errors
-///
-/// `EMSGSIZE` if `most` or the number of idle regions is too small; `ENOMEM` if the IOMMU has no
-/// room or the driver no memory; `EIO` if the device cannot map the memory. `chunk` contains the
-/// regions that were mapped.
-pub(super) fn map_chunk<'a>(
-    mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
-    access: Access,
-    tag: u32,
-    most: u32,
-    idle: &mut MrList,
-    chunk: &mut MrList,
-) -> Result {
-    while !segs.is_empty() {
-        if chunk.len() >= most as usize {
-            return Err(EMSGSIZE);
-        }
-        let mut mr = idle.pop().ok_or(EMSGSIZE)?;
-        let mapped = mr.map(&mut segs, access, tag);
-        trace_xprtrdma_mr_map(&mr);
-        chunk.push(mr);
-        mapped?;
+    match left {
+        false => core::mem::take(list),
+        true => split_unmapped(list),
     }
-    Ok(())
 }
 
-/// Unmaps the regions in `list` that are fenced, and returns them. The others stay in `list`.
-pub(super) fn unmap_fenced(list: &mut MrList) -> MrList {
+/// Removes the regions from `list` that are not mapped, and returns them.
+#[cold]
+fn split_unmapped(list: &mut MrList) -> MrList {
     let mut idle = MrList::new();
     for _ in 0..list.len() {
         let Some(mut mr) = list.pop() else {
             break;
         };
+        // Another region may be fenced by now.
         match mr.unmap() {
-            Ok(()) => {
-                trace_xprtrdma_mr_unmap(&mr);
-                idle.push(mr);
-            }
+            Ok(()) => idle.push(mr),
             Err(_) => list.push(mr),
         }
     }

@@ -432,7 +432,7 @@ impl Conn {
     /// Unmaps the regions in `list` that are fenced, and returns them to the pool. The others stay
     /// in `list`.
     pub(super) fn recycle(&self, list: &mut MrList) {
-        let mut idle = unmap_fenced(list);
+        let mut idle = unmap_fenced(list, None);
         if !idle.is_empty() {
             self.give_back(|pools| pools.recycled(&mut idle));
         }

@@ -53,10 +53,10 @@ pub(super) struct PendingReply {
 
 /// The outcome of an RPC.
 pub(super) enum Delivery {
-    /// The Reply is in the Receive buffer at `message`, with `placed` bytes in the pages.
+    /// The Reply is in the Receive buffer, with `placed` bytes in the pages.
     Inline {
-        /// Where the message is in the receive buffer.
-        message: core::ops::Range<usize>,
+        /// Where the message starts in the Receive buffer.
+        start: usize,
         /// The number of bytes that the server placed.
         placed: u32,
     },

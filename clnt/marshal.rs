@@ -11,11 +11,9 @@ use kernel::prelude::*;
 
 use super::{
     chunks::{
-        chunk_len,
-        map_chunk,
         segment,
-        segments,
-        Chunks, //
+        Chunks,
+        Kind, //
     },
     sendctx::SendCtx,
     stats::Stats, //
@@ -40,14 +38,17 @@ use crate::{
             trace_xprtrdma_chunk_reply,
             trace_xprtrdma_chunk_write,
             trace_xprtrdma_marshal,
+            Lazy,
             Task,
             TransferMode, //
         },
     },
     xdr::{
         encode::{
+            encode_one,
             encode_plain,
             Encoder,
+            Listed,
             Opening, //
         },
         error::EncodeError,
@@ -123,12 +124,17 @@ pub(super) fn plan<T: XprtOps>(
     thresholds.segments += u32::from(open_ended);
     let (call_mode, reply_mode) = choose(
         &thresholds,
-        &call_shape(call)?,
-        &reply_shape(answer)?,
+        &call_shape(call),
+        &reply_shape(answer, open_ended),
         slot.placement_allowed(),
     );
     // Pages have no gaps between them; head and tail take a region each at most.
-    let pages = |buf: &XdrBuf| buf.page_count().div_ceil(pages_per_segment.max(1) as usize);
+    let each = pages_per_segment.max(1) as usize;
+    let pages = |buf: &XdrBuf| match buf.page_count() {
+        // The usual case, without a division.
+        count if count <= each => count.min(1),
+        count => count.div_ceil(each),
+    };
     let whole = |buf: &XdrBuf| pages(buf) + edge(buf.head_len()) + edge(buf.tail_len());
     let for_call = match call_mode {
         CallMode::Copy | CallMode::Gather => 0,
@@ -164,7 +170,7 @@ fn edge(len: usize) -> usize {
 /// Prepares a Call for posting: maps its memory, writes the header, and copies the inline part.
 ///
 /// `chunks` must be empty, and `regions` must have as many regions as the plan needs. Regions that
-/// are not used stay there.
+/// are not used stay there. Returns the length of the message in octets.
 ///
 /// # Errors
 ///
@@ -177,7 +183,7 @@ pub(super) fn marshal<T: XprtOps>(
     regions: &mut MrList,
     chunks: &mut Chunks,
     mut ctx: Pin<&mut SendCtx>,
-) -> Result {
+) -> Result<usize> {
     map(with, plan, slot, regions, chunks)?;
     let header = encode(
         ctx.as_mut().body(),
@@ -194,18 +200,18 @@ pub(super) fn marshal<T: XprtOps>(
 /// Traces a Call whose transport header has `header` octets.
 fn trace<T: XprtOps>(slot: &Slot<T>, call_mode: CallMode, reply_mode: ReplyMode, header: usize) {
     let (task, call) = (Task::of(slot), slot.call());
-    let arguments = match call_mode {
+    let arguments = Lazy(|| match call_mode {
         CallMode::Copy if call.page_len() == 0 => TransferMode::Inline,
         CallMode::Copy => TransferMode::PullUp,
         CallMode::Gather => TransferMode::Mapped,
         CallMode::ReadChunk { .. } => TransferMode::ReadList,
         CallMode::PositionZero => TransferMode::PositionZero,
-    };
-    let results = match reply_mode {
+    });
+    let results = Lazy(|| match reply_mode {
         ReplyMode::Inline => TransferMode::Inline,
         ReplyMode::WriteChunk => TransferMode::WriteList,
         ReplyMode::ReplyChunk => TransferMode::ReplyChunk,
-    };
+    });
     trace_xprtrdma_marshal(
         task,
         slot.xid(),
@@ -218,25 +224,25 @@ fn trace<T: XprtOps>(slot: &Slot<T>, call_mode: CallMode, reply_mode: ReplyMode,
     );
 }
 
-fn call_shape(call: &XdrBuf) -> Result<CallShape> {
-    Ok(CallShape {
-        head: len32(call.head_len())?,
-        pages: len32(call.page_len())?,
-        page_offset: len32(call.page_base() % kernel::page::PAGE_SIZE)?,
-        tail: len32(call.tail_len())?,
+fn call_shape(call: &XdrBuf) -> CallShape {
+    CallShape {
+        head: len32(call.head_len()),
+        pages: len32(call.page_len()),
+        page_offset: len32(call.page_base() % kernel::page::PAGE_SIZE),
+        tail: len32(call.tail_len()),
         pages_eligible: call.is_write(),
         copy_room: COPY_LIMIT,
-    })
+    }
 }
 
-fn reply_shape(answer: &XdrBuf) -> Result<ReplyShape> {
-    Ok(ReplyShape {
-        head: len32(answer.head_len())?,
-        pages: len32(answer.page_len())?,
-        tail: len32(answer.tail_len())?,
+fn reply_shape(answer: &XdrBuf, open_ended: bool) -> ReplyShape {
+    ReplyShape {
+        head: len32(answer.head_len()),
+        pages: len32(answer.page_len()),
+        tail: len32(answer.tail_len()),
         pages_eligible: answer.is_read(),
-        open_ended: is_open_ended(answer),
-    })
+        open_ended,
+    }
 }
 
 /// Returns whether a Reply may be longer than the memory for it: its page part is not the payload
@@ -250,8 +256,9 @@ fn is_open_ended(answer: &XdrBuf) -> bool {
     answer.page_len() != 0 && !answer.is_read() && answer.total() < LONGEST_OPEN_ENDED
 }
 
-fn len32(len: usize) -> Result<u32> {
-    wire_len(len).ok_or(EMSGSIZE)
+/// Returns a length for the choice of the mode. No message that long can be sent.
+fn len32(len: usize) -> u32 {
+    wire_len(len).unwrap_or(u32::MAX)
 }
 
 /// Maps the parts that are not sent inline into chunks, and counts them.
@@ -264,13 +271,11 @@ fn map<T: XprtOps>(
 ) -> Result {
     let (call, answer, tag) = (slot.call(), slot.answer(), slot.xid());
     let (most, stats) = (plan.segments, with.stats);
-    match plan.call {
-        CallMode::Copy | CallMode::Gather => (),
+    let (count, _) = match plan.call {
+        CallMode::Copy | CallMode::Gather => (0, 0),
         CallMode::ReadChunk { .. } => {
             let segs = slot.lend_call_pages();
-            let chunk = &mut chunks.read;
-            map_chunk(segs, Access::RemoteRead, tag, most, regions, chunk)?;
-            stats.read_segments.add(chunk.len());
+            chunks.map(Kind::Read, segs, Access::RemoteRead, tag, most, regions)?
         }
         CallMode::PositionZero => {
             let access = if slot.owns_pages() {
@@ -279,38 +284,31 @@ fn map<T: XprtOps>(
                 Access::RemoteRead
             };
             let segs = slot.lend_call(0..call.total());
-            map_chunk(segs, access, tag, most, regions, &mut chunks.read)?;
-            stats.read_segments.add(chunks.read.len());
+            let mapped = chunks.map(Kind::Read, segs, access, tag, most, regions)?;
             stats.nomsg_calls.add(1);
+            mapped
         }
-    }
+    };
+    stats.read_segments.add(count);
     let access = Access::RemoteWrite;
     match plan.reply {
-        ReplyMode::Inline => Ok(()),
+        ReplyMode::Inline => (),
         ReplyMode::WriteChunk => {
             let segs = slot.lend_answer_pages();
-            map_chunk(segs, access, tag, most, regions, &mut chunks.write)?;
-            stats.write_segments.add(chunks.write.len());
-            stats.offered_bytes.add(answer.page_len());
-            Ok(())
+            let (count, bytes) = chunks.map(Kind::Write, segs, access, tag, most, regions)?;
+            stats.write_segments.add(count);
+            stats.offered_bytes.add(bytes);
         }
         ReplyMode::ReplyChunk => {
-            let chunk = &mut chunks.reply;
-            map_chunk(
-                slot.lend_answer(0..answer.total()),
-                access,
-                tag,
-                most,
-                regions,
-                chunk,
-            )?;
+            let segs = slot.lend_answer(0..answer.total());
+            let (count, bytes) = chunks.map(Kind::Reply, segs, access, tag, most, regions)?;
             let spare = with.spare.segs(plan.spare_pages);
-            map_chunk(spare, access, tag, most, regions, chunk)?;
-            stats.reply_segments.add(chunk.len());
-            stats.offered_bytes.add(chunk_len(chunk));
-            Ok(())
+            let (more, room) = chunks.map(Kind::Reply, spare, access, tag, most, regions)?;
+            stats.reply_segments.add(count + more);
+            stats.offered_bytes.add(bytes + room);
         }
     }
+    Ok(())
 }
 
 /// Writes the transport header to the front of `body`, and returns its length.
@@ -345,8 +343,7 @@ fn encode<T: XprtOps>(
 /// is only one region, which is the usual case, no local invalidation is needed. Zero means no
 /// handle.
 fn first_handle(chunks: &Chunks) -> Option<Handle> {
-    let lists = [&chunks.read, &chunks.write, &chunks.reply];
-    let first = lists.into_iter().find_map(|list| segments(list).next())?;
+    let first = chunks.first().map(segment)?;
     Some(first.handle).filter(|handle| handle.0 != 0)
 }
 
@@ -357,77 +354,99 @@ fn encode_lists(
     position: Position,
     chunks: &Chunks,
 ) -> Result<usize, EncodeError> {
-    let mut reads = Encoder::new(body, opening)?;
-    for mr in chunks.read.iter() {
+    let read = |mr: &Mr| {
         trace_xprtrdma_chunk_read(task, position.0, mr);
         let segment = segment(mr);
-        reads.read_segment(ReadSegment { position, segment })?;
+        ReadSegment { position, segment }
+    };
+    let write = |mr: &Mr| {
+        trace_xprtrdma_chunk_write(task, mr);
+        segment(mr)
+    };
+    let reply = |mr: &Mr| {
+        trace_xprtrdma_chunk_reply(task, mr);
+        segment(mr)
+    };
+    // The usual Call has one region at most.
+    if chunks.count() == 0 {
+        return encode_plain(body, opening);
+    }
+    if let Some((kind, mr)) = chunks.only() {
+        let listed = match kind {
+            Kind::Read => Listed::Read(read(mr)),
+            Kind::Write => Listed::Write(write(mr)),
+            Kind::Reply => Listed::Reply(reply(mr)),
+        };
+        return encode_one(body, opening, listed);
+    }
+    let mut reads = Encoder::new(body, opening)?;
+    for mr in chunks.regions(Kind::Read) {
+        reads.read_segment(read(mr))?;
     }
     let mut writes = reads.end_reads()?;
-    if !chunks.write.is_empty() {
-        let traced = |mr: &Mr| trace_xprtrdma_chunk_write(task, mr);
-        writes.write_chunk(chunks.write.iter().inspect(|mr| traced(mr)).map(segment))?;
+    if chunks.len(Kind::Write) != 0 {
+        writes.write_chunk(chunks.regions(Kind::Write).map(write))?;
     }
-    let reply = writes.end_writes()?;
-    if chunks.reply.is_empty() {
-        return reply.no_reply_chunk();
+    let end = writes.end_writes()?;
+    if chunks.len(Kind::Reply) == 0 {
+        return end.no_reply_chunk();
     }
-    let traced = |mr: &Mr| trace_xprtrdma_chunk_reply(task, mr);
-    reply.reply_chunk(chunks.reply.iter().inspect(|mr| traced(mr)).map(segment))
+    end.reply_chunk(chunks.regions(Kind::Reply).map(reply))
 }
 
-/// Copies the inline part of the Call behind the header, or adds its pages to the Send.
+/// Copies the inline part of the Call behind the header, or adds its pages to the Send. Returns the
+/// length of the message in octets.
 fn place(
     stats: &Stats,
     call: &XdrBuf,
     call_mode: CallMode,
     header: usize,
     mut ctx: Pin<&mut SendCtx>,
-) -> Result {
+) -> Result<usize> {
     let tail = call.tail_range();
-    let (lead, rest) = match call_mode {
+    let rest = match call_mode {
         CallMode::Copy => {
             stats.pullup_bytes.add(call.page_len() + call.tail_len());
-            (0..call.total(), 0..0)
+            call.head_len()..tail.end
         }
-        CallMode::Gather => (0..call.head_len(), tail),
-        CallMode::ReadChunk { tail_skip, .. } => {
-            // `choose` has seen that the tail begins with the pad.
-            (
-                0..call.head_len(),
-                tail.start + tail_skip as usize..tail.end,
-            )
+        CallMode::Gather => tail,
+        // `choose` has seen that the tail begins with the pad.
+        CallMode::ReadChunk { tail_skip, .. } => tail.start + tail_skip as usize..tail.end,
+        CallMode::PositionZero => {
+            ctx.message_mut().add_part(0..header)?;
+            return Ok(header);
         }
-        CallMode::PositionZero => (0..0, 0..0),
     };
-    let body = ctx.as_mut().body();
-    let (lead_len, rest_len) = (lead.len(), rest.len());
-    let room = body.get_mut(header..).ok_or(EMSGSIZE)?;
-    if room.len() < lead_len + rest_len {
+    let room = ctx.as_mut().body().get_mut(header..).ok_or(EMSGSIZE)?;
+    let (head_len, rest_len) = (call.head_len(), rest.len());
+    let Some((lead, room)) = room.split_at_mut_checked(head_len) else {
         return Err(EMSGSIZE);
-    }
-    let mut copied = call.copy_to(lead, room);
+    };
+    call.copy_head_to(lead);
     if rest_len != 0 {
-        copied += call.copy_to(rest, &mut room[lead_len..]);
+        let trail = room.get_mut(..rest_len).ok_or(EMSGSIZE)?;
+        if call.copy_to(rest, trail) != rest_len {
+            return Err(EIO);
+        }
     }
-    if copied != lead_len + rest_len {
-        return Err(EIO);
-    }
-    let lead_end = header + lead_len;
+    let lead_end = header + head_len;
+    let end = lead_end + rest_len;
     let message = ctx.as_mut().message_mut();
     if call_mode == CallMode::Gather && call.page_len() != 0 {
         message.add_part(0..lead_end)?;
-        return match message.add_pages(call.page_segs()) {
-            Ok(()) => message.add_part(lead_end..lead_end + rest_len),
+        match message.add_pages(call.page_segs()) {
+            Ok(()) => message.add_part(lead_end..end)?,
             // Pages without a reference count. A message that may be gathered fits the buffer.
             Err(EINVAL) => {
                 message.clear();
-                place(stats, call, CallMode::Copy, header, ctx)
+                return place(stats, call, CallMode::Copy, header, ctx);
             }
-            Err(error) => Err(error),
-        };
+            Err(error) => return Err(error),
+        }
+        return Ok(end + call.page_len());
     }
-    message.add_part(0..lead_end + rest_len)
+    message.add_part(0..end)?;
+    Ok(end)
 }
 
 /// Writes a Reply of the reverse direction, all of it inline, into `ctx`.

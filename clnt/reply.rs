@@ -31,10 +31,9 @@ use kernel::{
 
 use super::{
     chunks::{
-        note_invalidated,
-        segments,
         unmap_fenced,
-        Chunks, //
+        Chunks,
+        Kind, //
     },
     conn::Conn,
     invalidate::{
@@ -95,6 +94,7 @@ use crate::{
             DecodeError,
             ErrorBody, //
         },
+        header::Header,
         message::{
             decode,
             Body,
@@ -162,7 +162,7 @@ impl Completion for InvCtx {
                     mr.completed_by(&wc);
                     Ok(())
                 });
-                idle = unmap_fenced(&mut list);
+                idle = unmap_fenced(&mut list, None);
             }
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
@@ -186,25 +186,26 @@ impl Conn {
     /// Handles a received message.
     fn message(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
         xprt.note_message();
-        let parsed = match decode(buffer.bytes(), &LIMITS, self.negotiation.accepts()) {
+        let decoded = decode(buffer.bytes(), &LIMITS, self.negotiation.accepts());
+        let parsed = match &decoded {
             Ok(parsed) if self.negotiation.is_awaited() => {
-                self.handle_answer(xprt, &parsed, buffer);
+                self.handle_answer(xprt, parsed, buffer);
                 return self.restore_receives(qp);
             }
             Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
-                return self.reverse_property(qp, &parsed, buffer);
+                return self.reverse_property(qp, parsed, buffer);
             }
             Ok(parsed) if parsed.direction == Some(Direction::Call) => {
-                return self.reverse_call(xprt, qp, &parsed, buffer);
+                return self.reverse_call(xprt, qp, parsed, buffer);
             }
             Ok(parsed) => Ok(parsed),
             Err(rejected) => {
-                trace_malformed(Peer::of(xprt), &rejected);
+                trace_malformed(Peer::of(xprt), rejected);
                 self.live.traffic.malformed.add(1);
                 Err(rejected)
             }
         };
-        let header = match &parsed {
+        let header = match parsed {
             Ok(parsed) => parsed.header,
             Err(rejected) => match rejected.failed_rpc() {
                 Some(header) => header,
@@ -216,27 +217,38 @@ impl Conn {
             },
         };
         match xprt.lookup(header.xid.0) {
-            Some(rqst) => self.answer(xprt, qp, rqst, buffer, parsed.as_ref().ok()),
-            None => {
-                let (xid, version) = (header.xid.0, header.version);
-                trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
-                self.live.stray_replies.add(1);
-                let owed = match parsed {
-                    Ok(parsed) => {
-                        self.note_refused_request(&parsed);
-                        // The Reply to an RPC that was given up, or an answer to a message about
-                        // properties.
-                        parsed.direction == Some(Direction::Reply) && header.xid != self.xid()
-                    }
-                    Err(rejected) => {
-                        self.refuse_call(qp, &rejected);
-                        false
-                    }
-                };
-                self.drop_message(buffer, owed);
-                self.restore_receives(qp);
-            }
+            Some(rqst) => self.answer(xprt, qp, rqst, buffer, parsed.ok()),
+            None => self.stray(xprt, qp, &header, buffer, parsed),
         }
+    }
+
+    /// Handles a message whose XID is that of no RPC.
+    #[cold]
+    fn stray(
+        self: &Arc<Self>,
+        xprt: &Xprt<ClntXprt>,
+        qp: &Qp<Conn>,
+        header: &Header,
+        buffer: RecvBox<()>,
+        parsed: Result<&Parsed, &Rejected>,
+    ) {
+        let (xid, version) = (header.xid.0, header.version);
+        trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
+        self.live.stray_replies.add(1);
+        let owed = match parsed {
+            Ok(parsed) => {
+                self.note_refused_request(parsed);
+                // The Reply to an RPC that was given up, or an answer to a message about
+                // properties.
+                parsed.direction == Some(Direction::Reply) && header.xid != self.xid()
+            }
+            Err(rejected) => {
+                self.refuse_call(qp, rejected);
+                false
+            }
+        };
+        self.drop_message(buffer, owed);
+        self.restore_receives(qp);
     }
 
     /// Returns the buffer of a message that no RPC needs to the pool. `owed` is whether the message
@@ -289,7 +301,7 @@ impl Conn {
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
             check_delivery(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
-        if chunks.reply.is_empty() && parsed.is_some_and(Parsed::lacks_room) {
+        if parsed.is_some_and(Parsed::lacks_room) && chunks.len(Kind::Reply) == 0 {
             self.negotiation.server_sends_less();
         }
         let mut list = chunks.take();
@@ -305,18 +317,10 @@ impl Conn {
             xprt.note_use();
             self.negotiation.note_reply();
         }
-        if let Some(invalidated) = buffer.invalidated() {
-            note_invalidated(&mut list, invalidated);
-        }
-        let mut idle = unmap_fenced(&mut list);
+        let mut idle = unmap_fenced(&mut list, buffer.invalidated());
         let capacity = buffer.capacity();
-        let answer = PendingReply {
-            rqst,
-            buffer,
-            delivery,
-        };
         if list.is_empty() {
-            let buffer = complete(&self.live, xprt, answer);
+            complete(&self.live, xprt, rqst, buffer.bytes(), delivery);
             return self.give_back(|pools| {
                 pools.received(true, capacity);
                 pools.put_receive(buffer);
@@ -327,6 +331,11 @@ impl Conn {
             pools.received(true, capacity);
             pools.recycled(&mut idle);
         });
+        let answer = PendingReply {
+            rqst,
+            buffer,
+            delivery,
+        };
         xprt.stats.local_invs.add(list.len());
         if let Err((list, after)) = self.invalidate(qp, list, After::Complete(answer)) {
             if let Some(After::Complete(answer)) = after {
@@ -342,7 +351,13 @@ impl Conn {
             return;
         };
         if left.is_empty() {
-            return self.put_receive(complete(&self.live, &xprt, answer));
+            let PendingReply {
+                rqst,
+                buffer,
+                delivery,
+            } = answer;
+            complete(&self.live, &xprt, rqst, buffer.bytes(), delivery);
+            return self.put_receive(buffer);
         }
         // The connection is broken, and the regions are fenced once it is drained. Until then the
         // request keeps them. It is sent again on the next connection.
@@ -352,18 +367,19 @@ impl Conn {
     }
 }
 
-/// Completes an RPC whose regions are all fenced, and returns the Receive buffer.
-fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
-    let PendingReply {
-        rqst,
-        buffer,
-        delivery,
-    } = answer;
+/// Completes an RPC whose regions are all fenced, with the message `received`.
+fn complete(
+    live: &Live,
+    xprt: &ClntXprt,
+    rqst: Pinned<ClntXprt>,
+    received: &[u8],
+    delivery: Delivery,
+) {
     let stats = &xprt.stats;
     match delivery {
-        Delivery::Inline { message, placed } => {
+        Delivery::Inline { start, placed } => {
             let xid = rqst.xid();
-            let bytes = buffer.bytes().get(message).unwrap_or_default();
+            let bytes = received.get(start..).unwrap_or_default();
             match rqst.complete_inline(bytes, placed as usize) {
                 Ok(copied) => {
                     if copied != 0 {
@@ -390,7 +406,6 @@ fn complete(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
             rqst.complete(Err(EIO));
         }
     }
-    buffer
 }
 
 /// Traces a malformed message.
@@ -419,11 +434,11 @@ fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunk
     let outcome = check(
         parsed,
         buffer,
-        segments(&chunks.write),
-        segments(&chunks.reply),
+        chunks.segments(Kind::Write),
+        chunks.segments(Kind::Reply),
     );
     match outcome {
-        Ok(Outcome::Inline { written, .. }) => inline(parsed, buffer.len(), written),
+        Ok(Outcome::Inline { written, .. }) => inline(parsed, written),
         Ok(Outcome::ReplyChunk { written }) => Delivery::Placed { len: written },
         Ok(Outcome::Failed(body)) => {
             trace_report(task, parsed.header.xid.0, body);
@@ -433,10 +448,10 @@ fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunk
     }
 }
 
-fn inline(message: &Parsed, len: usize, written: u32) -> Delivery {
+fn inline(message: &Parsed, written: u32) -> Delivery {
     match message.direction {
         Some(Direction::Reply) => Delivery::Inline {
-            message: message.header_len..len,
+            start: message.header_len,
             placed: written,
         },
         _ => Delivery::Failed,

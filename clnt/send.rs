@@ -8,10 +8,7 @@ use core::pin::Pin;
 use kernel::prelude::*;
 
 use super::{
-    chunks::{
-        chunk_len,
-        Chunks, //
-    },
+    chunks::Chunks,
     connect::Connection,
     marshal::{
         marshal,
@@ -123,13 +120,15 @@ fn send(
         spare: conn.spare(),
         stats: &xprt.stats,
     };
-    if let Err(error) = marshal(&with, plan, slot, regions, chunks, ctx.as_mut()) {
-        ctx.as_mut().clear();
-        marshal_failed(xprt, slot, error);
-        return Err((error, ctx));
-    }
+    let octets = match marshal(&with, plan, slot, regions, chunks, ctx.as_mut()) {
+        Ok(octets) => octets,
+        Err(error) => {
+            ctx.as_mut().clear();
+            marshal_failed(xprt, slot, error);
+            return Err((error, ctx));
+        }
+    };
     slot.note_sent(xprt);
-    let octets = ctx.message().octets();
     ctx.as_mut().set_registered(chunks.count());
     let posted = connection.qp().post::<SendCtx>(ctx, |ctx, chain| {
         chunks.try_for_each(|mr| {
@@ -140,7 +139,7 @@ fn send(
         trace_xprtrdma_post_send(Task::of(slot), chain.cid(), chain.wrs());
         Ok(())
     });
-    let sent = posted.map(|()| conn.live.note_sent(octets, chunk_len(&chunks.read)));
+    let sent = posted.map(|()| conn.live.note_sent(octets, chunks.read_len()));
     sent.map_err(|failed| {
         trace_xprtrdma_post_send_err(Task::of(slot), failed.error.to_errno());
         chunks.retract(failed.unposted());

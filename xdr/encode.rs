@@ -199,10 +199,55 @@ impl Encoder<'_, ReplyStage> {
 
 /// Writes a header without chunks. Returns its length.
 pub(crate) fn encode_plain(buf: &mut [u8], opening: &Opening) -> Result<usize, EncodeError> {
-    Encoder::new(buf, opening)?
-        .end_reads()?
-        .end_writes()?
-        .no_reply_chunk()
+    let mut w = Writer::new(buf);
+    opening.encode(&mut w)?;
+    w.words([0, 0, 0])?;
+    Ok(w.len())
+}
+
+/// Returns the words of a segment.
+fn words(segment: Segment) -> [u32; 4] {
+    let [h0, h1, h2, h3, l0, l1, l2, l3] = segment.offset.0.to_be_bytes();
+    let high = u32::from_be_bytes([h0, h1, h2, h3]);
+    let low = u32::from_be_bytes([l0, l1, l2, l3]);
+    [segment.handle.0, segment.length, high, low]
+}
+
+/// A segment, and the list that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// In the Read list.
+    Read(ReadSegment),
+    /// In a Write chunk.
+    Write(Segment),
+    /// In the Reply chunk.
+    Reply(Segment),
+}
+
+/// Writes the header of a Call with one segment, which is the usual one with chunks. Returns its
+/// length. An [`Encoder`] would write the same octets, in more steps.
+pub(crate) fn encode_one(
+    buf: &mut [u8],
+    opening: &Opening,
+    segment: Listed,
+) -> Result<usize, EncodeError> {
+    let mut w = Writer::new(buf);
+    opening.encode(&mut w)?;
+    match segment {
+        Listed::Read(ReadSegment { position, segment }) => {
+            let [handle, length, high, low] = words(segment);
+            w.words([1, position.0, handle, length, high, low, 0, 0, 0])?;
+        }
+        Listed::Write(segment) => {
+            let [handle, length, high, low] = words(segment);
+            w.words([0, 1, 1, handle, length, high, low, 0, 0])?;
+        }
+        Listed::Reply(segment) => {
+            let [handle, length, high, low] = words(segment);
+            w.words([0, 0, 1, 1, handle, length, high, low])?;
+        }
+    }
+    Ok(w.len())
 }
 
 /// Writes the header of the Reply to `call`: the offered lists, with the lengths really

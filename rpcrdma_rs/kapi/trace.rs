@@ -122,6 +122,20 @@ unsafe trait Argument: Copy {
     fn into_c(self) -> Self::C;
 }
 
+/// An argument that is computed only for an enabled event.
+#[derive(Clone, Copy)]
+pub(crate) struct Lazy<F>(pub(crate) F);
+
+// SAFETY: What the function returns is an argument, and no reference to anything of `self`.
+unsafe impl<F: Fn() -> TransferMode + Copy> Argument for Lazy<F> {
+    type C = u32;
+
+    #[inline(always)]
+    fn into_c(self) -> u32 {
+        (self.0)().into_c()
+    }
+}
+
 macro_rules! impl_argument {
     ($($(#[$safety:meta])* $ty:ty => $c:ty, |$this:ident| $value:expr;)*) => {$(
         // SAFETY: Not a pointer, or one to what outlives the reference it was made from: all
@@ -283,8 +297,8 @@ events! {
         headlen: usize,
         pagelen: usize,
         taillen: usize,
-        arguments: TransferMode,
-        results: TransferMode,
+        arguments: Lazy<impl Fn() -> TransferMode + Copy>,
+        results: Lazy<impl Fn() -> TransferMode + Copy>,
     );
     /// A Call could not be marshalled, for now (`EAGAIN`, `ENOBUFS`) or permanently.
     xprtrdma_marshal_failed(task: Task<'_>, xid: u32, ret: c_int);

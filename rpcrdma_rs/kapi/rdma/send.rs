@@ -105,11 +105,6 @@ impl SendBuf {
         self.body.as_mut_slice()
     }
 
-    /// Returns the length of the message in octets.
-    pub(crate) fn octets(&self) -> usize {
-        self.sges.iter().map(|sge| sge.length as usize).sum()
-    }
-
     fn push(&mut self, sge: bindings::ib_sge) -> Result {
         if self.sges.len() >= self.most {
             return Err(ENOSPC);

@@ -174,6 +174,12 @@ impl XdrBuf {
         start..start + self.tail_len()
     }
 
+    /// Copies the head to `dst`, as much as fits there.
+    #[inline]
+    pub(crate) fn copy_head_to(&self, dst: &mut [u8]) {
+        copy(dst, self.head());
+    }
+
     /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
     pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
         match (self.head().get(range.clone()), dst.get_mut(..range.len())) {

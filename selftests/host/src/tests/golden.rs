@@ -2,7 +2,10 @@
 
 //! The vectors, both ways: what they decode to, and that encoding gives the same octets.
 
-use crate::checks::sorted;
+use crate::checks::{
+    encode_lists,
+    sorted, //
+};
 use crate::decoded::{
     decode,
     opening,
@@ -20,11 +23,17 @@ use crate::xdr::chunk::{
 };
 use crate::xdr::encode::{
     encode_error,
+    encode_one,
     encode_plain,
     encode_reply,
-    Encoder, //
+    Encoder,
+    Listed,
+    Opening, //
 };
-use crate::xdr::error::ErrorBody;
+use crate::xdr::error::{
+    EncodeError,
+    ErrorBody, //
+};
 use crate::xdr::header::{
     Header,
     Proc, //
@@ -48,6 +57,7 @@ use crate::xdr::units::{
     Position,
     Xid, //
 };
+use crate::xdr::version::Version;
 
 /// Generous limits: other tests cover their refusals.
 pub(super) const ANY: ListLimits = ListLimits {
@@ -251,6 +261,49 @@ fn write_chunk() {
         written: 4100,
     };
     assert_eq!(message.check(offered, []), Ok(expected));
+}
+
+/// The header of one segment is that of an [`Encoder`], in each list and version.
+#[test]
+fn one_segment() {
+    let only = segment(0xf001_0203, 0xf00d, 0xf123_4567_89ab_cdef);
+    let item = ReadSegment {
+        position: Position(0xf004),
+        segment: only,
+    };
+    let (mut long, mut short) = ([0; 128], [0; 128]);
+    for version in [Version::One, Version::Two] {
+        let opening = Opening {
+            version,
+            invalidate: (version == Version::Two).then_some(Handle(0xf001_0203)),
+            ..opening(Xid(0xa6), Credits(8), Proc::Msg)
+        };
+        for listed in [Listed::Read(item), Listed::Write(only), Listed::Reply(only)] {
+            let mut encoder = Encoder::new(&mut long, &opening).unwrap();
+            if let Listed::Read(item) = listed {
+                encoder.read_segment(item).unwrap();
+            }
+            let mut encoder = encoder.end_reads().unwrap();
+            if let Listed::Write(segment) = listed {
+                encoder.write_chunk([segment]).unwrap();
+            }
+            let encoder = encoder.end_writes().unwrap();
+            let len = match listed {
+                Listed::Reply(segment) => encoder.reply_chunk([segment]),
+                _ => encoder.no_reply_chunk(),
+            }
+            .unwrap();
+            assert_eq!(encode_one(&mut short, &opening, listed), Ok(len));
+            assert_eq!(short[..len], long[..len]);
+            for room in 0..len {
+                let encoded = encode_one(&mut short[..room], &opening, listed);
+                assert_eq!(encoded, Err(EncodeError::NoSpace));
+            }
+        }
+        let len = encode_lists(&mut long, &opening, &Lists::default()).unwrap();
+        assert_eq!(encode_plain(&mut short, &opening), Ok(len));
+        assert_eq!(short[..len], long[..len]);
+    }
 }
 
 /// An empty Write chunk asks for its result inline, and comes back (RFC 8166, section 4.3.2.3).
