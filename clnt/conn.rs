@@ -45,8 +45,6 @@ use super::{
     },
     pools::{
         Pools,
-        Shortage,
-        Taken,
         REVERSE_KEPT, //
     },
     send_queue::Progress,
@@ -96,7 +94,6 @@ use crate::{
         sunrpc::{
             errno::enobufs,
             link::XprtLink,
-            send_lock::SendLocked,
             xprt::Xprt, //
         },
         trace::{
@@ -338,56 +335,6 @@ impl Conn {
         }
     }
 
-    /// Takes the resources of a Call with up to `regions` regions from the pools. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` or `ENOMEM` if
-    /// it has to retry after a delay. Any other error means that the connection is broken.
-    pub(super) fn take(
-        self: &Arc<Self>,
-        xprt: &SendLocked<'_, ClntXprt>,
-        qp: &Qp<Conn>,
-        regions: usize,
-    ) -> Result<Taken> {
-        // Each turn allocates the resource that was short; the last one waits for it.
-        for _ in 0..4 {
-            let shortage = {
-                let mut pools = self.pools.lock();
-                match pools.take(regions) {
-                    Ok(taken) => {
-                        self.watch(&mut pools);
-                        return Ok(taken);
-                    }
-                    Err(shortage) => shortage,
-                }
-            };
-            match shortage {
-                Shortage::Receives => {
-                    self.post_receives(qp, true)?;
-                    self.tend_sizes(xprt, qp);
-                }
-                Shortage::Send => match self.make_send(false) {
-                    Ok(()) => (),
-                    Err(_) if self.pools.lock().has_sends() => break,
-                    Err(_) => return Err(enobufs()),
-                },
-                Shortage::Regions => {
-                    self.refill_regions(0);
-                    break;
-                }
-                Shortage::Room => break,
-            }
-        }
-        xprt.stats.send_waits.add(1);
-        xprt.wait_for_buffer_space();
-        // A resource that was returned before the line above has not woken the sender.
-        if !self.pools.lock().starve(regions) {
-            xprt.write_space();
-        }
-        Err(EAGAIN)
-    }
-
     /// Takes the buffers of a Send of the reverse direction from the pool. If `allocates`, and the
     /// pool is empty, allocates them, and may sleep.
     pub(super) fn take_reverse_send(
@@ -409,7 +356,7 @@ impl Conn {
     }
 
     /// Allocates the buffers of one more Send. May sleep.
-    fn make_send(&self, reverse: bool) -> Result {
+    pub(super) fn make_send(&self, reverse: bool) -> Result {
         // Reclaim may be waiting for the message that is about to be sent.
         let _no_io = NoIo::begin();
         let (len, sges) = (
@@ -452,7 +399,7 @@ impl Conn {
     }
 
     /// Schedules the allocation of more regions.
-    fn refill_regions(self: &Arc<Self>, pause: Jiffies) {
+    pub(super) fn refill_regions(self: &Arc<Self>, pause: Jiffies) {
         // The work may be queued already.
         let _ = OwnQueue::enqueue_delayed::<_, REFILL>(self.clone(), pause);
     }
@@ -515,7 +462,7 @@ impl Conn {
     ///
     /// `ENOBUFS` when there is no memory for a single one, and what the device says; those posted
     /// before are posted.
-    fn post_receives(&self, qp: &Qp<Conn>, allocates: bool) -> Result {
+    pub(super) fn post_receives(&self, qp: &Qp<Conn>, allocates: bool) -> Result {
         let (mut list, missing, size) = self.pools.lock().receives_to_post(allocates);
         let made = self.make_receives(missing, size, &mut list);
         let (count, short) = (list.len(), missing - made);
@@ -554,7 +501,7 @@ impl Conn {
 
     /// Queues the watchdog, unless it is queued. Called with the lock of the pools held, so that it
     /// is not queued after the connection was retired.
-    fn watch(self: &Arc<Self>, pools: &mut Pools) {
+    pub(super) fn watch(self: &Arc<Self>, pools: &mut Pools) {
         if pools.watch() {
             let pause = msecs_to_jiffies(WATCHDOG_MS);
             let _ = OwnQueue::enqueue_delayed::<_, WATCHDOG>(self.clone(), pause);

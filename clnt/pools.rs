@@ -59,14 +59,6 @@ const REFILL: usize = 32;
 
 type Pool<T> = KVec<Pin<KBox<T>>>;
 
-/// The resources of a Call.
-pub(super) struct Taken {
-    /// The buffers of the Send.
-    pub(super) ctx: Pin<KBox<SendCtx>>,
-    /// Idle regions, as many as were requested.
-    pub(super) regions: MrList,
-}
-
 /// The resource that is short.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shortage {
@@ -163,15 +155,20 @@ impl Pools {
         owed.saturating_add(reverse).min(self.limits.recv_wr)
     }
 
-    /// Takes the resources of a Call with up to `regions` regions.
-    pub(super) fn take(&mut self, regions: usize) -> Result<Taken, Shortage> {
+    /// Takes the resources of a Call: a Send, and up to `count` idle regions, which are appended to
+    /// `regions`. Takes nothing if one of them is short.
+    pub(super) fn take(
+        &mut self,
+        count: usize,
+        regions: &mut MrList,
+    ) -> Result<Pin<KBox<SendCtx>>, Shortage> {
         if self.posted < self.receives_needed(self.owed.saturating_add(1)) {
             return Err(Shortage::Receives);
         }
-        if self.idle.len() < regions {
+        if self.idle.len() < count {
             return Err(Shortage::Regions);
         }
-        let entries = Self::entries(regions);
+        let entries = Self::entries(count);
         if !self.queue.has_room(entries) {
             return Err(Shortage::Room);
         }
@@ -185,17 +182,13 @@ impl Pools {
         self.queue.claim(entries);
         self.queue.post();
         self.owed += 1;
-        let mut taken = MrList::new();
-        for _ in 0..regions {
+        for _ in 0..count {
             if let Some(mr) = self.idle.pop() {
-                taken.push(mr);
+                regions.push(mr);
             }
         }
         self.publish();
-        Ok(Taken {
-            ctx,
-            regions: taken,
-        })
+        Ok(ctx)
     }
 
     /// Updates the numbers in the debugfs status.
@@ -366,18 +359,28 @@ impl Pools {
             .receives_needed(self.owed)
             .saturating_add(RECEIVE_BATCH)
             .min(self.limits.recv_wr);
-        let mut list = RecvList::new();
         let missing = target.saturating_sub(self.posted);
-        for _ in 0..missing {
-            let Some(buffer) = self.free.pop() else { break };
-            list.push(buffer);
-        }
+        // Usually a batch is all that is free.
+        let list = match self.free.len() <= host_len(missing) {
+            true => core::mem::take(&mut self.free),
+            false => Self::first(&mut self.free, missing),
+        };
         // CAST: At most `missing`.
         let free = list.len() as u32;
         let to_make = if allocates { missing - free } else { 0 };
         self.posted += free + to_make;
         self.publish();
         (list, to_make, self.resize.size())
+    }
+
+    /// Removes the first `count` of `buffers`.
+    fn first(buffers: &mut RecvList<()>, count: u32) -> RecvList<()> {
+        let mut list = RecvList::new();
+        for _ in 0..count {
+            let Some(buffer) = buffers.pop() else { break };
+            list.push(buffer);
+        }
+        list
     }
 
     /// Returns buffers that could not be posted, and uncounts `missing` that could not be

@@ -5,10 +5,14 @@
 
 use core::pin::Pin;
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
     chunks::Chunks,
+    conn::Conn,
     connect::Connection,
     marshal::{
         marshal,
@@ -16,12 +20,15 @@ use super::{
         Marshal,
         Plan, //
     },
-    pools::Taken,
+    pools::Shortage,
     sendctx::SendCtx,
     transport::ClntXprt, //
 };
 use crate::kapi::{
-    rdma::mr::MrList,
+    rdma::{
+        mr::MrList,
+        qp::Qp, //
+    },
     sunrpc::{
         errno::{
             enobufs,
@@ -56,8 +63,9 @@ pub(super) fn send_call(
     let conn = connection.conn();
     let plan = plan(conn.thresholds(), conn.limits().pages_per_segment, slot)
         .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
-    let Taken { ctx, mut regions } = conn
-        .take(xprt, connection.qp(), plan.regions)
+    let mut regions = MrList::new();
+    let ctx = conn
+        .take(xprt, connection.qp(), plan.regions, &mut regions)
         .map_err(retried)?;
     let mut chunks = slot.chunks.lock();
     let result = send(
@@ -82,6 +90,82 @@ pub(super) fn send_call(
     conn.give_back(|pools| pools.return_unused(ctx, registered, &mut regions));
     conn.recycle(&mut list);
     Err(error)
+}
+
+impl Conn {
+    /// Takes the resources of a Call from the pools: a Send, and up to `count` regions, which are
+    /// appended to `regions`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` or `ENOMEM` if
+    /// it has to retry after a delay. Any other error means that the connection is broken.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        xprt: &SendLocked<'_, ClntXprt>,
+        qp: &Qp<Conn>,
+        count: usize,
+        regions: &mut MrList,
+    ) -> Result<Pin<KBox<SendCtx>>> {
+        match self.try_take(count, regions) {
+            Ok(ctx) => Ok(ctx),
+            Err(shortage) => self.take_more(xprt, qp, count, regions, shortage),
+        }
+    }
+
+    #[inline(always)]
+    fn try_take(
+        self: &Arc<Self>,
+        count: usize,
+        regions: &mut MrList,
+    ) -> Result<Pin<KBox<SendCtx>>, Shortage> {
+        let mut pools = self.pools.lock();
+        let ctx = pools.take(count, regions)?;
+        self.watch(&mut pools);
+        Ok(ctx)
+    }
+
+    /// Allocates or waits for the resource that is short, and takes all of them.
+    #[cold]
+    fn take_more(
+        self: &Arc<Self>,
+        xprt: &SendLocked<'_, ClntXprt>,
+        qp: &Qp<Conn>,
+        count: usize,
+        regions: &mut MrList,
+        mut shortage: Shortage,
+    ) -> Result<Pin<KBox<SendCtx>>> {
+        // Each turn allocates the resource that was short; the last one waits for it.
+        for _ in 0..3 {
+            match shortage {
+                Shortage::Receives => {
+                    self.post_receives(qp, true)?;
+                    self.tend_sizes(xprt, qp);
+                }
+                Shortage::Send => match self.make_send(false) {
+                    Ok(()) => (),
+                    Err(_) if self.pools.lock().has_sends() => break,
+                    Err(_) => return Err(enobufs()),
+                },
+                Shortage::Regions => {
+                    self.refill_regions(0);
+                    break;
+                }
+                Shortage::Room => break,
+            }
+            match self.try_take(count, regions) {
+                Ok(ctx) => return Ok(ctx),
+                Err(another) => shortage = another,
+            }
+        }
+        xprt.stats.send_waits.add(1);
+        xprt.wait_for_buffer_space();
+        // A resource that was returned before the line above has not woken the sender.
+        if !self.pools.lock().starve(count) {
+            xprt.write_space();
+        }
+        Err(EAGAIN)
+    }
 }
 
 /// Returns the error for the sender of a Call for which `error` left no resources. After an error of
