@@ -135,7 +135,11 @@ impl<T: XprtOps> Slot<T> {
         // SAFETY: With the request `call` and `answer` belong to the task; neither holds a
         // message yet.
         let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
-        let grown = call.reserve(call_size)? + answer.reserve(answer_size)?;
+        let fit = call.len() >= call_size && answer.len() >= answer_size;
+        let grown = match fit {
+            true => 0,
+            false => RpcBuf::reserve_both(call, call_size, answer, answer_size)?,
+        };
         // SAFETY: The request belongs to the task that calls.
         unsafe {
             (*rqst).rq_buffer = call.as_ptr().cast();
@@ -442,6 +446,7 @@ impl<T: XprtOps> Pinned<T> {
     /// # Errors
     ///
     /// `EIO`, as for the RPC, when the message does not fit.
+    #[inline(always)]
     pub(crate) fn complete_inline(self, bytes: &[u8], placed: usize) -> Result<usize> {
         let delivered = self.deliver(bytes, placed);
         self.complete(delivered.map(|(len, _)| len));
@@ -452,6 +457,7 @@ impl<T: XprtOps> Pinned<T> {
     /// memory, or with an error for its caller.
     ///
     /// If any of the request's memory is still lent, which is a bug, the RPC is left as it was.
+    #[inline(always)]
     pub(crate) fn complete(self, result: Result<usize>) {
         if kernel::warn_on!(!self.lender.has_all()) {
             return;

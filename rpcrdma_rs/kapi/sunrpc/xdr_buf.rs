@@ -413,7 +413,11 @@ impl<'a> Iterator for PageSegs<'a> {
         // SAFETY: There is an entry by the invariants. It is not null when the run is measured.
         let run = unsafe {
             let page = NonNull::new(*self.pages)?;
-            let len = measure(self.pages, self.offset, self.left);
+            let len = match PAGE_SIZE - self.offset {
+                // The usual end, without a look at another page.
+                most if self.left <= most => self.left,
+                _ => measure(self.pages, self.offset, self.left),
+            };
             MemSeg::from_page(page, self.offset, len)?
         };
         // INVARIANT: The run is what came first of these bytes.

@@ -36,9 +36,20 @@ impl RpcBuf {
     /// Octets that a buffer has at least: most messages fit, so that few slots allocate twice.
     const LEAST: usize = 2048;
 
+    /// Makes room for `call_len` and `answer_len` bytes, see [`Self::reserve`].
+    #[cold]
+    pub(super) fn reserve_both(
+        call: &mut Self,
+        call_len: usize,
+        answer: &mut Self,
+        answer_len: usize,
+    ) -> Result<usize> {
+        Ok(call.reserve(call_len)? + answer.reserve(answer_len)?)
+    }
+
     /// Makes room for `len` bytes, in the manner of the running RPC task. Returns how many were
     /// newly allocated, if the usual ones did not do.
-    pub(super) fn reserve(&mut self, len: usize) -> Result<usize> {
+    fn reserve(&mut self, len: usize) -> Result<usize> {
         if self.len >= len {
             return Ok(0);
         }
