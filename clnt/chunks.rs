@@ -321,11 +321,11 @@ pub(super) fn segment(mr: &Mr) -> Segment {
     }
 }
 
-/// Unmaps the regions in `list` that are fenced, and returns them. The others stay in `list`. The
-/// region whose handle the server has `invalidated` is fenced.
+/// Unmaps the regions in `list` that are fenced; returns whether all are. The region whose handle
+/// the server has `invalidated` is fenced.
 #[inline]
-pub(super) fn unmap_fenced(list: &mut MrList, invalidated: Option<Invalidated<'_>>) -> MrList {
-    let mut left = false;
+pub(super) fn unmap_fenced(list: &mut MrList, invalidated: Option<Invalidated<'_>>) -> bool {
+    let mut all = true;
     let _ = list.try_for_each(|mr| {
         // At most one region has that handle. An unknown handle is ignored.
         if invalidated.is_some_and(|invalidated| mr.invalidated_by(invalidated)) {
@@ -333,19 +333,19 @@ pub(super) fn unmap_fenced(list: &mut MrList, invalidated: Option<Invalidated<'_
         }
         match mr.unmap() {
             Ok(()) => trace_xprtrdma_mr_unmap(mr),
-            Err(_) => left = true,
+            Err(_) => all = false,
         }
         Ok(())
     });
-    match left {
-        false => core::mem::take(list),
-        true => split_unmapped(list),
-    }
+    all
 }
 
-/// Removes the regions from `list` that are not mapped, and returns them.
-#[cold]
-fn split_unmapped(list: &mut MrList) -> MrList {
+/// Unmaps the regions in `list` that are fenced, and returns them. The others stay in `list`.
+#[inline(never)]
+pub(super) fn take_fenced(list: &mut MrList) -> MrList {
+    if unmap_fenced(list, None) {
+        return core::mem::take(list);
+    }
     let mut idle = MrList::new();
     for _ in 0..list.len() {
         let Some(mut mr) = list.pop() else {

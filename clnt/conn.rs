@@ -36,7 +36,7 @@ use kernel::{
 };
 
 use super::{
-    chunks::unmap_fenced,
+    chunks::take_fenced,
     events::Events,
     invalidate::InvCtx,
     live::{
@@ -320,7 +320,6 @@ impl Conn {
         let starved = {
             let mut pools = self.pools.lock();
             f(&mut pools);
-            pools.publish();
             pools.take_starved()
         };
         if starved {
@@ -379,7 +378,7 @@ impl Conn {
     /// Unmaps the regions in `list` that are fenced, and returns them to the pool. The others stay
     /// in `list`.
     pub(super) fn recycle(&self, list: &mut MrList) {
-        let mut idle = unmap_fenced(list, None);
+        let mut idle = take_fenced(list);
         if !idle.is_empty() {
             self.give_back(|pools| pools.recycled(&mut idle));
         }

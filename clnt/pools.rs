@@ -157,6 +157,7 @@ impl Pools {
 
     /// Takes the resources of a Call: a Send, and up to `count` idle regions, which are appended to
     /// `regions`. Takes nothing if one of them is short.
+    #[inline(always)]
     pub(super) fn take(
         &mut self,
         count: usize,
@@ -187,16 +188,26 @@ impl Pools {
                 regions.push(mr);
             }
         }
-        self.publish();
+        self.live.owed.store(self.owed, Relaxed);
+        self.live.idle.store(self.idle.len(), Relaxed);
+        self.show_queue();
         Ok(ctx)
     }
 
-    /// Updates the numbers in the debugfs status.
-    pub(super) fn publish(&self) {
+    /// Updates the number of Receives and of Replies due in the debugfs status.
+    fn show_receives(&self) {
         self.live.owed.store(self.owed, Relaxed);
         self.live.receives.store(self.posted, Relaxed);
+    }
+
+    /// Updates the number of regions in the debugfs status.
+    fn show_regions(&self) {
         self.live.regions.store(self.regions_made, Relaxed);
         self.live.idle.store(self.idle.len(), Relaxed);
+    }
+
+    /// Updates the room in the Send Queue in the debugfs status.
+    fn show_queue(&self) {
         self.live.queue_room.store(self.queue.room(), Relaxed);
     }
 
@@ -209,6 +220,7 @@ impl Pools {
         unused: &mut MrList,
     ) {
         self.owed = self.owed.saturating_sub(1);
+        self.show_receives();
         self.unused(unused);
         self.send_done(ctx, registered);
     }
@@ -225,6 +237,7 @@ impl Pools {
         // CAST: At most as many as the segments of two chunks.
         self.queue.release(1 + registered as u32);
         self.queue.complete();
+        self.show_queue();
         // There is room, because it was taken from there.
         let _ = self.sends.push_within_capacity(ctx);
     }
@@ -285,9 +298,14 @@ impl Pools {
 
     /// Returns regions that are idle again.
     pub(super) fn recycled(&mut self, list: &mut MrList) {
+        if list.is_empty() {
+            return;
+        }
         // CAST: At most as many as there are.
         self.queue.release(list.len() as u32);
         self.idle.append(list);
+        self.live.idle.store(self.idle.len(), Relaxed);
+        self.show_queue();
     }
 
     /// Returns the number of regions to allocate for a refill; zero if the limit is reached.
@@ -306,7 +324,7 @@ impl Pools {
         self.regions_made += 1;
         // There is room for as many as there may be.
         let _ = self.invs.push_within_capacity(inv);
-        self.publish();
+        self.show_regions();
     }
 
     /// Allows Calls from the server.
@@ -322,6 +340,7 @@ impl Pools {
         if owed {
             self.owed = self.owed.saturating_sub(1);
         }
+        self.show_receives();
     }
 
     /// Returns a Receive buffer. It is dropped if it was replaced meanwhile.
@@ -359,28 +378,18 @@ impl Pools {
             .receives_needed(self.owed)
             .saturating_add(RECEIVE_BATCH)
             .min(self.limits.recv_wr);
+        let mut list = RecvList::new();
         let missing = target.saturating_sub(self.posted);
-        // Usually a batch is all that is free.
-        let list = match self.free.len() <= host_len(missing) {
-            true => core::mem::take(&mut self.free),
-            false => Self::first(&mut self.free, missing),
-        };
+        for _ in 0..missing {
+            let Some(buffer) = self.free.pop() else { break };
+            list.push(buffer);
+        }
         // CAST: At most `missing`.
         let free = list.len() as u32;
         let to_make = if allocates { missing - free } else { 0 };
         self.posted += free + to_make;
-        self.publish();
+        self.show_receives();
         (list, to_make, self.resize.size())
-    }
-
-    /// Removes the first `count` of `buffers`.
-    fn first(buffers: &mut RecvList<()>, count: u32) -> RecvList<()> {
-        let mut list = RecvList::new();
-        for _ in 0..count {
-            let Some(buffer) = buffers.pop() else { break };
-            list.push(buffer);
-        }
-        list
     }
 
     /// Returns buffers that could not be posted, and uncounts `missing` that could not be
@@ -394,7 +403,7 @@ impl Pools {
         if self.resize.keeps(size) {
             self.free.append(&mut rest);
         }
-        self.publish();
+        self.show_receives();
     }
 
     /// Returns the number of Replies that are due.
@@ -452,7 +461,7 @@ impl Pools {
             self.regions_made -= 1;
             surplus.regions.push(mr);
         }
-        self.publish();
+        self.show_regions();
     }
 
     /// Removes a surplus Send.

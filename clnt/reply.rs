@@ -31,6 +31,7 @@ use kernel::{
 
 use super::{
     chunks::{
+        take_fenced,
         unmap_fenced,
         Chunks,
         Kind, //
@@ -162,7 +163,7 @@ impl Completion for InvCtx {
                     mr.completed_by(&wc);
                     Ok(())
                 });
-                idle = unmap_fenced(&mut list, None);
+                idle = take_fenced(&mut list);
             }
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
@@ -317,25 +318,41 @@ impl Conn {
             xprt.note_use();
             self.negotiation.note_reply();
         }
-        let mut idle = unmap_fenced(&mut list, buffer.invalidated());
-        let capacity = buffer.capacity();
-        if list.is_empty() {
-            complete(&self.live, xprt, rqst, buffer.bytes(), delivery);
-            return self.give_back(|pools| {
-                pools.received(true, capacity);
-                pools.put_receive(buffer);
-                pools.recycled(&mut idle);
-            });
+        if !unmap_fenced(&mut list, buffer.invalidated()) {
+            let mut idle = take_fenced(&mut list);
+            if !list.is_empty() {
+                let answer = PendingReply {
+                    rqst,
+                    buffer,
+                    delivery,
+                };
+                return self.fence_rest(xprt, qp, answer, list, idle);
+            }
+            list.append(&mut idle);
         }
+        complete(&self.live, xprt, rqst, buffer.bytes(), delivery);
         self.give_back(|pools| {
-            pools.received(true, capacity);
+            pools.received(true, buffer.capacity());
+            pools.put_receive(buffer);
+            pools.recycled(&mut list);
+        });
+    }
+
+    /// Fences the regions in `list`, which the server did not invalidate, before a Reply is completed.
+    /// `idle` are the other regions of the request.
+    #[cold]
+    fn fence_rest(
+        self: &Arc<Self>,
+        xprt: &Xprt<ClntXprt>,
+        qp: &Qp<Conn>,
+        answer: PendingReply,
+        list: MrList,
+        mut idle: MrList,
+    ) {
+        self.give_back(|pools| {
+            pools.received(true, answer.buffer.capacity());
             pools.recycled(&mut idle);
         });
-        let answer = PendingReply {
-            rqst,
-            buffer,
-            delivery,
-        };
         xprt.stats.local_invs.add(list.len());
         if let Err((list, after)) = self.invalidate(qp, list, After::Complete(answer)) {
             if let Some(After::Complete(answer)) = after {
@@ -368,6 +385,7 @@ impl Conn {
 }
 
 /// Completes an RPC whose regions are all fenced, with the message `received`.
+#[inline(always)]
 fn complete(
     live: &Live,
     xprt: &ClntXprt,

@@ -86,6 +86,23 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
     }
 }
 
+/// Ends the server's access to the memory of a request that was given up. Sleeps.
+#[cold]
+fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
+    // Read the connection first: the regions in the slot then belong to it or to none.
+    let conn = xprt.conn();
+    let list = slot.chunks.lock().take();
+    if list.is_empty() {
+        return;
+    }
+    trace_xprtrdma_mrs_zap(Task::of(slot));
+    // Without a connection the regions are already fenced, and are only dropped.
+    if let Some(conn) = conn {
+        conn.conn().fence(conn.qp(), list, &slot.fence);
+        xprt.write_space();
+    }
+}
+
 #[vtable]
 impl XprtOps for ClntXprt {
     type Slot = ClntSlot;
@@ -147,6 +164,7 @@ impl XprtOps for ClntXprt {
         Self::close(xprt);
     }
 
+    #[inline(always)]
     fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result {
         if !xprt.is_connected() {
             return Err(enotconn());
@@ -175,21 +193,10 @@ impl XprtOps for ClntXprt {
         sent
     }
 
+    #[inline(always)]
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>) {
-        if slot.chunks.is_unused() {
-            return;
-        }
-        // Read the connection first: the regions in the slot then belong to it or to none.
-        let conn = xprt.conn();
-        let list = slot.chunks.lock().take();
-        if list.is_empty() {
-            return;
-        }
-        trace_xprtrdma_mrs_zap(Task::of(slot));
-        // Without a connection the regions are already fenced, and are only dropped.
-        if let Some(conn) = conn {
-            conn.conn().fence(conn.qp(), list, &slot.fence);
-            xprt.write_space();
+        if !slot.chunks.is_unused() {
+            fence_buffers(xprt, slot);
         }
     }
 
