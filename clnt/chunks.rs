@@ -17,16 +17,19 @@ use core::ops::{
     DerefMut, //
 };
 
+use crate::kapi::ext::spinlock::{
+    new_spinlock,
+    SpinLock, //
+};
 use kernel::{
-    new_mutex, new_spinlock,
+    new_mutex,
     prelude::*,
     sync::{
         lock::{
             mutex::MutexBackend,
             Guard, //
         },
-        Mutex,
-        SpinLock, //
+        Mutex, //
     },
 };
 

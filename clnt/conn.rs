@@ -16,14 +16,16 @@
 
 use core::pin::Pin;
 
+use crate::kapi::ext::spinlock::{
+    new_spinlock,
+    SpinLock, //
+};
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
-    new_spinlock,
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     time::{
         msecs_to_jiffies,

@@ -3,12 +3,14 @@
 //! Events of a connection. During setup they wake the worker that takes the steps; afterwards they
 //! make sunrpc close the transport.
 
-use kernel::{
+use crate::kapi::ext::spinlock::{
     new_spinlock,
+    SpinLock, //
+};
+use kernel::{
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     time::msecs_to_jiffies, //
 };

@@ -10,12 +10,14 @@
 
 use core::pin::Pin;
 
-use kernel::{
+use crate::kapi::ext::spinlock::{
     new_spinlock,
+    SpinLock, //
+};
+use kernel::{
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     }, //
 };
 

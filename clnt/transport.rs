@@ -2,12 +2,14 @@
 
 //! The data of a transport that outlives connections, and its part of a request slot.
 
-use kernel::{
+use crate::kapi::ext::spinlock::{
     new_spinlock,
+    SpinLock, //
+};
+use kernel::{
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     time::{
         msecs_to_jiffies,

@@ -41,6 +41,10 @@ use super::{
         CHECK_MS, //
     }, //
 };
+use crate::kapi::ext::spinlock::{
+    new_spinlock,
+    SpinLock, //
+};
 use crate::{
     kapi::{
         ext::{
@@ -95,12 +99,10 @@ use crate::{
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
-    new_spinlock,
     page::PAGE_SIZE,
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     workqueue::DelayedWork, //
 };

@@ -20,6 +20,10 @@ use super::order::{
     Order,
     Place, //
 };
+use crate::kapi::ext::spinlock::{
+    new_spinlock,
+    SpinLock, //
+};
 use crate::kapi::{
     compat::smp_mb,
     ext::{
@@ -36,12 +40,10 @@ use crate::kapi::{
 use core::net::IpAddr;
 use kernel::{
     new_mutex,
-    new_spinlock,
     prelude::*,
     sync::{
         Arc,
-        Mutex,
-        SpinLock, //
+        Mutex, //
     },
     time::Jiffies, //
 };

@@ -43,6 +43,7 @@ use super::{
     pool::Budget,
     receives::CallBox, //
 };
+use crate::kapi::ext::spinlock::SpinLockGuard;
 use crate::kapi::{
     compat::smp_mb,
     ext::work::xprtiod, //
@@ -51,8 +52,7 @@ use kernel::{
     impl_has_delayed_work,
     page::PAGE_SIZE,
     sync::{
-        Arc,
-        SpinLockGuard, //
+        Arc, //
     },
     time::msecs_to_jiffies,
     workqueue::WorkItem, //

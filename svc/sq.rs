@@ -26,6 +26,10 @@ use super::{
     },
     pool::Ring,
 };
+use crate::kapi::ext::spinlock::{
+    new_spinlock,
+    SpinLock, //
+};
 use crate::kapi::ext::{
     atomic::{
         Atomic,
@@ -37,11 +41,10 @@ use crate::kapi::ext::{
     }, //
 };
 use kernel::{
-    impl_has_delayed_work, new_delayed_work, new_spinlock,
+    impl_has_delayed_work, new_delayed_work,
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     time::{
         msecs_to_jiffies,

@@ -16,6 +16,7 @@ pub(crate) mod pages;
 pub(crate) mod patience;
 pub(crate) mod ratelimit;
 pub(crate) mod spare;
+pub(crate) mod spinlock;
 pub(crate) mod sysctl;
 pub(crate) mod wait;
 pub(crate) mod work;

@@ -22,11 +22,13 @@ use core::{
     pin::Pin, //
 };
 
-use kernel::{
+use crate::kapi::ext::spinlock::{
     new_spinlock,
+    SpinLock, //
+};
+use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::SpinLock,
     types::Opaque, //
 };
 

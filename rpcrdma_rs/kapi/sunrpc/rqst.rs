@@ -28,10 +28,12 @@ use core::{
     ptr::NonNull, //
 };
 
-use kernel::{
+use crate::kapi::ext::spinlock::{
     new_spinlock,
+    SpinLock, //
+};
+use kernel::{
     prelude::*,
-    sync::SpinLock,
     time::{
         delay::fsleep,
         msecs_to_jiffies,

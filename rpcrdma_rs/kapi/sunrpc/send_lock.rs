@@ -18,13 +18,16 @@ use core::{
     ops::Deref, //
 };
 
+use crate::kapi::ext::spinlock::{
+    new_spinlock,
+    SpinLock, //
+};
 use kernel::{
     ffi::c_ulong,
-    impl_has_delayed_work, new_delayed_work, new_spinlock,
+    impl_has_delayed_work, new_delayed_work,
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     time::Jiffies,
     workqueue::{
