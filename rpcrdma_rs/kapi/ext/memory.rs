@@ -7,11 +7,7 @@
 
 use core::{
     marker::PhantomData,
-    ptr::NonNull,
-    sync::atomic::{
-        compiler_fence,
-        Ordering, //
-    }, //
+    ptr::NonNull, //
 };
 
 use kernel::{
@@ -272,28 +268,56 @@ pub(in crate::kapi) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usiz
         // SAFETY: Both are valid for `len` bytes and do not overlap, by this function's contract.
         return unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
     }
-    let (mut src, mut dst, mut left) = (src, dst, len);
-    // Copies words of type `$word` while at least one is left. Without the fence the compiler would
-    // turn the loop into a string instruction.
+    let mut at = 0;
+    // Copies words of type `$word` while at least one is left.
     macro_rules! step {
         ($word:ty) => {
-            while left >= size_of::<$word>() {
-                // SAFETY: At least one word is left of the bytes that are valid by this function's
-                // contract.
-                unsafe {
-                    let word = src.cast::<$word>().read_unaligned();
-                    dst.cast::<$word>().write_unaligned(word);
-                    src = src.byte_add(size_of::<$word>());
-                    dst = dst.byte_add(size_of::<$word>());
+            if let Some(last) = len.checked_sub(size_of::<$word>()) {
+                while at <= last {
+                    // SAFETY: At least one word is left of the bytes that are valid by this
+                    // function's contract.
+                    unsafe { copy_word::<$word>(src, dst, at) };
+                    at = hide(at + size_of::<$word>());
                 }
-                left -= size_of::<$word>();
-                compiler_fence(Ordering::AcqRel);
             }
         };
     }
     step!([u64; 4]);
     step!(u64);
-    step!(u8);
+    match len - at {
+        0 => (),
+        // SAFETY: The last word consists of bytes that are valid by this function's contract. Some
+        // of them are copied again.
+        _ if len >= size_of::<u64>() => unsafe {
+            copy_word::<u64>(src, dst, len - size_of::<u64>())
+        },
+        _ => step!(u8),
+    }
+}
+
+/// Copies the word of type `T` at byte `at`.
+///
+/// # Safety
+///
+/// `src` must be valid for reads and `dst` for writes of the word. They must not overlap.
+#[inline(always)]
+unsafe fn copy_word<T: Copy>(src: *const u8, dst: *mut u8, at: usize) {
+    // SAFETY: The word is valid by this function's contract.
+    unsafe {
+        let word = src.byte_add(at).cast::<T>().read_unaligned();
+        dst.byte_add(at).cast::<T>().write_unaligned(word);
+    }
+}
+
+/// Returns `value`, of which the compiler knows nothing then, as `OPTIMIZER_HIDE_VAR` does in C.
+/// Otherwise it would unroll the loops of [`copy_bytes`], or turn them into string instructions.
+#[inline(always)]
+fn hide(mut value: usize) -> usize {
+    // SAFETY: No instruction is executed.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
+    };
+    value
 }
 
 /// Copies `src` to `dst`. If their lengths differ, copies as many bytes as the shorter one has.
@@ -361,8 +385,8 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
     /// returns them.
     #[inline]
     pub(crate) fn take(&mut self, pages: usize) -> Option<MemSeg<'a>> {
-        self.front()?;
-        let (first, rest) = self.front.take()?.split(pages);
+        let run = self.front.take().or_else(|| self.rest.next())?;
+        let (first, rest) = run.split(pages);
         self.front = rest;
         Some(first)
     }

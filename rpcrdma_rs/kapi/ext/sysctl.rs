@@ -7,7 +7,10 @@
 //!
 //! C header: [`include/linux/sysctl.h`](srctree/include/linux/sysctl.h).
 
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::atomic, //
+};
 use core::{
     mem::size_of,
     ptr::{
@@ -76,7 +79,7 @@ const SHARDS: usize = 16;
 
 /// A part of a [`Counter`], in its own cache line.
 #[repr(align(64))]
-struct Shard(Atomic<i64>);
+struct Shard(atomic::Atomic<i64>);
 
 /// A 64-bit event counter. Any write to its file sets it to zero.
 ///
@@ -86,7 +89,7 @@ pub(crate) struct Counter([Shard; SHARDS]);
 impl Counter {
     /// Creates a counter of zero.
     pub(crate) const fn new() -> Self {
-        Self([const { Shard(Atomic::new(0)) }; SHARDS])
+        Self([const { Shard(atomic::Atomic::new(0)) }; SHARDS])
     }
 
     /// Counts one event. Any context.
@@ -94,7 +97,7 @@ impl Counter {
     pub(crate) fn inc(&self) {
         // CAST: A `usize` has at least 32 bits.
         let shard = CpuId::current().as_u32() as usize % SHARDS;
-        self.0[shard].0.add(1i64, Relaxed);
+        self.0[shard].0.add(1, atomic::Relaxed);
     }
 
     /// Returns the number of events since the last reset.
@@ -103,13 +106,13 @@ impl Counter {
     /// counted at the same time.
     fn sum(&self) -> u64 {
         self.0.iter().fold(0u64, |sum, shard| {
-            sum.wrapping_add_signed(shard.0.load(Relaxed))
+            sum.wrapping_add_signed(shard.0.load(atomic::Relaxed))
         })
     }
 
     fn reset(&self) {
         for shard in &self.0 {
-            shard.0.store(0, Relaxed);
+            shard.0.store(0, atomic::Relaxed);
         }
     }
 
