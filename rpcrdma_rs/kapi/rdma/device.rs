@@ -138,6 +138,14 @@ impl Device {
         DeviceName { bytes }
     }
 
+    /// Returns whether DMA addresses of the device are kernel addresses (rxe, siw), as
+    /// `ib_uses_virt_dma` does. Then nothing has to be synced or unmapped.
+    #[inline]
+    pub(super) fn uses_virt_dma(&self) -> bool {
+        // SAFETY: The device is valid, and the pointer constant while it is registered.
+        cfg!(CONFIG_INFINIBAND_VIRT_DMA) && unsafe { (*self.as_raw()).dma_device.is_null() }
+    }
+
     /// Returns the device's NUMA node, which is negative if it has none.
     pub(crate) fn numa_node(&self) -> i32 {
         // SAFETY: The device is valid.

@@ -31,6 +31,9 @@ use crate::kapi::{
 };
 
 fn mapping_failed(device: &Device, addr: u64) -> bool {
+    if device.uses_virt_dma() {
+        return false;
+    }
     // SAFETY: The device is valid.
     unsafe { bindings::rpcrdma_shim_ib_dma_mapping_error(device.as_raw(), addr) != 0 }
 }
@@ -132,7 +135,11 @@ impl DmaBuf {
 
     /// Syncs a range for the device, so that it reads what the CPU wrote. Does nothing if the range
     /// is not inside the buffer.
+    #[inline]
     pub(crate) fn sync_for_device(&self, range: Range<usize>) {
+        if self.pd.device().uses_virt_dma() {
+            return;
+        }
         let Some((addr, len)) = self.part(range) else {
             return;
         };
@@ -149,7 +156,11 @@ impl DmaBuf {
 
     /// Syncs a range for the CPU, so that it reads what the device wrote. Does nothing if the range
     /// is not inside the buffer.
+    #[inline]
     pub(crate) fn sync_for_cpu(&self, range: Range<usize>) {
+        if self.pd.device().uses_virt_dma() {
+            return;
+        }
         let Some((addr, len)) = self.part(range) else {
             return;
         };
@@ -267,6 +278,9 @@ pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
 
 /// Undoes [`map_run`].
 pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
+    if device.uses_virt_dma() {
+        return;
+    }
     // SAFETY: The device is valid, and the caller got this mapping from `map_run`.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_page(
@@ -311,12 +325,22 @@ pub(super) fn map_list(
     // SAFETY: The device is valid, and the list has `count` entries, each of which describes a run
     // of valid memory.
     let mapped = unsafe {
-        bindings::rpcrdma_shim_ib_dma_map_sg(device.as_raw(), list.as_mut_ptr(), count, direction)
+        if device.uses_virt_dma() {
+            bindings::ib_dma_virt_map_sg(device.as_raw(), list.as_mut_ptr(), count)
+        } else {
+            let list = list.as_mut_ptr();
+            bindings::rpcrdma_shim_ib_dma_map_sg(device.as_raw(), list, count, direction)
+        }
     };
     match usize::try_from(mapped) {
         Ok(0) | Err(_) => Err(ENOMEM),
         Ok(mapped) => Ok(mapped),
     }
+}
+
+/// Returns whether the entry is the last one of a list that [`map_list`] has mapped.
+pub(super) fn ends_list(entry: &bindings::scatterlist) -> bool {
+    entry.page_link & SG_END != 0
 }
 
 /// Undoes [`map_list`].
@@ -325,6 +349,9 @@ pub(super) fn unmap_list(
     list: &mut [bindings::scatterlist],
     direction: bindings::dma_data_direction,
 ) {
+    if device.uses_virt_dma() {
+        return;
+    }
     // SAFETY: The device is valid, and the caller has mapped this list with `map_list`.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_sg(

@@ -7,8 +7,8 @@
 //! ```text
 //!   QpOwner ─► Qp ─► Pd ─► id (rdma_cm_id, and with it the device)
 //!               ▲     ▲
-//!               │     └── DmaBuf, RecvBox, SendBuf, Mr
-//!               └── Transfer
+//!               │     └── DmaBuf, RecvBox, SendBuf, Mr, Transfer
+//!               └── Transfer while it is mapped by rdma_rw
 //! ```
 //!
 //! An arrow is a counted reference, so an object outlives all objects that point to it. Dropping the

@@ -31,9 +31,10 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// `raw` is a PD of the device that `id` is bound to.
+/// `raw` is a PD of `device`, which `id` is bound to.
 pub(crate) struct Pd {
     raw: *mut bindings::ib_pd,
+    device: *mut bindings::ib_device,
     closed: Atomic<bool>,
     fenced: Atomic<bool>,
     id: Arc<IdInner>,
@@ -61,6 +62,7 @@ impl Pd {
         Ok(Arc::new(
             Pd {
                 raw,
+                device: device.as_raw(),
                 closed: Atomic::new(false),
                 fenced: Atomic::new(false),
                 id: id.inner().clone(),
@@ -86,8 +88,8 @@ impl Pd {
 
     /// Returns the device that the PD belongs to.
     pub(crate) fn device(&self) -> &Device {
-        // SAFETY: The PD is valid. `id` holds a reference to its device.
-        unsafe { Device::from_raw((*self.raw).device) }
+        // SAFETY: `id` holds a reference to its device.
+        unsafe { Device::from_raw(self.device) }
     }
 
     /// Records that the PD's QP is closed, and whether the device has `stopped` it.

@@ -425,9 +425,6 @@ pub(super) trait KeepQp: Send + Sync {
 
     /// Returns the device's port.
     fn raw_port(&self) -> u32;
-
-    /// Returns the device.
-    fn device(&self) -> &Device;
 }
 
 impl<H: QpHandler> KeepQp for Qp<H> {
@@ -437,10 +434,6 @@ impl<H: QpHandler> KeepQp for Qp<H> {
 
     fn raw_port(&self) -> u32 {
         self.id.port()
-    }
-
-    fn device(&self) -> &Device {
-        Qp::device(self)
     }
 }
 

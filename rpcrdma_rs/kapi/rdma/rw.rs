@@ -30,6 +30,7 @@ use kernel::{
 };
 
 use super::{
+    pd::Pd,
     qp::{
         KeepQp,
         Qp,
@@ -94,7 +95,7 @@ pub(crate) struct Remote {
 ///
 /// # Invariants
 ///
-/// If any bytes of `pages` are mapped, `qp` is set, and they are mapped for the device of that QP.
+/// If any bytes of `pages` are mapped, `pd` is set, and they are mapped for the QP of that PD.
 pub(crate) struct Transfer {
     pages: PageVec,
     direct: Direct,
@@ -102,7 +103,10 @@ pub(crate) struct Transfer {
     /// The last chain that the transfer was added to. The field also makes the type `!Sync`, because
     /// adding the transfer to a chain changes its Work Requests.
     chain: Cell<Ticket>,
-    qp: Option<Arc<dyn KeepQp>>,
+    /// The PD of the last use. It stays, so that no reference is taken and dropped for each use. A
+    /// transfer that is kept for the next use may belong to the handler of the QP, so it cannot hold
+    /// the QP itself.
+    pd: Option<Arc<Pd>>,
 }
 
 // SAFETY: What is mapped has no affinity to a thread.
@@ -116,7 +120,7 @@ impl Transfer {
             direct: Direct::new(),
             registered: Registered::new(),
             chain: Cell::new(Ticket { qp: 0, post: 0 }),
-            qp: None,
+            pd: None,
         }
     }
 
@@ -125,16 +129,20 @@ impl Transfer {
         self.direct.sqes().saturating_add(self.registered.sqes())
     }
 
-    fn keep<H: QpHandler>(&mut self, qp: &Qp<H>) -> Result {
-        match &self.qp {
-            Some(kept) if kept.raw_qp() != qp.as_raw() => Err(EINVAL),
-            Some(_) => Ok(()),
-            None => {
-                let kept: Arc<dyn KeepQp> = qp.get();
-                self.qp = Some(kept);
-                Ok(())
+    /// Returns whether anything is mapped.
+    fn is_mapped(&self) -> bool {
+        self.direct.is_mapped() || self.registered.is_mapped()
+    }
+
+    /// Makes `pd` the PD that bytes are mapped for.
+    fn keep(&mut self, pd: &Arc<Pd>) -> Result {
+        if !self.pd.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, pd)) {
+            if self.is_mapped() {
+                return Err(EINVAL);
             }
+            self.pd = Some(pd.clone());
         }
+        Ok(())
     }
 
     /// Adds an RDMA Read of all of `remote`, or a Write to it, into or from the octets `octets` of
@@ -144,9 +152,9 @@ impl Transfer {
     /// # Errors
     ///
     /// `EINVAL` if the pages have not all of these octets, they are not as many as `remote` has
-    /// bytes, or there are none; `ENOMEM`; what ib_core says, such as `EAGAIN` when a device has run
-    /// out of what it needs. A part may be mapped then, so that all that is left to do is
-    /// [`Self::unmap`].
+    /// bytes, there are none, or something is mapped for another QP or direction; `ENOMEM`; what
+    /// ib_core says, such as `EAGAIN` when a device has run out of what it needs. A part may be
+    /// mapped then, so that all that is left to do is [`Self::unmap`].
     pub(crate) fn add<H: QpHandler>(
         &mut self,
         qp: &Qp<H>,
@@ -154,7 +162,7 @@ impl Transfer {
         octets: impl Iterator<Item = Range<usize>>,
         remote: Remote,
     ) -> Result {
-        self.keep(qp)?;
+        self.keep(qp.pd())?;
         if direction == TransferDir::Read && qp.port().iwarp() {
             self.registered.add(qp, &self.pages, octets, remote)
         } else {
@@ -166,27 +174,23 @@ impl Transfer {
     /// Unmaps all pages, and returns them. May sleep.
     #[inline]
     pub(crate) fn unmap(&mut self) -> &mut PageVec {
-        if let Some(qp) = self.qp.take() {
-            self.unmap_from(&*qp);
+        // INVARIANT: Nothing is mapped any more.
+        match &self.pd {
+            Some(pd) if self.direct.is_mapped() => self.direct.unmap(pd.device()),
+            _ => (),
+        }
+        if self.registered.is_mapped() {
+            self.registered.unmap();
         }
         &mut self.pages
     }
 
-    #[inline(never)]
-    fn unmap_from(&mut self, qp: &dyn KeepQp) {
-        // INVARIANT: Nothing is mapped any more.
-        self.direct.unmap(qp.device());
-        self.registered.unmap(qp);
-    }
-
-    /// Records that the transfer is added to a chain for `qp`. Returns `false` if it is in this chain
-    /// already, or is mapped for another QP.
-    pub(super) fn enter_chain(&self, qp: *mut bindings::ib_qp, ticket: Ticket) -> bool {
-        match &self.qp {
-            Some(kept) if kept.raw_qp() != qp => return false,
-            _ => (),
-        }
-        self.chain.replace(ticket) != ticket
+    /// Records that the transfer is added to a chain for the QP of `pd`. Returns `false` if it is in
+    /// this chain already, or was last mapped for another QP.
+    #[inline]
+    pub(super) fn enter_chain(&self, pd: *mut bindings::ib_pd, ticket: Ticket) -> bool {
+        let kept = self.pd.as_ref();
+        kept.is_none_or(|kept| kept.as_raw() == pd) && self.chain.replace(ticket) != ticket
     }
 
     /// Calls `f` with the requests, linked and unsignaled, in one list or several.
@@ -195,13 +199,13 @@ impl Transfer {
     ///
     /// The caller has entered a chain of the transfer's QP, and that is the only one there is.
     pub(super) unsafe fn requests(&self, mut f: impl FnMut(Requests)) {
-        let Some(qp) = &self.qp else { return };
         if let Some(list) = self.direct.link() {
             f(list);
         }
-        // SAFETY: What is registered is for this QP, and in no other chain by this function's
-        // contract.
-        unsafe { self.registered.link(&**qp, f) };
+        if self.registered.is_mapped() {
+            // SAFETY: What is registered is in no other chain by this function's contract.
+            unsafe { self.registered.link(&mut f) };
+        }
     }
 }
 

@@ -73,8 +73,6 @@ union Copied {
 pub(super) struct Requests {
     /// The first request.
     pub(super) first: *mut bindings::ib_send_wr,
-    /// The request before the last one; null if there is only one.
-    pub(super) before_last: *mut bindings::ib_send_wr,
     /// The last request.
     pub(super) last: *mut bindings::ib_send_wr,
     /// The C type of the last request.
@@ -88,7 +86,6 @@ impl Requests {
     pub(super) fn one(wr: *mut bindings::ib_send_wr, kind: Kind) -> Self {
         Requests {
             first: wr,
-            before_last: null_mut(),
             last: wr,
             kind,
             count: 1,
@@ -100,14 +97,12 @@ impl Requests {
 ///
 /// # Invariants
 ///
-/// `first` to `last` is a linked list of `count` requests, and `before_last` is the one before
-/// `last`, if there is one. All three are null if the list is empty. Each request is valid, and only
-/// this chain accesses it, until the chain is posted or dropped: it is a field of an object borrowed
-/// for `'a`, or of a memory region that this chain registers or invalidates. `last` is of `kind`.
-/// `qp` is valid during `'a`.
+/// `first` to `last` is a linked list of `count` requests. Both are null if the list is empty. Each
+/// request is valid, and only this chain accesses it, until the chain is posted or dropped: it is a
+/// field of an object borrowed for `'a`, or of a memory region that this chain registers or
+/// invalidates. `last` is of `kind`, and a Send if `sent`. `qp` is valid during `'a`.
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
-    before_last: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
     kind: Kind,
     count: u32,
@@ -135,7 +130,6 @@ impl<'a> Chain<'a> {
         // INVARIANT: The list is empty; the QP is valid by the contract of this function.
         Chain {
             first: null_mut(),
-            before_last: null_mut(),
             last: null_mut(),
             kind: Kind::Plain,
             count: 0,
@@ -160,22 +154,29 @@ impl<'a> Chain<'a> {
     ///
     /// The requests must be linked as `list` says, and be in no other list. Until the chain is posted
     /// or dropped, they must be valid, and nobody else may access them.
+    #[inline]
     unsafe fn append(&mut self, list: Requests) {
+        // SAFETY: All requests of `list` are valid by this function's contract.
+        unsafe {
+            (*list.last).next = null_mut();
+            self.append_last(list);
+        }
+    }
+
+    /// Appends requests, the last of which has a null `next`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::append`].
+    #[inline]
+    unsafe fn append_last(&mut self, list: Requests) {
         if self.last.is_null() {
             self.first = list.first;
         } else {
             // SAFETY: By the type's invariant `last` is a valid request.
             unsafe { (*self.last).next = list.first };
         }
-        // SAFETY: All requests of `list` are valid by this function's contract.
-        unsafe { (*list.last).next = null_mut() };
-        // INVARIANT: The requests are valid and linked by this function's contract. If `list` has one
-        // request, the former last request is the one before it.
-        self.before_last = if list.before_last.is_null() {
-            self.last
-        } else {
-            list.before_last
-        };
+        // INVARIANT: The requests are valid and linked by this function's contract.
         self.last = list.last;
         self.kind = list.kind;
         self.count += list.count;
@@ -221,13 +222,13 @@ impl<'a> Chain<'a> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the transfer is of another QP, is in this chain already, or comes after a
+    /// `EINVAL` if the transfer is of another PD, is in this chain already, or comes after a
     /// Send.
     pub(crate) fn transfer(&mut self, transfer: &'a Transfer) -> Result {
-        if self.sent || !transfer.enter_chain(self.qp, self.ticket) {
+        if self.sent || !transfer.enter_chain(self.pd, self.ticket) {
             return Err(EINVAL);
         }
-        // SAFETY: The transfer is of this QP, entered this chain just now, and is in no other: it
+        // SAFETY: The transfer is of the QP of this PD, entered this chain just now, and is in no other: it
         // is borrowed for `'a`, and not `Sync`. So its requests stay valid and untouched.
         unsafe { transfer.requests(|list| self.append(list)) };
         Ok(())
@@ -242,11 +243,12 @@ impl<'a> Chain<'a> {
         if self.sent || message.pd().as_raw() != self.pd {
             return Err(EINVAL);
         }
-        self.sent = true;
         let wr = message.request(opcode, key);
         // SAFETY: The request is in the message, which is borrowed for `'a` and not `Sync`; this
-        // is the only Send of the chain.
-        unsafe { self.append(Requests::one(wr, Kind::Plain)) };
+        // is the only Send of the chain. No request ever follows a Send: see above.
+        unsafe { self.append_last(Requests::one(wr, Kind::Plain)) };
+        // INVARIANT: The last request is a Send.
+        self.sent = true;
         Ok(())
     }
 
@@ -279,16 +281,34 @@ impl<'a> Chain<'a> {
     /// No request may be added afterwards.
     ///
     /// The device may complete the chain, and the owner may link its requests into another chain,
-    /// before the driver has checked whether another request follows the last one. So the driver gets
-    /// a copy of the last request, which is valid as long as the chain.
+    /// before the driver has checked whether another request follows the last one. No request ever
+    /// follows a Send. Of any other last request the driver gets a copy, which is valid as long as
+    /// the chain.
+    #[inline]
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
         if self.last.is_null() {
             return None;
         }
+        let end = if self.sent {
+            self.last
+        } else {
+            self.copy_last()
+        };
+        // SAFETY: By the type's invariant the request, or its copy, is valid and this chain's.
+        unsafe {
+            (*end).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
+            (*end).send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+        }
+        Some(self.first)
+    }
+
+    /// Replaces the last request of the list by a copy, and returns that.
+    #[inline(never)]
+    fn copy_last(&mut self) -> *mut bindings::ib_send_wr {
         let end: *mut Copied = self.end.as_mut_ptr();
         let wr = end.cast::<bindings::ib_send_wr>();
-        // SAFETY: By the type's invariant `last` is a request of that kind, and `before_last` is
-        // null or the request before it. Each kind begins with an `ib_send_wr`.
+        // SAFETY: By the type's invariant `last` is a request of that kind, and the last of the
+        // list. Each kind begins with an `ib_send_wr`.
         unsafe {
             match self.kind {
                 Kind::Plain => {
@@ -305,15 +325,15 @@ impl<'a> Chain<'a> {
                     1,
                 ),
             }
-            (*wr).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
-            (*wr).send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
-            if self.before_last.is_null() {
-                self.first = wr;
-            } else {
-                (*self.before_last).next = wr;
+            let mut link: *mut *mut bindings::ib_send_wr = &mut self.first;
+            while *link != self.last {
+                link = &raw mut (**link).next;
             }
+            *link = wr;
         }
-        Some(self.first)
+        // INVARIANT: The copy is valid as long as the chain, and is where the last request was.
+        self.last = wr;
+        wr
     }
 }
 

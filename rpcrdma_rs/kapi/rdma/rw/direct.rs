@@ -37,6 +37,7 @@ use crate::kapi::{
         device::Device,
         dma::{
             describe,
+            ends_list,
             map_list,
             mapped_run,
             unmap_list, //
@@ -76,36 +77,37 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A range of runs that one call has DMA-mapped.
-struct Mapped {
-    runs: Range<usize>,
-    direction: TransferDir,
-}
-
 /// # Invariants
 ///
-/// The ranges of `runs` in `mapped` are DMA-mapped for the device that the requests are for.
-/// `elements` are parts of these mappings, and the requests refer to all of them, in order.
+/// `runs` are DMA-mapped in `direction` for the device that the requests are for, by one call of
+/// [`map_list`] for each part that ends with a marked entry. `elements` are parts of these mappings.
+/// The first `used` requests refer to all of them, in order.
 pub(super) struct Direct {
     runs: KVec<bindings::scatterlist>,
-    mapped: KVec<Mapped>,
     elements: KVec<bindings::ib_sge>,
     requests: KVec<Opaque<bindings::ib_rdma_wr>>,
+    used: usize,
+    direction: TransferDir,
 }
 
 impl Direct {
     pub(super) const fn new() -> Self {
         Direct {
             runs: KVec::new(),
-            mapped: KVec::new(),
             elements: KVec::new(),
             requests: KVec::new(),
+            used: 0,
+            direction: TransferDir::Read,
         }
+    }
+
+    pub(super) fn is_mapped(&self) -> bool {
+        !self.runs.is_empty()
     }
 
     pub(super) fn sqes(&self) -> u32 {
         // CAST: Each takes more than a byte of memory that is less than 4 GiB.
-        self.requests.len() as u32
+        self.used as u32
     }
 
     /// See [`Transfer::add`](super::Transfer::add).
@@ -116,31 +118,33 @@ impl Direct {
         octets: impl Iterator<Item = Range<usize>>,
         remote: Remote,
     ) -> Result {
+        if self.direction != target.direction {
+            if self.is_mapped() {
+                return Err(EINVAL);
+            }
+            self.direction = target.direction;
+        }
         let start = self.runs.len();
-        match self.gather(pages, octets) {
-            Ok(length) if length == remote.length as usize && length != 0 => (),
-            other => {
+        let mapped = match self.gather(pages, octets) {
+            Ok(length) if length == remote.length as usize && length != 0 => {
+                self.map(target, start)
+            }
+            other => other.and(Err(EINVAL)),
+        };
+        match mapped {
+            Ok(count) => self.make_requests(target, start, count, remote),
+            Err(error) => {
+                // INVARIANT: What is left is mapped.
                 self.runs.truncate(start);
-                return other.and(Err(EINVAL));
+                Err(error)
             }
         }
-        self.mapped.reserve(1, GFP_KERNEL)?;
-        let runs = start..self.runs.len();
-        let list = self.runs.get_mut(runs.clone()).ok_or(EINVAL)?;
-        let raw = target.direction.as_raw();
-        let count = match map_list(target.device, list, raw) {
-            Ok(count) => count,
-            Err(error) => {
-                self.runs.truncate(start);
-                return Err(error);
-            }
-        };
-        // INVARIANT: Mapped just now. There is room.
-        let _ = self.mapped.push_within_capacity(Mapped {
-            runs,
-            direction: target.direction,
-        });
-        self.make_requests(target, start, count, remote)
+    }
+
+    /// Maps the runs from `start` on. Returns the number of mapped runs.
+    fn map(&mut self, target: &Target<'_>, start: usize) -> Result<usize> {
+        let list = self.runs.get_mut(start..).ok_or(EINVAL)?;
+        map_list(target.device, list, target.direction.as_raw())
     }
 
     /// Appends the runs of `octets` to `runs`. Returns the number of bytes.
@@ -188,26 +192,32 @@ impl Direct {
             TransferDir::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
         };
         let mut addr = remote.addr;
-        let elements = self.elements.get(first..).ok_or(EINVAL)?;
-        for part in elements.chunks(target.max_sge) {
-            let wr = bindings::ib_rdma_wr {
-                wr: bindings::ib_send_wr {
-                    opcode,
-                    // CAST: At most what a device takes, which is an `i32`.
-                    num_sge: part.len() as i32,
-                    ..Default::default()
-                },
-                remote_addr: addr,
-                rkey: remote.handle,
-            };
-            self.requests.push(Opaque::new(wr), GFP_KERNEL)?;
-            if part.len() < elements.len() {
+        let mut elements = self.elements.get(first..).ok_or(EINVAL)?;
+        while !elements.is_empty() {
+            let (part, rest) = elements.split_at(elements.len().min(target.max_sge));
+            if self.used == self.requests.len() {
+                let unused = Opaque::new(bindings::ib_rdma_wr::default());
+                self.requests.push(unused, GFP_KERNEL)?;
+            }
+            let request = self.requests.get(self.used).ok_or(EINVAL)?.get();
+            // SAFETY: The request is ours, and in no chain, as the transfer is borrowed mutably.
+            unsafe {
+                (*request).wr.opcode = opcode;
+                // CAST: At most what a device takes, which is an `i32`.
+                (*request).wr.num_sge = part.len() as i32;
+                (*request).remote_addr = addr;
+                (*request).rkey = remote.handle;
+            }
+            // INVARIANT: The request refers to the next elements.
+            self.used += 1;
+            if !rest.is_empty() {
                 let length = part.iter().fold(0, |sum: u64, element| {
                     sum.wrapping_add(u64::from(element.length))
                 });
                 // The end of the peer's memory, which only the peer's device looks at.
                 addr = addr.wrapping_add(length);
             }
+            elements = rest;
         }
         Ok(())
     }
@@ -218,42 +228,49 @@ impl Direct {
             // CAST: The first field.
             request.get().cast::<bindings::ib_send_wr>()
         };
-        let (last, before) = self.requests.split_last()?;
+        let (first, more) = self.requests.get(..self.used)?.split_first()?;
+        let (first, mut last) = (wr(first), wr(first));
         let mut elements = self.elements.as_ptr().cast_mut();
-        let mut next = self.requests.iter().skip(1);
-        for request in &self.requests {
-            // SAFETY: The request is ours, and in no other chain: a chain borrows it until it is
-            // posted, what is posted owns it, and the type is not `Sync`. By the type's invariant
-            // the elements are those of the requests.
-            unsafe {
+        // SAFETY: The requests are ours, and in no other chain: a chain borrows them until it is
+        // posted, what is posted owns them, and the type is not `Sync`. By the type's invariant the
+        // elements are those of the requests.
+        unsafe {
+            (*first).sg_list = elements;
+            for request in more {
                 let request = wr(request);
-                (*request).next = next.next().map_or(null_mut(), wr);
-                (*request).sg_list = elements;
                 // CAST: Not negative.
-                elements = elements.add((*request).num_sge as usize);
+                elements = elements.add((*last).num_sge as usize);
+                (*request).sg_list = elements;
+                (*last).next = request;
+                last = request;
             }
+            (*last).next = null_mut();
         }
         Some(Requests {
-            first: wr(self.requests.first()?),
-            before_last: before.last().map_or(null_mut(), wr),
-            last: wr(last),
+            first,
+            last,
             kind: Kind::Rdma,
             count: self.sqes(),
         })
     }
 
     /// Unmaps all runs and empties the arrays, which stay allocated.
+    #[inline]
     pub(super) fn unmap(&mut self, device: &Device) {
         // INVARIANT: None of the runs is mapped any more.
-        self.requests.clear();
+        self.used = 0;
         self.elements.clear();
-        for mapped in &self.mapped {
-            if let Some(list) = self.runs.get_mut(mapped.runs.clone()) {
-                unmap_list(device, list, mapped.direction.as_raw());
-            }
+        if !device.uses_virt_dma() {
+            self.dma_unmap(device);
         }
-        self.mapped.clear();
         self.runs.clear();
+    }
+
+    #[inline(never)]
+    fn dma_unmap(&mut self, device: &Device) {
+        for list in self.runs.split_inclusive_mut(ends_list) {
+            unmap_list(device, list, self.direction.as_raw());
+        }
     }
 }
 

@@ -11,7 +11,10 @@ use core::{
     ptr::null_mut, //
 };
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
     KeepQp,
@@ -52,11 +55,12 @@ struct Segment {
 
 /// # Invariants
 ///
-/// The first `used` segments are mapped, the others not.
+/// The first `used` segments are mapped for `qp`, which is set then. The others are not mapped.
 pub(super) struct Registered {
     segments: KVec<KBox<Segment>>,
     used: usize,
     sqes: u32,
+    qp: Option<Arc<dyn KeepQp>>,
 }
 
 impl Registered {
@@ -65,7 +69,13 @@ impl Registered {
             segments: KVec::new(),
             used: 0,
             sqes: 0,
+            qp: None,
         }
+    }
+
+    /// Returns whether it refers to a QP, which it does while anything is mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.qp.is_some()
     }
 
     pub(super) fn sqes(&self) -> u32 {
@@ -80,6 +90,7 @@ impl Registered {
         octets: impl Iterator<Item = Range<usize>>,
         remote: Remote,
     ) -> Result {
+        let _ = self.qp.get_or_insert_with(|| qp.get());
         // A region is registered. rdma_rw takes an element for a page, and counts regions after
         // an IOMMU has joined elements: more than one region holds may then go to one.
         let most = qp.device().attrs().max_fast_reg_pages.min(MOST_PAGES);
@@ -148,8 +159,10 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// What is mapped must be mapped for `qp`, and be in no other chain.
-    pub(super) unsafe fn link(&self, qp: &dyn KeepQp, mut f: impl FnMut(Requests)) {
+    /// What is mapped must be in no other chain.
+    #[inline(never)]
+    pub(super) unsafe fn link(&self, f: &mut dyn FnMut(Requests)) {
+        let Some(qp) = &self.qp else { return };
         for segment in self.segments.iter().take(self.used) {
             // SAFETY: The context is initialised for this QP, and used by nobody else.
             f(unsafe { link(segment.context.get(), qp.raw_qp(), qp.raw_port()) });
@@ -157,11 +170,13 @@ impl Registered {
     }
 
     /// Unmaps everything. Some memory stays for the next use.
-    pub(super) fn unmap(&mut self, qp: &dyn KeepQp) {
+    #[inline(never)]
+    pub(super) fn unmap(&mut self) {
+        let Some(qp) = self.qp.take() else { return };
         let used = core::mem::take(&mut self.used);
         self.sqes = 0;
         for segment in self.segments.iter_mut().take(used) {
-            segment.unmap(qp);
+            segment.unmap(&*qp);
         }
         // INVARIANT: None is mapped.
         self.segments.truncate(KEPT_SEGMENTS);
@@ -253,12 +268,10 @@ unsafe fn link(
     // to follow, C leaves the last one of the context unsignaled and links it to that one.
     let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, null_mut(), end) };
     let mut last = first;
-    let mut before_last = null_mut();
     let mut count = 1;
     // SAFETY: C links the requests of a context up to the one to follow.
     unsafe {
         while (*last).next != end {
-            before_last = last;
             last = (*last).next;
             count += 1;
         }
@@ -266,7 +279,6 @@ unsafe fn link(
     // The last request of a context is an RDMA Read: registrations precede it.
     Requests {
         first,
-        before_last,
         last,
         kind: Kind::Rdma,
         count,

@@ -154,7 +154,6 @@ mod tests {
         }
         let list = Requests {
             first: a,
-            before_last: b,
             last: c,
             kind: Kind::Rdma,
             count: 3,
