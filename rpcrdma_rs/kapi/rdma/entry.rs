@@ -3,8 +3,8 @@
 //! Completion queue entries, and recovery of those that a driver forgets.
 //!
 //! ```text
-//!   idle ──start──► starting ──► in flight ──completion, or flush at the QP's end──► idle
-//!                      └──not posted──► idle
+//!   idle ──start──► in flight ──completion, or flush at the QP's end──► idle
+//!                       └──not posted──► idle
 //! ```
 //!
 //! A driver must complete each chain and each Receive once. Some drivers violate that: siw leaves
@@ -13,12 +13,14 @@
 //! wait for the id. So each entry stays in the [`Register`] of the QP that it was posted on last,
 //! from its first post until it is dropped. Posting it again on that QP costs one comparison.
 
-use kernel::{
+use crate::kapi::ext::spinlock::{
     new_spinlock,
+    SpinLock, //
+};
+use kernel::{
     prelude::*,
     sync::{
-        Arc,
-        SpinLock, //
+        Arc, //
     },
     types::Opaque, //
 };
@@ -28,6 +30,7 @@ use crate::kapi::bindings;
 use crate::kapi::ext::atomic::{
     Acquire,
     Atomic,
+    Relaxed,
     Release, //
 };
 
@@ -38,26 +41,22 @@ pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings:
 ///
 /// # Invariants
 ///
-/// If `register` is set, the entry does not move and is in that register's list. The lock of the list
-/// protects `previous` and `next`. The thread that changes `state` from `IDLE` owns the other fields
-/// until it changes `state` back.
+/// If `register` is not null, it is a reference that the entry owns, as [`Arc::into_raw`] returns it.
+/// Then the entry does not move, and is in that register's list. The lock of the list protects
+/// `previous` and `next`. The other fields belong to the owner of the entry: the thread that posts
+/// it, until it is in flight, and then its completion. `in_flight` is atomic because
+/// [`Register::flush`] reads it in all entries of its list.
 #[repr(C)]
 struct Raw {
     cqe: bindings::ib_cqe,
-    register: Option<Arc<Register>>,
+    register: *const Register,
     previous: *mut Raw,
     next: *mut Raw,
     /// The number of the chain that the entry is in flight for.
     ticket: Ticket,
-    state: Atomic<u32>,
+    /// Whether the entry is in flight on the QP that `register` belongs to.
+    in_flight: Atomic<bool>,
 }
-
-/// The entry is not posted.
-const IDLE: u32 = 0;
-/// The entry is about to be posted, and may still be in the list of another QP.
-const STARTING: u32 = 1;
-/// The entry is in flight on the QP that `register` belongs to.
-const IN_FLIGHT: u32 = 2;
 
 /// A completion queue entry.
 #[repr(transparent)]
@@ -65,7 +64,8 @@ pub(super) struct Entry(Opaque<Raw>);
 
 // SAFETY: Every access to the fields follows the invariants of `Raw`.
 unsafe impl Send for Entry {}
-// SAFETY: The state, which is atomic, says which thread has the other fields.
+// SAFETY: A shared reference gives access to nothing. The functions that take a pointer say who may
+// call them.
 unsafe impl Sync for Entry {}
 
 impl Entry {
@@ -73,11 +73,11 @@ impl Entry {
     pub(super) fn new(done: Option<Done>) -> Self {
         Entry(Opaque::new(Raw {
             cqe: bindings::ib_cqe { done },
-            register: None,
+            register: core::ptr::null(),
             previous: core::ptr::null_mut(),
             next: core::ptr::null_mut(),
             ticket: Ticket { qp: 0, post: 0 },
-            state: Atomic::new(IDLE),
+            in_flight: Atomic::new(false),
         }))
     }
 
@@ -88,29 +88,30 @@ impl Entry {
     }
 
     /// Marks the entry as in flight on the QP of `register`. Returns `false` if it already is in
-    /// flight.
+    /// flight, because a driver has completed an earlier flight twice.
     ///
     /// # Safety
     ///
-    /// `this` must point to an entry, which must not move any more.
+    /// `this` must point to an entry, which must not move any more. The caller must own it.
     #[inline]
     pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: Ticket) -> bool {
         let raw = this.cast::<Raw>();
-        // SAFETY: `this` points to an entry by this function's contract. `state` is atomic.
-        let state = unsafe { &(*raw).state };
-        if state.cmpxchg(IDLE, STARTING, Acquire).is_err() {
+        // SAFETY: `this` points to an entry by this function's contract. `in_flight` is atomic.
+        let in_flight = unsafe { &(*raw).in_flight };
+        if in_flight.load(Relaxed) {
             return false;
         }
-        // SAFETY: By the invariant of `Raw` these fields are ours now.
+        // SAFETY: The caller owns the entry, and by the invariant of `Raw` these fields.
         let known = unsafe {
             (*raw).ticket = ticket;
-            (*raw).register.as_ref()
+            (*raw).register
         };
-        if !known.is_some_and(|known| Arc::ptr_eq(known, register)) {
-            // SAFETY: By the invariant of `Raw` its fields are ours now, and it stays where it is.
+        if known != Arc::as_ptr(register) {
+            // SAFETY: The caller owns the entry, which stays where it is.
             unsafe { Register::take_over(register, raw) };
         }
-        state.store(IN_FLIGHT, Release);
+        // Last, so that the register of an earlier QP does not find the entry in flight.
+        in_flight.store(true, Release);
         true
     }
 
@@ -131,13 +132,18 @@ impl Entry {
     /// # Safety
     ///
     /// `this` must point to an entry. The caller must be its completion, or have failed to post it.
+    #[inline]
     pub(super) unsafe fn end(this: *mut Entry) -> Option<Ticket> {
         let raw = this.cast::<Raw>();
         // SAFETY: The entry is valid, and its fields belong to the caller, which is its completion or
         // has failed to post it, by this function's contract.
         unsafe {
+            if !(*raw).in_flight.load(Acquire) {
+                return None;
+            }
             let ticket = (*raw).ticket;
-            ((*raw).state.xchg(IDLE, Release) == IN_FLIGHT).then_some(ticket)
+            (*raw).in_flight.store(false, Release);
+            Some(ticket)
         }
     }
 }
@@ -211,7 +217,7 @@ impl Register {
             }
             list.first = raw;
             // INVARIANT: The entry is in the list.
-            (*raw).register = Some(this.clone());
+            (*raw).register = Arc::into_raw(this.clone());
         }
     }
 
@@ -221,9 +227,14 @@ impl Register {
     ///
     /// The entry must have its fields to the caller.
     unsafe fn remove(raw: *mut Raw) {
-        // SAFETY: The caller has the fields to itself by this function's contract.
-        let Some(register) = (unsafe { (*raw).register.take() }) else {
-            return;
+        // SAFETY: The caller has the fields to itself by this function's contract. By the invariant of
+        // `Raw` the pointer is null or a reference of the entry, which is taken from it here.
+        let register = unsafe {
+            let register = core::mem::replace(&mut (*raw).register, core::ptr::null());
+            if register.is_null() {
+                return;
+            }
+            Arc::from_raw(register)
         };
         let mut list = register.list.lock();
         // SAFETY: By the invariant of `Raw` it is in this list, whose members are valid under its
@@ -246,9 +257,9 @@ impl Register {
         let list = self.list.lock();
         let mut raw = list.first;
         while !raw.is_null() {
-            // SAFETY: Members are valid under the lock; `state` is atomic.
+            // SAFETY: Members are valid under the lock; `in_flight` is atomic.
             unsafe {
-                if (*raw).state.load(Acquire) == IN_FLIGHT {
+                if (*raw).in_flight.load(Acquire) {
                     return Some(raw);
                 }
                 raw = (*raw).next;

@@ -113,14 +113,39 @@ impl<T: Linked> List<T> {
 
     /// Appends all items of `other`.
     pub(crate) fn append(&mut self, other: &mut List<T>) {
-        let other = core::mem::ManuallyDrop::new(core::mem::take(other));
         if other.is_empty() {
             return;
         }
         self.chain(other.first);
-        // INVARIANT: The nodes of `other`, which is forgotten, are linked behind those of this list.
+        // INVARIANT: The nodes of `other`, which loses them, are linked behind those of this list.
         self.last = other.last;
         self.len += other.len;
+        (other.first, other.last, other.len) = (null_mut(), null_mut(), 0);
+    }
+
+    /// Removes the first `count` items, or all if there are fewer, and returns them.
+    pub(crate) fn take_front(&mut self, count: usize) -> Self {
+        if count == 0 {
+            return Self::new();
+        }
+        if count >= self.len {
+            return core::mem::take(self);
+        }
+        let mut last = self.first;
+        for _ in 1..count {
+            // SAFETY: The list owns its nodes, of which there are more than `count`.
+            last = unsafe { *T::link(last) };
+        }
+        // SAFETY: The list owns the node, and with it the link.
+        let rest = unsafe { core::mem::replace(&mut *T::link(last), null_mut()) };
+        // INVARIANT: The nodes up to `last` are those of the new list, and the others of this one.
+        self.len -= count;
+        List {
+            first: core::mem::replace(&mut self.first, rest),
+            last,
+            len: count,
+            _owned: PhantomData,
+        }
     }
 
     /// Links `node` behind the last node.

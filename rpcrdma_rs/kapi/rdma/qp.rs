@@ -154,11 +154,10 @@ impl Unposted {
 /// The number of the next QP.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// The bit of [`Qp::gate`] that refuses posts. The bits below count the posts in progress. The bits
-/// above count the chains and Receives that the device has accepted, modulo 2^32.
-const GATE_CLOSED: u64 = 1 << 31;
-const GATE_POSTS: u64 = GATE_CLOSED - 1;
-const GATE_TAKEN: u32 = 32;
+/// The bit of [`Qp::gate`] that refuses posts. The bits above count the chains and Receives whose
+/// post has begun, of which each is [`GATE_ONE`].
+const GATE_CLOSED: u64 = 1;
+const GATE_ONE: u64 = 2;
 
 /// A QP. [`QpOwner::new`] creates it in an `Arc`.
 ///
@@ -183,13 +182,16 @@ pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
     gate: Atomic<u64>,
+    /// The number of chains and Receives whose post has begun and ended, without those that the
+    /// gate has refused.
+    ended: Atomic<u64>,
+    /// The number of those that the device has not accepted.
+    unposted: Atomic<u64>,
+    /// The number of completions. Only completions write it, which run one at a time, and
+    /// [`Register::flush`], when no completion can run any more.
+    completed: Atomic<u64>,
     /// The number of this QP, which no other QP has or had.
     number: u64,
-    /// The number of the next post.
-    next_post: Atomic<u64>,
-    /// The number of completions, modulo 2^32. Only completions write it, which run one at a time,
-    /// and [`Register::flush`], when no completion can run any more.
-    completed: Atomic<u32>,
     register: Arc<Register>,
     #[pin]
     closed: Mutex<bool>,
@@ -237,26 +239,32 @@ impl<H: QpHandler> Qp<H> {
         self.qp.load(Relaxed)
     }
 
-    /// Returns the next ticket. Every post that began before has an earlier one.
-    pub(super) fn next_ticket(&self) -> Ticket {
+    fn ticket(&self, gate: u64) -> Ticket {
         Ticket {
             qp: self.number,
-            post: self.next_post.load(Relaxed),
+            post: gate / GATE_ONE,
         }
     }
 
-    /// Begins a post. Draining the QP waits until the post has ended.
-    fn enter(&self) -> Result<Posting<'_>> {
+    /// Returns the next ticket. Every post that began before has an earlier one.
+    pub(super) fn next_ticket(&self) -> Ticket {
+        self.ticket(self.gate.load(Relaxed))
+    }
+
+    /// Begins a post of `count` chains or Receives, and returns its ticket. Draining the QP waits
+    /// until the post has ended. There is no post if the QP is closing.
+    #[inline]
+    fn enter(&self, count: usize) -> (Ticket, Option<Posting<'_, H>>) {
+        // CAST: A `usize` has 64 bits.
+        let count = count as u64;
         // Counts first, so that `close` either sees us or is seen by us.
-        let before = self.gate.fetch_add(1, Acquire);
-        let posting = Posting {
-            gate: &self.gate,
-            taken: 0,
-        };
-        if before & GATE_CLOSED != 0 {
-            return Err(enotconn());
-        }
-        Ok(posting)
+        let gate = self.gate.fetch_add(count * GATE_ONE, Acquire);
+        let posting = (gate & GATE_CLOSED == 0).then_some(Posting {
+            qp: self,
+            count,
+            unposted: count,
+        });
+        (self.ticket(gate), posting)
     }
 
     /// Begins a completion, which ends when the value is dropped.
@@ -286,15 +294,13 @@ impl<H: QpHandler> Qp<H> {
     where
         T: Completion<Handler = H>,
     {
-        let ticket = Ticket {
-            qp: self.number,
-            post: self.next_post.fetch_add(1, Relaxed),
-        };
+        let (ticket, posting) = self.enter(1);
         let owner = give_up(owner);
         // SAFETY: The owner is valid until it is taken back.
         let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
-        let posted = self.enter().and_then(|mut posting| {
-            // SAFETY: The entry was initialised with its owner, which stays in place.
+        let posted = posting.ok_or_else(enotconn).and_then(|mut posting| {
+            // SAFETY: The entry was initialised with its owner, which stays in place and was given
+            // up to us.
             if !unsafe { Entry::start(entry, &self.register, ticket) } {
                 return Err(EBUSY);
             }
@@ -310,7 +316,7 @@ impl<H: QpHandler> Qp<H> {
                     // to is valid until it completes, as the owner is.
                     unsafe { self.post_chain(first) }
                 })
-                .map(|()| posting.taken = 1)
+                .map(|()| posting.unposted = 0)
                 .inspect_err(|_| {
                     // SAFETY: Started above, and not posted.
                     unsafe { Entry::end(entry) };
@@ -357,23 +363,16 @@ impl<H: QpHandler> Qp<H> {
         &self,
         list: RecvList<H::Recv>,
     ) -> Result<(), (Error, RecvList<H::Recv>)> {
-        if list
-            .iter()
-            .any(|buffer| !core::ptr::eq(buffer.pd(), &*self.pd))
-        {
-            return Err((EINVAL, list));
-        }
-        let mut posting = match self.enter() {
-            Ok(posting) => posting,
-            Err(error) => return Err((error, list)),
+        let (_, Some(mut posting)) = self.enter(list.len()) else {
+            return Err((enotconn(), list));
         };
-        let count = list.len();
         // SAFETY: The QP's CQ calls `recv::handle_completion::<H>` with this QP as context, and
         // the QP is open.
-        let result = unsafe { list.post::<H>(self.as_raw(), &self.register) };
-        let left = result.as_ref().err().map_or(0, |(_, left)| left.len());
-        // CAST: Modulo 2^32.
-        posting.taken = count.saturating_sub(left) as u32;
+        let result = unsafe { list.post::<H>(self.as_raw(), &self.pd, &self.register) };
+        // CAST: A `usize` has 64 bits.
+        posting.unposted = result
+            .as_ref()
+            .map_or_else(|(_, left)| left.len() as u64, |()| 0);
         result
     }
 }
@@ -394,23 +393,25 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
     }
 }
 
-/// A post in progress, and the number of chains or Receives that the device has accepted.
-struct Posting<'a> {
-    gate: &'a Atomic<u64>,
-    taken: u32,
+/// A post in progress of `count` chains or Receives, of which the device has not accepted `unposted`.
+struct Posting<'a, H: QpHandler> {
+    qp: &'a Qp<H>,
+    count: u64,
+    unposted: u64,
 }
 
-impl Drop for Posting<'_> {
+impl<H: QpHandler> Drop for Posting<'_, H> {
+    #[inline]
     fn drop(&mut self) {
-        // One post less. The halves do not mix: there is at least this one, and what leaves the
-        // upper end is meant to.
-        let taken = u64::from(self.taken) << GATE_TAKEN;
-        self.gate.fetch_add(taken.wrapping_sub(1), Release);
+        if self.unposted != 0 {
+            self.qp.unposted.add(self.unposted, Relaxed);
+        }
+        self.qp.ended.add(self.count, Release);
     }
 }
 
 /// A completion in progress.
-pub(super) struct Completing<'a>(&'a Atomic<u32>);
+pub(super) struct Completing<'a>(&'a Atomic<u64>);
 
 impl Drop for Completing<'_> {
     fn drop(&mut self) {
@@ -463,9 +464,10 @@ impl<H: QpHandler> QpOwner<H> {
                 qp: Atomic::new(core::ptr::null_mut()),
                 cq: Atomic::new(core::ptr::null_mut()),
                 gate: Atomic::new(0),
-                number: NEXT_NUMBER.fetch_add(1, Relaxed),
-                next_post: Atomic::new(0),
+                ended: Atomic::new(0),
+                unposted: Atomic::new(0),
                 completed: Atomic::new(0),
+                number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 register,
                 closed <- new_mutex!(false, "Qp::closed"),
                 handler,

@@ -314,18 +314,23 @@ unsafe impl<T> Linked for RecvBox<T> {
 impl<T> RecvList<T> {
     /// Posts the boxes on a QP. Returns those that were not posted.
     ///
+    /// # Errors
+    ///
+    /// `EINVAL` if one of them is of another PD than `pd`, or the error of the device.
+    ///
     /// # Safety
     ///
-    /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is, with that
-    /// register.
+    /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is, with that PD
+    /// and register.
     pub(super) unsafe fn post<H: QpHandler<Recv = T>>(
         mut self,
         qp: *mut bindings::ib_qp,
+        pd: &Pd,
         register: &Arc<Register>,
     ) -> Result<(), (Error, Self)> {
         while !self.is_empty() {
-            // SAFETY: QP, CQ and register belong together by this function's contract.
-            unsafe { self.post_some::<H>(qp, register) }.map_err(|(error, mut rest)| {
+            // SAFETY: QP, CQ, PD and register belong together by this function's contract.
+            unsafe { self.post_some::<H>(qp, pd, register) }.map_err(|(error, mut rest)| {
                 rest.append(&mut self);
                 (error, rest)
             })?;
@@ -341,6 +346,7 @@ impl<T> RecvList<T> {
     unsafe fn post_some<H: QpHandler<Recv = T>>(
         &mut self,
         qp: *mut bindings::ib_qp,
+        pd: &Pd,
         register: &Arc<Register>,
     ) -> Result<(), (Error, Self)> {
         // A box may be complete and somebody else's before the last is posted, and the device
@@ -348,18 +354,24 @@ impl<T> RecvList<T> {
         let mut wrs = [const { MaybeUninit::<bindings::ib_recv_wr>::uninit() }; POSTED_AT_A_TIME];
         let count = self.len().min(POSTED_AT_A_TIME);
         let mut next = core::ptr::null_mut();
+        let mut ours = true;
         // The last first, as each names the one after it.
         for wr in wrs.iter_mut().take(count).rev() {
             let Some(buffer) = self.pop() else { break };
+            ours &= core::ptr::eq(buffer.pd(), pd);
             let raw = buffer.into_raw();
             // SAFETY: The box is ours. What was received before is the device's again.
             unsafe { RecvBuf::give::<H>(raw, register) };
             // SAFETY: The box is ours until it is posted.
             next = wr.write(unsafe { RecvBuf::request(raw, next) });
         }
-        let mut bad: *const bindings::ib_recv_wr = core::ptr::null();
-        // SAFETY: The requests are valid during the call; the buffers are until they complete.
-        let ret = unsafe { post_recv(qp, next, &mut bad) };
+        let mut bad: *const bindings::ib_recv_wr = next;
+        let ret = if ours {
+            // SAFETY: The requests are valid during the call; the buffers are until they complete.
+            unsafe { post_recv(qp, next, &mut bad) }
+        } else {
+            EINVAL.to_errno()
+        };
         let Err(error) = to_result(ret) else {
             return Ok(());
         };
@@ -436,16 +448,13 @@ impl<T> RecvPool<T> {
     /// The buffers count as posted. The caller returns those that it could not post by
     /// [`Self::unposted`].
     pub(crate) fn missing(&mut self, target: u32, batch: u32) -> RecvList<T> {
-        let mut list = RecvList::new();
-        if self.posted + batch <= target {
-            while self.posted < target {
-                let Some(buffer) = self.free.pop() else {
-                    break;
-                };
-                list.push(buffer);
-                self.posted += 1;
-            }
+        if self.posted + batch > target {
+            return RecvList::new();
         }
+        // CAST: `usize` has 64 bits.
+        let list = self.free.take_front((target - self.posted) as usize);
+        // CAST: There are fewer than `target`.
+        self.posted += list.len() as u32;
         list
     }
 

@@ -29,8 +29,7 @@ use super::{
     Qp,
     QpHandler,
     GATE_CLOSED,
-    GATE_POSTS,
-    GATE_TAKEN, //
+    GATE_ONE, //
 };
 use crate::kapi::ext::atomic::{
     Acquire,
@@ -91,8 +90,8 @@ impl<H: QpHandler> Qp<H> {
         if *closed {
             return;
         }
-        self.gate.add(GATE_CLOSED, Relaxed);
-        while self.gate.load(Acquire) & GATE_POSTS != 0 {
+        let posts = self.gate.fetch_add(GATE_CLOSED, Relaxed) / GATE_ONE;
+        while self.ended.load(Acquire) != posts {
             fsleep(Delta::from_micros(20));
         }
         let Stop { stopped, settled } = self.stop();
@@ -141,10 +140,13 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Returns how many chains and Receives the device has taken and not completed.
-    fn in_flight(&self) -> u32 {
-        // CAST: The upper half.
-        let taken = (self.gate.load(Acquire) >> GATE_TAKEN) as u32;
+    /// Returns how many chains and Receives the device has taken and not completed. No post is in
+    /// progress.
+    fn in_flight(&self) -> u64 {
+        let taken = self
+            .ended
+            .load(Acquire)
+            .wrapping_sub(self.unposted.load(Relaxed));
         taken.wrapping_sub(self.completed.load(Acquire))
     }
 
