@@ -183,6 +183,18 @@ impl Payloads {
         }
     }
 
+    /// Returns the only payload of a reply of `total` octets, and the offset of the reply after the
+    /// payload and its roundup. `None` if there are several, if the payload is not within the reply, or
+    /// if its offset has to be checked, see [`Self::locate`].
+    #[inline]
+    pub(super) fn sole(&self, total: u32) -> Option<(Payload, u32)> {
+        let payload = *self.payloads.first()?;
+        if self.count != 1 || payload.length < MAX_TEXT {
+            return None;
+        }
+        Some((payload, payload.end(total)?))
+    }
+
     /// Returns the payloads, one for each Write chunk, starting with the first.
     pub(super) fn all(&self) -> &[Payload] {
         self.payloads.get(..self.count).unwrap_or_default()
@@ -307,6 +319,24 @@ mod tests {
         let found = [(20, 9), (64, 5), (40, 0), (60, MAX_TEXT), (0, 0)];
         let found = found.map(|(offset, length)| Payload { offset, length });
         assert_eq!(state.all(), found);
+    }
+
+    #[test]
+    fn the_only_payload() {
+        let (offset, length) = (20, MAX_TEXT + 1);
+        let (mut state, payload) = (Payloads::default(), Payload { offset, length });
+        assert_eq!(state.sole(9000), None);
+        state.note(payload);
+        let end = offset + length + 3;
+        assert_eq!(state.sole(end), Some((payload, end)));
+        // Truncated, and without roundup.
+        assert_eq!(state.sole(end - 4), None);
+        assert_eq!(state.sole(end - 3), Some((payload, end - 3)));
+        state.note(payload);
+        assert_eq!(state.sole(9000), None);
+        let mut text = Payloads::default();
+        text.note(Payload { offset, length: 9 });
+        assert_eq!(text.sole(9000), None);
     }
 
     #[test]

@@ -133,11 +133,10 @@ impl Connection for Conn {
     }
 
     fn send(this: &SvcXprt<Self>, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
-        let xid = call
-            .bytes
-            .first_chunk()
-            .map_or(0, |xid| u32::from_be_bytes(*xid));
+        let bytes = call.bytes;
         this.send_reply(reply, call).inspect_err(|e| {
+            let xid = bytes.first_chunk().copied();
+            let xid = xid.map_or(0, u32::from_be_bytes);
             trace_svcrdma_send_err(&this.peer_addr(), xid, e.to_errno());
             this.chan.fail();
         })

@@ -64,6 +64,7 @@ mod send;
 mod sq;
 mod trim;
 pub(crate) mod tunables;
+mod usual;
 mod version;
 
 use crate::kapi::sunrpc::{

@@ -53,7 +53,8 @@ use crate::{
             errno::enotconn,
             svc_reply::{
                 Reply,
-                ReplyMap, //
+                ReplyMap,
+                Taken, //
             },
             svc_rqst::CallRef, //
         },
@@ -92,7 +93,8 @@ use crate::{
             host_len,
             wire_len,
             Credits,
-            Handle, //
+            Handle,
+            InlineSize, //
         }, //
     },
 };
@@ -168,14 +170,19 @@ impl Completion for SendCtx {
 }
 
 impl Chan {
+    /// Returns a kept context.
+    #[inline]
+    fn kept_send_ctx(&self) -> Option<Pin<KBox<SendCtx>>> {
+        self.sends.lock().pop()
+    }
+
     /// Returns a kept context, or allocates one.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(super) fn send_ctx(&self, qp: &Qp<Chan>) -> Result<Pin<KBox<SendCtx>>> {
-        let kept = self.sends.lock().pop();
-        match kept {
+        match self.kept_send_ctx() {
             Some(ctx) => Ok(ctx),
             None => SendCtx::new(qp, self.params.receive_size),
         }
@@ -285,13 +292,7 @@ fn write(
     for segment in chunk.range(skip, from.end.saturating_sub(from.start)) {
         let end = at + host_len(segment.length);
         transfer.add(qp, TransferDir::Write, map.octets(at..end), segment.into())?;
-        STAT_WRITE.inc();
-        qp.handler()
-            .params
-            .live
-            .traffic
-            .written
-            .add(host_len(segment.length));
+        qp.handler().count_write(segment.length);
         at = end;
     }
     match at == host_len(from.end) {
@@ -300,7 +301,22 @@ fn write(
     }
 }
 
+impl Chan {
+    /// Counts an RDMA Write of `octets` octets.
+    #[inline]
+    fn count_write(&self, octets: u32) {
+        STAT_WRITE.inc();
+        self.params.live.traffic.written.add(host_len(octets));
+    }
+}
+
 impl Conn {
+    /// Counts an RDMA Write of `octets` octets.
+    #[inline]
+    pub(super) fn count_write(&self, octets: u32) {
+        self.chan().count_write(octets);
+    }
+
     /// Returns the credits that each reply grants.
     pub(super) fn credits(&self) -> Credits {
         Credits(self.chan().granted.load(Relaxed))
@@ -311,19 +327,76 @@ impl Conn {
     /// # Errors
     ///
     /// The connection must be closed.
+    #[inline(always)]
     pub(super) fn send_reply(&self, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
         if self.chan().is_closing() {
             return Err(enotconn());
         }
+        let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
+        let send = self
+            .chan()
+            .negotiation
+            .send(self.chan().params.receive_size);
+        match self.send_usual(reply, &call, total, send) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => self.report_unsent(&call, error),
+            None => self.send_unusual(reply, call, total, send),
+        }
+    }
+
+    /// Sends an error report instead of a reply that was not sent because of `error`.
+    ///
+    /// # Errors
+    ///
+    /// The connection must be closed.
+    #[cold]
+    fn report_unsent(&self, call: &CallRef<'_, CallState>, error: Error) -> Result {
+        match (error, &call.state.call) {
+            // `EINVAL`: the form of the service's reply is not supported. Closing the connection
+            // would make the client retransmit the Call forever.
+            (E2BIG | EINVAL, Some(received)) => {
+                self.send_error(&received.header, ErrorBody::System)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// As `send_reply`, for a reply of `total` octets in any form.
+    #[inline(never)]
+    fn send_unusual(
+        &self,
+        reply: &mut Reply<'_>,
+        mut call: CallRef<'_, CallState>,
+        total: u32,
+        send: InlineSize,
+    ) -> Result {
+        match self.send_any(reply, &mut call, total, send) {
+            Err(error) => self.report_unsent(&call, error),
+            sent => sent,
+        }
+    }
+
+    /// Sends a reply of `total` octets in any form, or an error report if the client has not offered
+    /// room for it.
+    ///
+    /// # Errors
+    ///
+    /// As `send_out`.
+    fn send_any(
+        &self,
+        reply: &mut Reply<'_>,
+        call: &mut CallRef<'_, CallState>,
+        total: u32,
+        send: InlineSize,
+    ) -> Result {
         let CallState {
             call: received,
             invalidate,
             payloads,
             ..
-        } = call.state;
+        } = &mut *call.state;
         let received = received.as_ref().ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
-        let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
         if let Err(report) = payloads.assign(lists.write.iter().map(|chunk| chunk.room())) {
             return self.send_error(&received.header, report);
         }
@@ -335,9 +408,7 @@ impl Conn {
         });
         let message = payloads.settle(total);
         let header_len = lists.reply_header_len(received.version);
-        let params = &self.chan().params;
-        let send = self.chan().negotiation.send(params.receive_size);
-        let chunk_first = params.reply_chunk_first;
+        let chunk_first = self.chan().params.reply_chunk_first;
         let reply_chunk = lists.reply.as_ref();
         let response = choose_response(send, header_len, message, reply_chunk, chunk_first);
         let out = Outgoing {
@@ -348,20 +419,14 @@ impl Conn {
             total,
             message,
         };
-        let sent = match response {
+        match response {
             Response::TooLarge => {
                 let needed = message;
                 let report = ErrorBody::ReplyResource { needed };
-                return self.send_error(&received.header, report);
+                self.send_error(&received.header, report)
             }
             Response::Inline => self.send_out(reply, &out, None),
             Response::ReplyChunk => self.send_out(reply, &out, lists.reply),
-        };
-        match sent {
-            // `EINVAL`: the form of the service's reply is not supported. Closing the connection
-            // would make the client retransmit the Call forever.
-            Err(E2BIG | EINVAL) => self.send_error(&received.header, ErrorBody::System),
-            other => other,
         }
     }
 
@@ -375,10 +440,29 @@ impl Conn {
         out: &Outgoing<'_>,
         reply_chunk: Option<WriteChunk<'_>>,
     ) -> Result {
-        let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
-        match self.fill_out(ctx.as_mut(), reply, out, reply_chunk) {
+        self.send_filled(out.invalidate, |ctx| {
+            self.fill_out(ctx, reply, out, reply_chunk)
+        })
+    }
+
+    /// Sends the reply that `fill` writes to a context, of which it returns the length.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fill`; for others the connection must be closed.
+    #[inline(always)]
+    pub(super) fn send_filled(
+        &self,
+        invalidate: Option<Handle>,
+        fill: impl FnOnce(Pin<&mut SendCtx>) -> Result<usize>,
+    ) -> Result {
+        let mut ctx = match self.chan().kept_send_ctx() {
+            Some(ctx) => ctx,
+            None => self.new_send_ctx()?,
+        };
+        match fill(ctx.as_mut()) {
             Ok(len) => {
-                self.post_send(ctx, len, out.invalidate)?;
+                self.post_send(ctx, len, invalidate)?;
                 self.chan().events.answer();
                 Ok(())
             }
@@ -387,6 +471,12 @@ impl Conn {
                 Err(e)
             }
         }
+    }
+
+    /// Allocates a context. Waits for memory.
+    #[cold]
+    fn new_send_ctx(&self) -> Result<Pin<KBox<SendCtx>>> {
+        self.chan().patiently(|| self.chan().send_ctx(self.qp()))
     }
 
     /// Writes the header and the inline part, and maps the rest. Returns the length of the message.
@@ -421,28 +511,45 @@ impl Conn {
         let Some(part) = out.placed(reply_chunk.is_some()) else {
             return Ok(len);
         };
-        let fields = ctx.project();
-        *fields.reply_chunk = reply_chunk.is_some();
-        let transfer = fields.transfer;
-        let pages = transfer.unmap();
-        let taken = self
+        let pages = ctx.as_mut().project().transfer.unmap();
+        let Taken { map, own } = self
             .chan()
             .patiently(|| reply.take_pages(pages, part.clone()))?;
-        *fields.own_pages = taken.own;
-        if taken.own {
+        self.map_taken(ctx, reply, own, reply_chunk.is_some(), |transfer| {
+            out.map(self.qp(), transfer, &map, reply_chunk)
+        })?;
+        Ok(len)
+    }
+
+    /// Calls `map` to map the pages that were taken from the reply into the context, and replaces
+    /// those that were the thread's own. Waits for memory.
+    ///
+    /// # Errors
+    ///
+    /// `E2BIG` if the reply needs more RDMA Writes than the Send Queue has entries; errors of `map`.
+    #[inline(always)]
+    pub(super) fn map_taken(
+        &self,
+        ctx: Pin<&mut SendCtx>,
+        reply: &mut Reply<'_>,
+        own: bool,
+        reply_chunk: bool,
+        map: impl FnMut(&mut Transfer) -> Result,
+    ) -> Result {
+        let fields = ctx.project();
+        *fields.reply_chunk = reply_chunk;
+        *fields.own_pages = own;
+        if own {
             // They become spare pages.
             self.trim_later();
         }
         if reply.lacks_pages() {
             self.chan().pages.lock().lend(|spare| reply.refill(spare));
         }
-        self.chan().map_patiently(transfer, |transfer| {
-            out.map(self.qp(), transfer, &taken.map, reply_chunk)
-        })?;
-        // The reply needs more RDMA Writes than the Send Queue has entries.
-        match transfer.sqes() >= self.chan().sq.depth() {
+        self.chan().map_patiently(fields.transfer, map)?;
+        match fields.transfer.sqes() >= self.chan().sq.depth() {
             true => Err(E2BIG),
-            false => Ok(len),
+            false => Ok(()),
         }
     }
 
@@ -452,7 +559,7 @@ impl Conn {
     /// # Errors
     ///
     /// `ENOTCONN`, and errors of posting.
-    #[inline(always)]
+    #[inline(never)]
     fn post_send(
         &self,
         mut ctx: Pin<KBox<SendCtx>>,

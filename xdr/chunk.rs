@@ -89,6 +89,11 @@ impl Places {
         self.reads == 0 && self.writes == 0 && self.reply.is_none()
     }
 
+    /// Returns whether the only chunk is a Write chunk.
+    pub(crate) const fn is_one_write(&self) -> bool {
+        self.reads == 0 && self.writes == 1 && self.reply.is_none()
+    }
+
     /// Returns whether the header has a Reply chunk.
     pub(crate) const fn has_reply(&self) -> bool {
         self.reply.is_some()
@@ -527,6 +532,15 @@ pub(crate) struct Lists<'a> {
 }
 
 impl Lists<'_> {
+    /// Octets of lists without a chunk.
+    pub(crate) const EMPTY_LEN: usize = 3 * WORD;
+
+    /// The offset of the segment in lists whose only chunk is a Write chunk of one segment.
+    pub(crate) const SOLE_WRITE_AT: usize = 3 * WORD;
+
+    /// Octets of such lists.
+    pub(crate) const SOLE_WRITE_LEN: usize = Self::SOLE_WRITE_AT + Segment::WIRE_LEN + 2 * WORD;
+
     /// Returns the length in octets of the header of a Reply that returns these lists: the words
     /// before the lists, an empty Read list, and the Write list and the Reply chunk as offered.
     pub(crate) fn reply_header_len(&self, version: Version) -> usize {

@@ -40,6 +40,7 @@ use super::header::{
     RESERVED_MSGP, //
 };
 use super::props;
+use super::segment::Segment;
 use super::units::{
     host_len,
     padded_len,
@@ -143,6 +144,19 @@ impl Parsed {
     /// Returns whether the message has no Read chunk.
     pub(crate) const fn has_no_reads(&self) -> bool {
         self.places.no_reads()
+    }
+
+    /// Returns the segment of the message's only chunk, if that is a Write chunk of one segment.
+    /// `message` holds the octets that were decoded.
+    #[inline]
+    pub(crate) fn sole_write(&self, message: &[u8]) -> Option<Segment> {
+        let lists = self.version.lists_at();
+        let len = Lists::SOLE_WRITE_LEN;
+        if !self.places.is_one_write() || self.header_len != lists.saturating_add(len) {
+            return None;
+        }
+        let segment = message.get(lists.saturating_add(Lists::SOLE_WRITE_AT)..)?;
+        Some(Segment::from_wire(segment.first_chunk()?))
     }
 
     /// Returns whether the message has a Reply chunk.

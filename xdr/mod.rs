@@ -25,6 +25,7 @@
 //! | Read chunks in XDR order | [`pcl`] | RFC 8166, 3.4.5 |
 //! | the offset of a Call's arguments | [`rpc`] | RFC 5531, 9 |
 //! | encoding of headers | [`encode`] | RFC 8166, 4 |
+//! | headers of the usual Replies | [`respond`] | RFC 8166, 4 |
 //! | returned chunks compared with offered chunks | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | private data exchanged at connect time | [`private`] | RFC 8797 |
 //! | transport properties | [`props`] | version 2, 5 |
@@ -58,6 +59,7 @@ pub(crate) mod private;
 pub(crate) mod props;
 pub(crate) mod reply;
 pub(crate) mod resize;
+pub(crate) mod respond;
 pub(crate) mod rpc;
 pub(crate) mod segment;
 pub(crate) mod units;

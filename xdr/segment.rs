@@ -10,7 +10,8 @@ use super::error::{
 use super::units::{
     Handle,
     Offset,
-    Position, //
+    Position,
+    WORD, //
 };
 
 /// A plain segment.
@@ -50,6 +51,15 @@ impl Segment {
     pub(crate) fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
         w.words([self.handle.0, self.length])?;
         w.put(self.offset.0.to_be_bytes())
+    }
+
+    /// Returns the words of the segment on the wire.
+    pub(crate) fn words(&self) -> [u32; Self::WIRE_LEN / WORD] {
+        // Neither conversion fails.
+        let half = |octets: u64| u32::try_from(octets).unwrap_or_default();
+        let offset = self.offset.0;
+        let (high, low) = (half(offset >> 32), half(offset & u64::from(u32::MAX)));
+        [self.handle.0, self.length, high, low]
     }
 
     /// Returns the same memory, shortened to `length` octets.

@@ -290,14 +290,60 @@ impl<'a> Reply<'a> {
                 Taken { map, own: false }
             }
         };
-        // SAFETY: The thread is valid. The reply is not in pages of its own any more, and nobody
-        // is to look for it there; sunrpc reads its length only.
+        self.forget_message();
+        Ok(taken)
+    }
+
+    /// Locates the bytes `part` of the reply. Returns `None` if not all of them are in the page part,
+    /// or if pages with some of them are not lent.
+    #[inline]
+    pub(crate) fn locate_lent(&self, part: Range<usize>) -> Option<LentPart> {
+        let message = self.message();
+        let len = part.end.checked_sub(part.start)?;
+        let skip = part.start.checked_sub(message.head_len())?;
+        if skip.checked_add(len)? > message.page_len() {
+            return None;
+        }
+        // SAFETY: A view has a valid `xdr_buf`, and the thread is valid.
+        let (pages, array) = unsafe {
+            (
+                (*message.as_ptr()).pages,
+                (*self.rqstp.as_ptr()).rq_respages,
+            )
+        };
+        let slot = pages.addr().checked_sub(array.addr())? / size_of::<*mut bindings::page>();
+        let slot = slot.checked_sub(self.lent.first)?;
+        if slot >= self.lent.pages.len() {
+            return None;
+        }
+        let start = slot * PAGE_SIZE + message.page_base() + skip;
+        let end = start.checked_add(len)?;
+        (end <= self.lent.pages.len() * PAGE_SIZE).then_some(LentPart { start, end })
+    }
+
+    /// Replaces `pages` by the pages that hold `part`, and perhaps others before them. Returns whether
+    /// all of them were the thread's own, see [`Taken::own`]. What remains of the reply can no longer
+    /// be read. Does not sleep.
+    #[inline]
+    pub(crate) fn take_lent_part(&mut self, pages: &mut PageVec, part: &LentPart) -> bool {
+        pages.truncate(0);
+        let own = self.take_lent(pages, part.end.div_ceil(PAGE_SIZE));
+        self.forget_message();
+        own
+    }
+
+    /// Makes the reply empty: its bytes are not in pages of the thread any more. sunrpc reads its
+    /// length only.
+    #[inline]
+    fn forget_message(&mut self) {
+        let rqstp = self.rqstp.as_ptr();
+        // SAFETY: The thread is valid, and nobody else reads its reply.
         unsafe {
+            let message = addr_of_mut!((*rqstp).rq_res);
             (*message).page_len = 0;
             (*message).head[0] = bindings::kvec::default();
             (*message).tail[0] = bindings::kvec::default();
         }
-        Ok(taken)
     }
 
     /// Takes what is in the first `count` slots of those whose pages are lent, and puts the lent
@@ -413,6 +459,20 @@ impl<'a> Reply<'a> {
             }
         }
         missing
+    }
+}
+
+/// A part of a reply whose pages are lent: its octets in these pages.
+pub(crate) struct LentPart {
+    start: usize,
+    end: usize,
+}
+
+impl LentPart {
+    /// Returns the octets of the pages that [`Reply::take_lent_part`] has taken.
+    #[inline]
+    pub(crate) fn octets(&self) -> Range<usize> {
+        self.start..self.end
     }
 }
 

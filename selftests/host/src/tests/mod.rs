@@ -10,6 +10,7 @@ mod negotiate;
 mod numbers;
 mod plan;
 mod resize;
+mod respond;
 mod returned;
 mod rpc;
 mod streams;

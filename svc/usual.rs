@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Replies in the usual forms, by a short way: inline to a Call without chunks, and with one payload
+//! to a Call whose only chunk is a Write chunk of one segment.
+//!
+//! [`super::send`] sends replies in all forms.
+
+use super::{
+    call::{
+        CallState,
+        Payload, //
+    },
+    chan::{
+        Conn,
+        SendCtx, //
+    }, //
+};
+use crate::{
+    kapi::{
+        rdma::rw::TransferDir,
+        sunrpc::{
+            svc_reply::{
+                LentPart,
+                Reply, //
+            },
+            svc_rqst::CallRef, //
+        }, //
+    },
+    xdr::{
+        message::Parsed,
+        plan::{
+            choose_response,
+            Response, //
+        },
+        respond::{
+            encode_no_chunk,
+            encode_sole_write,
+            no_chunk_len,
+            sole_write_len, //
+        },
+        segment::Segment,
+        units::{
+            host_len,
+            InlineSize, //
+        }, //
+    },
+};
+use core::ops::Range;
+use kernel::prelude::*;
+
+/// The only payload of a reply, and its place.
+struct Placed {
+    payload: Payload,
+    /// The offset of the reply after the payload and its roundup.
+    end: u32,
+    /// The part of the segment that the payload is written to.
+    segment: Segment,
+    /// The location of the payload in the pages.
+    part: LentPart,
+}
+
+/// Returns whether a message of `message` octets fits inline behind a header of `header` octets.
+#[inline]
+fn fits(send: InlineSize, header: usize, message: u32) -> bool {
+    choose_response(send, header, message, None, false) == Response::Inline
+}
+
+/// Copies the octets `region` of the reply to `buffer`, at `at`. Returns the offset after them.
+#[inline]
+fn append(reply: &Reply<'_>, region: Range<u32>, buffer: &mut [u8], at: usize) -> Result<usize> {
+    let region = host_len(region.start)..host_len(region.end);
+    let len = region.len();
+    let room = buffer.get_mut(at..).ok_or(EINVAL)?;
+    match reply.message().copy_to(region, room) == len {
+        true => Ok(at + len),
+        false => Err(EINVAL),
+    }
+}
+
+impl Conn {
+    /// Sends a reply of `total` octets to `call` if it has one of the usual forms, in a message of at
+    /// most `send` octets. Returns `None` if it has not.
+    ///
+    /// # Errors
+    ///
+    /// As `send_out`.
+    #[inline(always)]
+    pub(super) fn send_usual(
+        &self,
+        reply: &mut Reply<'_>,
+        call: &CallRef<'_, CallState>,
+        total: u32,
+        send: InlineSize,
+    ) -> Option<Result> {
+        let state = &*call.state;
+        let received = state.call.as_ref()?;
+        if received.has_no_chunks() {
+            if !fits(send, no_chunk_len(received.version), total) {
+                return None;
+            }
+            return Some(self.send_filled(state.invalidate, |ctx| {
+                let buffer = ctx.buffer();
+                let at = encode_no_chunk(buffer, received, self.credits()).map_err(|_| EINVAL)?;
+                append(reply, 0..total, buffer, at)
+            }));
+        }
+        let segment = received.sole_write(call.bytes)?;
+        let (payload, end) = state.payloads.sole(total)?;
+        let message = total.checked_sub(end.checked_sub(payload.offset)?)?;
+        let fits = fits(send, sole_write_len(received.version), message);
+        if payload.length > segment.length || !fits {
+            return None;
+        }
+        let start = host_len(payload.offset);
+        let placed = Placed {
+            payload,
+            end,
+            segment: segment.with_length(payload.length),
+            part: reply.locate_lent(start..start + host_len(payload.length))?,
+        };
+        Some(self.send_filled(state.invalidate, |ctx| {
+            self.fill_placed(ctx, reply, received, &placed, total)
+        }))
+    }
+
+    /// Writes the header and the inline part, and maps the payload. Returns the length of the
+    /// message.
+    #[inline(always)]
+    fn fill_placed(
+        &self,
+        mut ctx: Pin<&mut SendCtx>,
+        reply: &mut Reply<'_>,
+        received: &Parsed,
+        placed: &Placed,
+        total: u32,
+    ) -> Result<usize> {
+        let Placed {
+            payload,
+            end,
+            segment,
+            part,
+        } = placed;
+        let buffer = ctx.as_mut().buffer();
+        let at =
+            encode_sole_write(buffer, received, self.credits(), *segment).map_err(|_| EINVAL)?;
+        let mut len = append(reply, 0..payload.offset, buffer, at)?;
+        if *end != total {
+            len = append(reply, *end..total, buffer, len)?;
+        }
+        let pages = ctx.as_mut().project().transfer.unmap();
+        let own = reply.take_lent_part(pages, part);
+        self.map_taken(ctx, reply, own, false, |transfer| {
+            let octets = core::iter::once(part.octets());
+            transfer.add(self.qp(), TransferDir::Write, octets, (*segment).into())
+        })?;
+        self.count_write(payload.length);
+        Ok(len)
+    }
+}
