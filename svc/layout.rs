@@ -33,12 +33,14 @@ use crate::{
         },
         pcl::{
             self,
+            ReadChunk,
             ReadChunks, //
         },
         rpc::plain_arguments,
         segment::Segment,
         units::{
             host_len,
+            pad_len,
             padded_len,
             wire_len,
             Position,
@@ -60,6 +62,8 @@ pub(super) struct Layout {
     /// The position of the payload, if there is exactly one payload and it is behind the RPC header
     /// of an inline message.
     pub(super) item: Option<u32>,
+    /// The number of octets that are placed in pages.
+    paged_len: usize,
     /// Whether the order of the Call among those of its client may matter: the inline part does not
     /// show that the Call has no sequence number.
     pub(super) ordered: bool,
@@ -71,6 +75,7 @@ impl Layout {
         chunks: ReadChunks::EMPTY,
         inline_start: 0,
         item: None,
+        paged_len: 0,
         ordered: true,
     };
 
@@ -102,15 +107,25 @@ impl Layout {
             _ => (None, true),
         };
         self.inline_start = call.header_len;
+        self.paged_len = host_len(match (self.item, self.chunks.chunks()) {
+            (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
+            _ => self.chunks.stream_len(),
+        });
         Ok(())
     }
 
     /// Returns the number of octets that are placed in pages.
     pub(super) fn paged_len(&self) -> usize {
-        host_len(match (self.item, self.chunks.chunks()) {
-            (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
-            _ => self.chunks.stream_len(),
-        })
+        self.paged_len
+    }
+
+    /// Returns the only chunk, if it alone is placed in pages.
+    #[inline]
+    fn alone(&self) -> Option<ReadChunk> {
+        match (self.item, self.chunks.chunks()) {
+            (Some(_), [one]) => Some(*one),
+            _ => None,
+        }
     }
 
     /// Returns the number of pages for these octets.
@@ -180,23 +195,33 @@ impl Layout {
         transfer: &mut Transfer,
         call: Cid,
     ) -> Result {
-        for (number, (position, octets, segment)) in self.segments(lists).enumerate() {
+        let mut number = 0;
+        let mut add = |position: Position, octets: Range<usize>, segment: Segment| -> Result {
             trace_svcrdma_decode_rseg(
                 call,
-                u32::try_from(number)?,
+                number,
                 position.0,
                 segment.handle.0,
                 segment.length,
                 segment.offset.0,
             );
-            transfer.add(
-                qp,
-                TransferDir::Read,
-                core::iter::once(octets),
-                segment.into(),
-            )?;
+            number += 1;
+            let octets = core::iter::once(octets);
+            transfer.add(qp, TransferDir::Read, octets, segment.into())?;
             STAT_READ.inc();
             traffic.read.add(host_len(segment.length));
+            Ok(())
+        };
+        let Some(chunk) = self.alone() else {
+            return self
+                .segments(lists)
+                .try_for_each(|(position, octets, segment)| add(position, octets, segment));
+        };
+        let mut at = 0;
+        for segment in lists.read.chunk_range(chunk.position, 0, chunk.length) {
+            let start = at;
+            at += host_len(segment.length);
+            add(chunk.position, start..at, segment)?;
         }
         Ok(())
     }
@@ -218,6 +243,9 @@ impl Layout {
     /// Copies the parts that are not pulled into the pages: inline parts, and zeroes for XDR
     /// roundup.
     pub(super) fn fill(&self, inline: &[u8], pages: &mut PageVec) -> Result {
+        if self.alone().is_some_and(|chunk| pad_len(chunk.length) == 0) {
+            return Ok(());
+        }
         for (at, piece) in self.pieces() {
             match piece {
                 pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_none() => {

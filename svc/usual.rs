@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Replies in the usual forms, by a short way: inline to a Call without chunks, and with one payload
-//! to a Call whose only chunk is a Write chunk of one segment.
+//! Replies in the usual forms, by a short way: inline to a Call without Write chunks and Reply chunk,
+//! and with one payload to a Call whose only chunk is a Write chunk of one segment.
 //!
 //! [`super::send`] sends replies in all forms.
 
@@ -94,7 +94,7 @@ impl Conn {
     ) -> Option<Result> {
         let state = &*call.state;
         let received = state.call.as_ref()?;
-        if received.has_no_chunks() {
+        if received.has_no_results() {
             if !fits(send, no_chunk_len(received.version), total) {
                 return None;
             }

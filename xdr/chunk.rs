@@ -19,6 +19,7 @@ use super::segment::{
 use super::units::{
     host_len,
     Handle,
+    Offset,
     Position,
     WORD, //
 };
@@ -52,6 +53,37 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Reads and checks lists without a chunk, or with one chunk of one segment, as most headers have
+    /// them. Also returns the segment. Returns `None` for lists of another form, and for lists that
+    /// [`Survey::decode`] would refuse.
+    #[inline(always)]
+    pub(crate) fn usual(r: &mut Reader<'_>, limits: &ListLimits) -> Option<(Self, Segment)> {
+        const NONE: Segment = Segment {
+            handle: Handle(0),
+            length: 0,
+            offset: Offset(0),
+        };
+        let mut places = Self::default();
+        if r.skip_zeros::<{ Lists::EMPTY_LEN }>() {
+            return Some((places, NONE));
+        }
+        let segment = if let Some(segment) = r.framed([0, 1, 1], [0, 0]) {
+            let segment = Segment::from_wire(segment);
+            (places.writes, places.room) = (1, u64::from(segment.length));
+            segment
+        } else {
+            let item = ReadSegment::from_wire(r.framed([1], [0, 0, 0])?);
+            item.check().ok()?;
+            places.reads = 1;
+            if item.segment.length > limits.read_octets {
+                return None;
+            }
+            item.segment
+        };
+        segment.check().ok()?;
+        (limits.segments != 0).then_some((places, segment))
+    }
+
     /// Returns views of the chunk lists in `lists`, the part of a header from its Read list to its
     /// end. The views are meaningful only for the octets that `self` was decoded from. Other octets
     /// give arbitrary or empty views, but never a panic.
@@ -87,6 +119,11 @@ impl Places {
     /// Returns whether the header has no chunk of any kind.
     pub(crate) const fn is_empty(&self) -> bool {
         self.reads == 0 && self.writes == 0 && self.reply.is_none()
+    }
+
+    /// Returns whether the header has neither a Write chunk nor a Reply chunk.
+    pub(crate) const fn no_results(&self) -> bool {
+        self.writes == 0 && self.reply.is_none()
     }
 
     /// Returns whether the only chunk is a Write chunk.
@@ -146,7 +183,6 @@ impl Survey {
     /// # Errors
     ///
     /// The variants of [`DecodeError`] about lists, chunks and segments.
-    #[inline(always)]
     pub(crate) fn decode(
         r: &mut Reader<'_>,
         limits: &ListLimits,
@@ -164,27 +200,10 @@ impl Survey {
             octets_left: limits.read_octets,
         };
         let mut places = Places::default();
-        // Fast paths: most messages have no chunks, or one chunk of one segment.
-        if r.skip_zeros::<{ 3 * WORD }>() {
-            return Ok((this, places));
-        }
-        if let Some(segment) = r.framed([0, 1, 1], [0, 0]) {
-            this.spend(1)?;
-            this.write_segment(&Segment::from_wire(segment))?;
-            (places.writes, places.room) = (1, this.room);
-            return Ok((this, places));
-        }
-        if let Some(item) = r.framed([1], [0, 0, 0]) {
-            this.read_segment(&ReadSegment::from_wire(item))?;
-            places.reads = 1;
-            return Ok((this, places));
-        }
         this.lists(r, version, &mut places)?;
         Ok((this, places))
     }
 
-    /// Reads and checks lists of any form.
-    #[inline(never)]
     fn lists(
         &mut self,
         r: &mut Reader<'_>,
@@ -340,6 +359,13 @@ pub(crate) struct ReadList<'a> {
 }
 
 impl<'a> ReadList<'a> {
+    /// Returns the segment of a list that has exactly one.
+    #[inline]
+    pub(crate) fn sole(&self) -> Option<ReadSegment> {
+        let item: &[u8; ReadSegment::ITEM_LEN] = self.items.try_into().ok()?;
+        item.last_chunk().map(ReadSegment::from_wire)
+    }
+
     /// Returns whether the list has no segments.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()

@@ -141,6 +141,11 @@ impl Parsed {
         self.places.is_empty()
     }
 
+    /// Returns whether the message has neither a Write chunk nor a Reply chunk.
+    pub(crate) const fn has_no_results(&self) -> bool {
+        self.places.no_results()
+    }
+
     /// Returns whether the message has no Read chunk.
     pub(crate) const fn has_no_reads(&self) -> bool {
         self.places.no_reads()
@@ -327,6 +332,53 @@ pub(crate) fn decode(
     limits: &ListLimits,
     accepts: Versions,
 ) -> Result<Parsed, Rejected> {
+    match decode_usual(bytes, limits, accepts) {
+        Some(parsed) => Ok(parsed),
+        None => decode_any(bytes, limits, accepts),
+    }
+}
+
+/// Decodes a message of the usual form: RDMA_MSG without a chunk, or with one chunk of one segment.
+/// Returns `None` for another message, and for one that [`decode_any`] would refuse.
+// Inlined, so that the header is built where the caller wants it.
+#[inline(always)]
+fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
+    let mut r = Reader::new(bytes);
+    let header = Header::from_wire(r.array(Item::FixedHeader).ok()?);
+    let version = accepts.find(header.version)?;
+    if header.proc != Proc::Msg.to_wire() {
+        return None;
+    }
+    let said = match version {
+        Version::One => None,
+        Version::Two => {
+            let direction = read_direction(&mut r).ok()?;
+            Some((direction, Handle(r.u32(Item::Invalidate).ok()?)))
+        }
+    };
+    let (places, segment) = Places::usual(&mut r, limits)?;
+    let direction = payload_direction(header.xid, r.rest());
+    let invalidate = match said {
+        None => (segment.length != 0).then_some(segment.handle),
+        Some((said, _)) if direction != Some(said) => return None,
+        Some((Direction::Reply, _)) => None,
+        Some((Direction::Call, named)) if named.0 == 0 || named == segment.handle => Some(named),
+        Some((Direction::Call, _)) => return None,
+    };
+    Some(Parsed {
+        header,
+        version,
+        body: Body::Msg,
+        direction,
+        invalidate: invalidate.filter(|handle| handle.0 != 0),
+        header_len: r.at(),
+        places,
+    })
+}
+
+/// Decodes any message.
+#[inline(never)]
+fn decode_any(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Result<Parsed, Rejected> {
     let mut r = Reader::new(bytes);
     let header = match r.array(Item::FixedHeader) {
         Ok(words) => Header::from_wire(words),

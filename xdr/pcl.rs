@@ -18,6 +18,7 @@
 
 use super::chunk::ReadList;
 use super::error::DecodeError;
+use super::segment::ReadSegment;
 use super::units::{
     pad_len,
     padded_len,
@@ -107,6 +108,11 @@ impl ReadChunks {
     ) -> Result<(), DecodeError> {
         self.count = 0;
         self.call = ReadChunk::NONE;
+        if let (Some(item), Some(inline_len)) = (list.sole(), inline_len) {
+            if item.segment.length != 0 && item.position != Position::ZERO {
+                return self.set_one(&item, inline_len, max_stream);
+            }
+        }
         for item in list.iter() {
             if item.segment.length != 0 {
                 self.insert(item.position, item.segment.length)?;
@@ -118,6 +124,29 @@ impl ReadChunks {
             _ => return Err(DecodeError::PayloadPlace),
         };
         self.stream_len = self.check_stream(max_stream)?;
+        Ok(())
+    }
+
+    /// As [`Self::set`], for one segment behind the start of an inline message.
+    fn set_one(
+        &mut self,
+        item: &ReadSegment,
+        inline_len: u32,
+        max_stream: u32,
+    ) -> Result<(), DecodeError> {
+        let (position, length) = (item.position, item.segment.length);
+        if position.0 > inline_len {
+            return Err(DecodeError::Overlap);
+        }
+        self.stream_len = padded_len(length)
+            .and_then(|len| len.checked_add(inline_len))
+            .filter(|len| *len <= max_stream)
+            .ok_or(DecodeError::TooLong)?;
+        if let Some(chunk) = self.chunks.first_mut() {
+            *chunk = ReadChunk { position, length };
+            self.count = 1;
+        }
+        self.base_len = inline_len;
         Ok(())
     }
 

@@ -110,6 +110,10 @@ impl Versions {
 
     /// Returns the version with the number `word`, if it is in the range.
     pub(crate) fn find(self, word: u32) -> Option<Version> {
-        Version::from_word(word).filter(|version| (self.low..=self.high).contains(version))
+        match Version::from_word(word)? {
+            Version::One if self.low == Version::One => Some(Version::One),
+            Version::Two if self.high == Version::Two => Some(Version::Two),
+            _ => None,
+        }
     }
 }
