@@ -58,7 +58,7 @@ impl Payload {
 /// The state of a Call.
 #[derive(Default)]
 pub(super) struct CallState {
-    /// The transport header of the Call; `None` before a Call was received.
+    /// The transport header of the Call, or of another message; `None` before a message was decoded.
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
@@ -78,11 +78,12 @@ fn unfit(chunks: usize, needed: u32) -> ErrorBody {
 }
 
 impl CallState {
-    /// Initialises the state for the Call `call`. `invalidation` is whether the client supports
-    /// remote invalidation.
-    pub(super) fn begin(&mut self, call: &Parsed, invalidation: bool) {
-        self.call = Some(*call);
-        self.invalidate = call.invalidate.filter(|_| invalidation);
+    /// Initialises the state for the Call whose transport header is in [`Self::call`]. `invalidation`
+    /// is whether the client supports remote invalidation.
+    #[inline]
+    pub(super) fn begin(&mut self, invalidation: bool) {
+        let handle = self.call.as_ref().and_then(|call| call.invalidate);
+        self.invalidate = handle.filter(|_| invalidation);
         self.payloads.clear();
     }
 }

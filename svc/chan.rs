@@ -88,7 +88,6 @@ use crate::{
     },
     xdr::{
         chunk::ListLimits,
-        message::Parsed,
         segment::Segment,
         units::{
             self,
@@ -404,7 +403,6 @@ pub(super) struct ReadCtx {
 /// The Call.
 pub(super) struct Job {
     pub(super) buf: CallBox,
-    pub(super) call: Parsed,
     pub(super) permit: PullPermit,
     /// Held until a service thread takes the Call; `None` if its order does not matter.
     pub(super) ordered: Option<OrderedPull>,

@@ -103,11 +103,22 @@ impl Drop for Conn {
     }
 }
 
+impl Conn {
+    /// Adds or replaces Receives, and tells the client about their size.
+    #[cold]
+    fn more_receives(&self) {
+        self.chan.add_receives(&self.qp);
+        self.tell_receive_size();
+        self.trim_later();
+    }
+}
+
 #[vtable]
 impl Connection for Conn {
     type Call = CallBox;
     type Incoming = Incoming<Pulled>;
 
+    #[inline(always)]
     fn next(this: &SvcXprt<Self>) -> Option<Incoming<Pulled>> {
         let incoming = this.chan.next_incoming(|| this.clear_data())?;
         if let Incoming::Message(message) = &incoming {
@@ -116,15 +127,14 @@ impl Connection for Conn {
         Some(incoming)
     }
 
+    #[inline(always)]
     fn receive<'a>(
         this: &SvcXprt<Self>,
         receiver: Receiver<'a, Self::Call>,
         incoming: Incoming<Pulled>,
     ) -> Option<Delivered<'a>> {
         if this.chan.few_receives.load(Relaxed) {
-            this.chan.add_receives(&this.qp);
-            this.tell_receive_size();
-            this.trim_later();
+            this.more_receives();
         }
         match incoming {
             Incoming::Message(message) => this.receive_message(this, receiver, message),
@@ -132,6 +142,7 @@ impl Connection for Conn {
         }
     }
 
+    #[inline(always)]
     fn send(this: &SvcXprt<Self>, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
         let bytes = call.bytes;
         this.send_reply(reply, call).inspect_err(|e| {

@@ -66,6 +66,15 @@ impl<P: Ordered> Inbox<P> {
         })
     }
 
+    /// Returns whether there is nothing but messages that may be taken, apart from their order.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.gate == Gate::Open
+            && self.first.is_none()
+            && self.held.is_empty()
+            && self.pulled.first().is_none()
+    }
+
     pub(super) fn has_messages(&self) -> bool {
         self.first.is_some() || !self.held.is_empty() || !self.messages.is_empty()
     }

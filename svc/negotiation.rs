@@ -83,6 +83,12 @@ impl Negotiation {
         Version::from_word(self.decided.load(Relaxed)).unwrap_or(Version::One)
     }
 
+    /// Returns whether the version is decided and is `version`.
+    #[inline]
+    pub(super) fn has_decided(&self, version: Version) -> bool {
+        self.decided.load(Relaxed) == version.word()
+    }
+
     /// Handles a message.
     ///
     /// # Errors

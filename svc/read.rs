@@ -44,7 +44,11 @@ use super::{
         PullPermit,
     },
     layout::Layout,
-    receives::CallBox,
+    receives::{
+        decoded,
+        CallBox, //
+    },
+    recv::reply_slots,
     tunables::STAT_RECV, //
 };
 use crate::{
@@ -64,6 +68,7 @@ use crate::{
             rw::Transfer, //
         },
         sunrpc::svc_rqst::{
+            CallRef,
             Delivered,
             Receiver, //
         },
@@ -183,20 +188,18 @@ impl Chan {
     pub(super) fn start_pull_at_once(
         &self,
         qp: &Qp<Chan>,
-        buf: CallBox,
-        call: &Parsed,
+        mut buf: CallBox,
         permit: PullPermit,
     ) -> Option<CallBox> {
         // Reclaim may wait for work that is queued behind this completion.
         let _no_io = NoIo::begin();
-        let Ok(mut ctx) = self.prepare_pull_at_once(qp, &buf, call) else {
+        let Ok(mut ctx) = self.prepare_pull_at_once(qp, &mut buf) else {
             return Some(buf);
         };
         STAT_RECV.inc();
         let ordered = self.order_pull(&ctx.layout);
         *ctx.as_mut().project().job = Some(Job {
             buf,
-            call: *call,
             permit,
             ordered,
         });
@@ -204,18 +207,13 @@ impl Chan {
         None
     }
 
-    fn prepare_pull_at_once(
-        &self,
-        qp: &Qp<Chan>,
-        buf: &CallBox,
-        call: &Parsed,
-    ) -> Result<Pin<KBox<ReadCtx>>> {
+    fn prepare_pull_at_once(&self, qp: &Qp<Chan>, buf: &mut CallBox) -> Result<Pin<KBox<ReadCtx>>> {
         // Over iWARP memory regions may be short, and only a service thread can wait for them.
         if self.params.read_mrs != 0 {
             return Err(EAGAIN);
         }
         let mut ctx = self.reads.lock().pop().ok_or(ENOMEM)?;
-        let prepared = self.map_at_once(qp, ctx.as_mut(), buf, call);
+        let prepared = self.map_at_once(qp, ctx.as_mut(), buf);
         if prepared.is_ok() && ctx.sqes() <= self.sq.depth() {
             return Ok(ctx);
         }
@@ -228,16 +226,13 @@ impl Chan {
     /// # Errors
     ///
     /// A service thread has to handle the Call.
-    fn map_at_once(
-        &self,
-        qp: &Qp<Chan>,
-        ctx: Pin<&mut ReadCtx>,
-        buf: &CallBox,
-        call: &Parsed,
-    ) -> Result {
+    fn map_at_once(&self, qp: &Qp<Chan>, ctx: Pin<&mut ReadCtx>, buf: &mut CallBox) -> Result {
+        let cid = buf.cid();
+        let (bytes, call) = decoded(buf);
+        let call = call.ok_or(EINVAL)?;
         let fields = ctx.project();
         let layout = fields.layout;
-        let known = layout.set(call, buf.bytes(), self.params.max_stream());
+        let known = layout.set(call, bytes, self.params.max_stream());
         if known.is_err() || layout.chunks.is_empty() {
             return Err(EINVAL);
         }
@@ -247,13 +242,7 @@ impl Chan {
         match pages.len() == count {
             true => {
                 let traffic = &self.params.live.traffic;
-                layout.map(
-                    qp,
-                    traffic,
-                    &call.lists(buf.bytes()),
-                    fields.transfer,
-                    buf.cid(),
-                )
+                layout.map(qp, traffic, &call.lists(bytes), fields.transfer, cid)
             }
             false => Err(ENOMEM),
         }
@@ -295,9 +284,10 @@ impl Conn {
             self.reject(buf, Some(call.header), error.answer(call.version));
             return None;
         }
-        self.chan().note_call(&mut buf, call);
+        let state = CallRef::of(&mut buf).state;
+        self.chan().begin_call(state, call.version);
         if layout.chunks.is_empty() {
-            return self.deliver_inline(receiver, buf, call);
+            return self.deliver_inline(receiver, buf, call.header_len, reply_slots(call));
         }
         self.pull(receiver, buf, layout, call);
         None
@@ -319,7 +309,6 @@ impl Conn {
                 let fields = ctx.as_mut().project();
                 *fields.job = Some(Job {
                     buf,
-                    call: *call,
                     permit,
                     ordered,
                 });
@@ -421,25 +410,31 @@ impl Conn {
     ) -> Option<Delivered<'a>> {
         let Job {
             mut buf,
-            call,
             permit,
             ordered,
         } = job;
         drop(ordered);
         self.chan().pull_ended(permit);
+        let (bytes, call) = decoded(&mut buf);
+        // It was decoded before the pull began.
+        let Some(call) = call else {
+            self.release_message(buf);
+            return None;
+        };
         if !layout.is_call(call.header.xid, pages) {
-            self.refuse(buf, &call.header, ErrorBody::Chunk);
+            let header = call.header;
+            self.refuse(buf, &header, ErrorBody::Chunk);
             return None;
         }
-        let len = buf.byte_len();
+        let (len, slots) = (bytes.len(), reply_slots(call));
         let start = layout.inline_start.min(len);
-        let ready = match buf.bytes().get(start..) {
+        let ready = match bytes.get(start..) {
             Some(inline) => layout
                 .fill(inline, pages)
                 .and_then(|()| receiver.exchange_pages(pages, layout.page_count())),
             None => Err(EINVAL),
         };
-        self.lend(&mut receiver, &mut buf, &call);
+        self.lend(&mut receiver, &mut buf, slots);
         let delivered = match (ready, layout.item) {
             (Err(_), _) => Err(buf),
             (Ok(()), Some(position)) => {

@@ -9,13 +9,26 @@ use crate::{
             RecvBox,
             RecvPool, //
         },
-        sunrpc::svc_rqst::CallData, //
+        sunrpc::svc_rqst::{
+            CallData,
+            CallRef, //
+        }, //
     },
-    xdr::resize::Resize, //
+    xdr::{
+        message::Parsed,
+        resize::Resize, //
+    }, //
 };
 
 /// A Receive buffer, with the state of the Call that was received in it.
 pub(super) type CallBox = RecvBox<CallData<CallState>>;
+
+/// Returns the message in `buf`, and its transport header if it was decoded before.
+#[inline]
+pub(super) fn decoded(buf: &mut CallBox) -> (&[u8], Option<&Parsed>) {
+    let CallRef { bytes, state } = CallRef::of(buf);
+    (bytes, state.call.as_ref())
+}
 
 /// The Receives of a connection.
 ///

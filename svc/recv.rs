@@ -43,6 +43,7 @@ use crate::{
             svc_reply::KEPT,
             svc_rqst::{
                 CallData,
+                CallRef,
                 Delivered,
                 Receiver, //
             }, //
@@ -304,18 +305,25 @@ fn classify(message: &Parsed) -> Result<Disposition, DecodeError> {
         (Some(Direction::Reply), _) => return Ok(Disposition::Answered),
         (None, _) => return Err(DecodeError::RpcHeader),
     }
-    Ok(
-        match matches!(message.body, Body::Msg) && message.has_no_reads() {
-            true => Disposition::Deliver,
-            false => Disposition::Pull,
-        },
-    )
+    Ok(match is_inline_call(message) {
+        true => Disposition::Deliver,
+        false => Disposition::Pull,
+    })
+}
+
+/// Returns whether a message is a Call without Read chunks, which is delivered as it is.
+#[inline]
+fn is_inline_call(message: &Parsed) -> bool {
+    matches!(message.body, Body::Msg)
+        && message.direction == Some(Direction::Call)
+        && message.has_no_reads()
 }
 
 /// Returns the slots of a thread's reply array that the service fills when it uses all chunks that
 /// the client offers. The first slot is for the inline part. A payload need not start at a page
 /// boundary.
-fn reply_slots(call: &Parsed) -> Range<usize> {
+#[inline]
+pub(super) fn reply_slots(call: &Parsed) -> Range<usize> {
     let octets = call.room();
     if octets == 0 {
         return 0..0;
@@ -361,13 +369,16 @@ impl Chan {
             return Some(buf);
         };
         let limits = self.params.list_limits();
-        let Ok(call) = message::decode(buf.bytes(), &limits, self.negotiation.accepts()) else {
+        let CallRef { bytes, state } = CallRef::of(&mut buf);
+        let accepts = self.negotiation.accepts();
+        let Ok(call) = message::decode_into(&mut state.call, bytes, &limits, accepts) else {
             return Some(buf);
         };
-        match self.classify(&call) {
+        match self.classify(call) {
             Ok(Disposition::Pull) => {
-                self.note_call(&mut buf, &call);
-                self.start_pull_at_once(qp, buf, &call, permit)
+                let version = call.version;
+                self.begin_call(state, version);
+                self.start_pull_at_once(qp, buf, permit)
             }
             _ => Some(buf),
         }
@@ -378,24 +389,37 @@ impl Chan {
     /// # Errors
     ///
     /// The reason why the message cannot be used.
+    #[inline]
     fn classify(&self, message: &Parsed) -> Result<Disposition, DecodeError> {
-        self.negotiation.note_version(&self.params.peer, message)?;
+        if !self.negotiation.has_decided(message.version) {
+            self.note_version(message)?;
+        }
         classify(message)
     }
 
-    /// Initialises the state of the Call that was just received into `buf`.
-    pub(super) fn note_call(&self, buf: &mut CallBox, call: &Parsed) {
-        let invalidates = match call.version {
+    /// Records the version of a message that may be the first.
+    #[cold]
+    fn note_version(&self, message: &Parsed) -> Result<(), DecodeError> {
+        self.negotiation.note_version(&self.params.peer, message)?;
+        let version = self.negotiation.version().word();
+        self.params.live.traffic.version.store(version, Relaxed);
+        Ok(())
+    }
+
+    /// Initialises the state of a Call of `version` that was decoded just now.
+    #[inline]
+    pub(super) fn begin_call(&self, state: &mut CallState, version: Version) {
+        state.begin(match version {
             Version::One => self.params.remote_invalidation,
             Version::Two => self.params.can_invalidate,
-        };
-        buf.data_mut().state.begin(call, invalidates);
+        });
     }
 }
 
 impl Conn {
     /// Processes a message: delivers it, or starts to pull its Read chunks, or answers
     /// it with an error.
+    #[inline(always)]
     pub(super) fn receive_message<'a>(
         &self,
         xprt: &SvcXprt<Conn>,
@@ -403,32 +427,51 @@ impl Conn {
         mut buf: CallBox,
     ) -> Option<Delivered<'a>> {
         super::tunables::STAT_RECV.inc();
-        let (params, negotiation) = (&self.chan().params, &self.chan().negotiation);
-        let accepts = negotiation.accepts();
-        let message = match message::decode(buf.bytes(), &params.list_limits(), accepts) {
+        let chan = self.chan();
+        let (limits, accepts) = (chan.params.list_limits(), chan.negotiation.accepts());
+        let cid = buf.cid();
+        let CallRef { bytes, state } = CallRef::of(&mut buf);
+        let message = match message::decode_into(&mut state.call, bytes, &limits, accepts) {
             Ok(message) => message,
             Err(rejected) => {
                 self.reject(buf, rejected.header, rejected.answer());
                 return None;
             }
         };
-        trace_call(buf.cid(), &message);
-        params
-            .live
-            .traffic
-            .version
-            .store(message.header.version, Relaxed);
-        match self.chan().classify(&message) {
+        trace_call(cid, message);
+        if !chan.negotiation.has_decided(message.version) || !is_inline_call(message) {
+            let message = *message;
+            return self.receive_other(xprt, receiver, buf, &message);
+        }
+        let (version, header_len, slots) =
+            (message.version, message.header_len, reply_slots(message));
+        chan.begin_call(state, version);
+        self.deliver_inline(receiver, buf, header_len, slots)
+    }
+
+    /// Processes `message`, which is in `buf` and may be of any kind.
+    // Not inlined: most messages are inline Calls, and do not need its stack.
+    #[inline(never)]
+    fn receive_other<'a>(
+        &self,
+        xprt: &SvcXprt<Conn>,
+        receiver: Receiver<'a, CallBox>,
+        mut buf: CallBox,
+        message: &Parsed,
+    ) -> Option<Delivered<'a>> {
+        match self.chan().classify(message) {
             Ok(Disposition::Deliver) => {
-                self.chan().note_call(&mut buf, &message);
-                return self.deliver_inline(receiver, buf, &message);
+                let state = CallRef::of(&mut buf).state;
+                self.chan().begin_call(state, message.version);
+                let slots = reply_slots(message);
+                return self.deliver_inline(receiver, buf, message.header_len, slots);
             }
-            Ok(Disposition::Pull) => return self.start_pull(receiver, buf, &message),
+            Ok(Disposition::Pull) => return self.start_pull(receiver, buf, message),
             Ok(Disposition::Answered) => {
-                backchannel::receive_reply(xprt, &message, buf.bytes());
+                backchannel::receive_reply(xprt, message, buf.bytes());
                 self.release_message(buf);
             }
-            Ok(Disposition::Properties) => self.receive_properties(buf, &message),
+            Ok(Disposition::Properties) => self.receive_properties(buf, message),
             Ok(Disposition::Optional(answer)) => self.reject(buf, Some(message.header), answer),
             Err(error) => {
                 let answer = error.answer(message.version);
@@ -438,16 +481,19 @@ impl Conn {
         None
     }
 
-    /// Delivers a Call that is completely in `buf`.
+    /// Delivers a Call that is completely in `buf`, after `header_len` octets. The reply may use the
+    /// pages in `slots`.
+    #[inline(always)]
     pub(super) fn deliver_inline<'a>(
         &self,
         mut receiver: Receiver<'a, CallBox>,
         mut buf: CallBox,
-        call: &Parsed,
+        header_len: usize,
+        slots: Range<usize>,
     ) -> Option<Delivered<'a>> {
-        self.lend(&mut receiver, &mut buf, call);
+        self.lend(&mut receiver, &mut buf, slots);
         let len = buf.byte_len();
-        match receiver.deliver_inline(buf, call.header_len.min(len)..len) {
+        match receiver.deliver_inline(buf, header_len.min(len)..len) {
             Ok(delivered) => Some(delivered),
             Err(buf) => {
                 self.release_message(buf);
@@ -456,23 +502,20 @@ impl Conn {
         }
     }
 
-    /// Lends the pages that the reply to `call`, which is in `buf`, may use.
+    /// Lends the pages in `slots` for the reply to the Call in `buf`.
+    #[inline]
     pub(super) fn lend(
         &self,
         receiver: &mut Receiver<'_, CallBox>,
         buf: &mut CallBox,
-        call: &Parsed,
+        slots: Range<usize>,
     ) {
-        let slots = reply_slots(call);
-        if slots.is_empty() {
-            return;
-        }
-        let mut array = buf.data_mut().array();
-        if slots.len() > array.capacity().max(KEPT) {
-            array = self.chan().pages.lock().array();
+        if slots.len() > buf.data_mut().room().max(KEPT) {
+            let array = self.chan().pages.lock().array();
+            buf.data_mut().set_array(array);
             self.trim_later();
         }
-        receiver.lend(array, slots);
+        receiver.lend(slots);
     }
 
     /// Answers a message that cannot be used, if an answer is due, and releases it.
@@ -493,7 +536,10 @@ impl Conn {
     }
 
     /// Releases the buffer of a message.
-    pub(super) fn release_message(&self, buf: CallBox) {
+    pub(super) fn release_message(&self, mut buf: CallBox) {
+        if let Some(array) = buf.data_mut().recall() {
+            self.chan().pages.lock().put_array(array);
+        }
         self.chan().release_receive(self.qp(), buf);
     }
 }

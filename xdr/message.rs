@@ -338,9 +338,24 @@ pub(crate) fn decode(
     }
 }
 
+/// As [`decode`], and stores the header in `slot`, where the caller keeps it. The slot is empty after
+/// an error.
+pub(crate) fn decode_into<'a>(
+    slot: &'a mut Option<Parsed>,
+    bytes: &[u8],
+    limits: &ListLimits,
+    accepts: Versions,
+) -> Result<&'a Parsed, Rejected> {
+    *slot = None;
+    match decode_usual(bytes, limits, accepts) {
+        Some(parsed) => Ok(slot.insert(parsed)),
+        None => Ok(slot.insert(decode_any(bytes, limits, accepts)?)),
+    }
+}
+
 /// Decodes a message of the usual form: RDMA_MSG without a chunk, or with one chunk of one segment.
 /// Returns `None` for another message, and for one that [`decode_any`] would refuse.
-// Inlined, so that the header is built where the caller wants it.
+// Inlined, so that the header is built where the caller keeps it.
 #[inline(always)]
 fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
     let mut r = Reader::new(bytes);

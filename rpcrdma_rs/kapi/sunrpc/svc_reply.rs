@@ -95,17 +95,15 @@ impl Default for Lent {
 }
 
 impl Lent {
-    /// Takes references to the entries `slots` of the reply array of a thread, as far as there are
-    /// that many. `pages` is empty and gives its room. Without memory nothing is lent.
+    /// Drops the references, and takes others to the entries `slots` of the reply array of a thread,
+    /// as far as there are that many. Without memory nothing is lent.
     ///
     /// # Safety
     ///
     /// `rqstp` is a thread that is in `xpo_recvfrom`.
-    pub(super) unsafe fn new(
-        rqstp: *mut bindings::svc_rqst,
-        mut pages: PageVec,
-        slots: Range<usize>,
-    ) -> Self {
+    #[inline]
+    pub(super) unsafe fn begin(&mut self, rqstp: *mut bindings::svc_rqst, slots: Range<usize>) {
+        let pages = &mut self.pages;
         pages.truncate(0);
         // SAFETY: The thread is valid by the requirement, its array has `rq_maxpages` entries,
         // and nobody else uses it.
@@ -128,11 +126,8 @@ impl Lent {
             }
         }
         // INVARIANT: These are the pages of the thread, which is about to receive a Call.
-        Lent {
-            pages,
-            first: slots.start,
-            thread: rqstp,
-        }
+        self.first = slots.start;
+        self.thread = rqstp;
     }
 
     /// Drops the references. Returns the empty array if it is too large to be kept, see [`KEPT`].
@@ -141,15 +136,17 @@ impl Lent {
         (self.pages.capacity() > KEPT).then(|| core::mem::take(&mut self.pages))
     }
 
-    /// Returns the empty array for the next [`Lent::new`].
-    pub(crate) fn array(&mut self) -> PageVec {
-        self.pages.truncate(0);
-        core::mem::take(&mut self.pages)
+    /// Returns the number of pages that can be lent without an allocation.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.pages.capacity()
     }
 
-    /// Returns whether there is an array. Without one no page is lent.
-    pub(super) fn has_room(&self) -> bool {
-        self.pages.capacity() != 0
+    /// Drops the references, and replaces the array by `array`, which is empty.
+    pub(super) fn set_array(&mut self, mut array: PageVec) {
+        array.truncate(0);
+        // INVARIANT: There are no pages.
+        self.pages = array;
     }
 
     /// Returns the slots whose pages are lent.

@@ -76,9 +76,16 @@ impl<S> CallData<S> {
         self.lent.recall()
     }
 
-    /// Returns an empty array for [`Receiver::lend`]: the one that was kept here.
-    pub(crate) fn array(&mut self) -> PageVec {
-        self.lent.array()
+    /// Returns the number of pages for which there is room, without an allocation, when the Call is
+    /// delivered with [`Receiver::lend`].
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.lent.room()
+    }
+
+    /// Replaces the array for lent pages by `array`, which is empty.
+    pub(crate) fn set_array(&mut self, array: PageVec) {
+        self.lent.set_array(array);
     }
 }
 
@@ -91,6 +98,12 @@ pub(crate) struct CallRef<'a, S> {
 }
 
 impl<'a, S> CallRef<'a, S> {
+    /// Borrows the message and the transport's state of `call`.
+    #[inline]
+    pub(crate) fn of<C: CallContext<State = S>>(call: &'a mut C) -> Self {
+        Self::new(call).0
+    }
+
     /// Splits `call` into the lent pages and the rest.
     pub(super) fn new<C: CallContext<State = S>>(call: &'a mut C) -> (Self, &'a mut Lent) {
         let bytes: *const [u8] = call.bytes();
@@ -110,8 +123,8 @@ impl<'a, S> CallRef<'a, S> {
 /// `rq_pages` are null, the others are pages, `rq_maxpages` in all.
 pub(crate) struct Receiver<'a, C> {
     rqstp: NonNull<bindings::svc_rqst>,
-    /// The pages of this thread that are lent for the Call.
-    pub(in crate::kapi) lent: Lent,
+    /// The entries of the reply array whose pages are lent for the Call.
+    pub(in crate::kapi) slots: Range<usize>,
     _thread: PhantomData<(&'a mut bindings::svc_rqst, C)>,
 }
 
@@ -138,17 +151,17 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         Receiver {
             // SAFETY: It is a thread, by this function's contract, and so not null.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
-            lent: Lent::default(),
+            slots: 0..0,
             _thread: PhantomData,
         }
     }
 
-    /// Takes references to the entries `slots` of the reply array until the Call is answered, so
-    /// that the service does not free the pages. The references are stored in `pages`, see
-    /// [`Lent`].
-    pub(crate) fn lend(&mut self, pages: PageVec, slots: Range<usize>) {
-        // SAFETY: By the invariants.
-        self.lent = unsafe { Lent::new(self.rqstp.as_ptr(), pages, slots) };
+    /// Makes delivery take references to the entries `slots` of the reply array until the Call is
+    /// answered, so that the service does not free the pages. The references are stored in the
+    /// context of the Call, see [`Lent`].
+    #[inline]
+    pub(crate) fn lend(&mut self, slots: Range<usize>) {
+        self.slots = slots;
     }
 
     /// Returns the pages that were not taken.
@@ -295,8 +308,9 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         lengths: Lengths,
     ) -> Delivered<'a> {
         let rqstp = self.rqstp.as_ptr();
-        if self.lent.has_room() {
-            *call.parts_mut().0 = self.lent;
+        if !self.slots.is_empty() {
+            // SAFETY: By the invariants.
+            unsafe { call.parts_mut().0.begin(rqstp, self.slots) };
         }
         // SAFETY: The thread is valid and ours.
         unsafe {

@@ -54,8 +54,10 @@ impl Thread {
     }
 
     fn lend(&mut self, slots: Range<usize>) -> Lent {
+        let mut lent = Lent::default();
         // SAFETY: The `svc_rqst` is in the state that `xpo_recvfrom` finds.
-        unsafe { Lent::new(&raw mut *self.rqst, PageVec::new(), slots) }
+        unsafe { lent.begin(&raw mut *self.rqst, slots) };
+        lent
     }
 
     /// Creates a reply as a service does: 100 bytes of head, and `count` pages from slot 1 on, the
@@ -166,6 +168,44 @@ mod tests {
         drop((pages, lent));
         assert_eq!(thread.file.map(references), [1; 3]);
         assert!(thread.is_whole());
+        Ok(())
+    }
+
+    #[test]
+    fn a_located_part_is_taken_like_pages() -> Result {
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(1..5);
+        thread.splice(3);
+        let mut pages = PageVec::new();
+        let mut reply = thread.reply(&mut lent);
+        // The head is not in lent pages, and the reply ends before the last octets.
+        assert!(reply.locate_lent(99..200).is_none());
+        assert!(reply.locate_lent(100..payload(3).end + 1).is_none());
+        let part = reply.locate_lent(100 + PAGE_SIZE..200 + PAGE_SIZE).ok_or(EINVAL)?;
+        assert_eq!(part.octets(), PAGE_SIZE..PAGE_SIZE + 100);
+        assert!(!reply.take_lent_part(&mut pages, &part));
+        assert_eq!(reply.message().total(), 0);
+        reply.settle();
+        assert!(thread.is_whole());
+        let file = thread.file.map(NonNull::as_ptr);
+        assert!(addresses(&mut pages)[..] == file[..2]);
+        // The service has filled the thread's own pages.
+        let mut lent = thread.lend(1..5);
+        thread.make(2);
+        let mut reply = thread.reply(&mut lent);
+        let part = reply.locate_lent(payload(2)).ok_or(EINVAL)?;
+        assert_eq!(part.octets(), 0..2 * PAGE_SIZE - 50);
+        assert!(reply.take_lent_part(&mut pages, &part));
+        reply.settle();
+        assert_eq!((thread.missing(), pages.len()), (2, 2));
+        // The reply uses more slots than were lent.
+        let mut thread = Thread::new()?;
+        let mut lent = thread.lend(1..3);
+        thread.splice(3);
+        let reply = thread.reply(&mut lent);
+        assert!(reply.locate_lent(payload(2)).is_some());
+        assert!(reply.locate_lent(payload(3)).is_none());
+        reply.settle();
         Ok(())
     }
 
