@@ -164,6 +164,11 @@ simple("good answer with remote invalidation: WRITE", WRITE, "ok",
 simple("Reply chunk returned unused, reply inline", READLINK, "ok",
        lambda call: call.reply(call.body, reply=[Segment(s.handle, 0, s.offset)
                                                  for s in call.head.reply]))
+simple("Reply chunk returned without its unused segments", READDIR, "ok", lambda call: call.reply(
+    proc=wire.NOMSG, reply=[s for s in call.push(call.head.reply, call.body) if s.length]))
+# NFS3ERR_ACCES, without attributes.
+simple("Write chunk of a READ that fails returned without segments", READ, "EACCES",
+       lambda call: call.reply(wire.accepted(call.xid, 0, wire.u32(13, 0)), writes=[[]]))
 for _credits in (0, 1, 0x7fffffff, 0xffffffff):
     simple(f"grant of {_credits} credits", GETATTR, "ok",
            lambda call, credits=_credits: call.good(credits=credits))

@@ -242,7 +242,7 @@ pub fn returned_chunk(data: &[u8]) {
 
 /// Returns the octets in a returned chunk, or `None` if it is not the offered one.
 fn model_total(returned: &[Segment], offered: &[Segment]) -> Option<u32> {
-    if returned.len() != offered.len() {
+    if returned.len() > offered.len() {
         return None;
     }
     let capacity = |n: usize| {
