@@ -52,10 +52,11 @@ class Mount:
         os.fstat(self.open)
 
     def read(self):
-        """Cause a READ with a Write chunk."""
+        """Cause a READ with a Write chunk, into memory that holds no bytes of the file."""
         fd = os.open(self.path("data"), os.O_RDONLY | os.O_DIRECT)
+        memory = bytearray(b"\xc3" * 8192)
         try:
-            got = os.pread(fd, 8192, 4096)
+            got = memory[:os.preadv(fd, [memory], 4096)]
             if not DATA[4096:12288].startswith(got):
                 raise Failed("READ brought other bytes than were sent")
             if len(got) != 8192:
@@ -124,7 +125,7 @@ def spoiled(name, proc, wanted, c=None, skip=None):
     def add(spoil):
         def function(mount):
             if c == MIXED and mount.kind == "c":
-                raise Skip("the C client takes bytes of the header for those of the payload")
+                raise Skip("the C client takes other bytes for those of the payload")
             mount.fake.answer_next(proc, spoil)
             result = mount.attempt(mount.operation(proc))
             if mount.fake.spoiled is None:
@@ -383,6 +384,9 @@ simple("RPC reply with another XID than the header's", GETATTR, "EIO",
        lambda call: call.reply(wire.u32(call.xid ^ 1) + call.body[4:]), BAD)
 simple("bytes behind the RPC reply", GETATTR, "ok",
        lambda call: call.reply(call.body + b"\xa5" * 2000), BAD)
-simple("READ that claims more bytes than it brings", READ, "ok",
-       lambda call: call.reply(call.reduced, writes=[
-           call.push(call.head.writes[0], call.payload[:100])]), BAD)
+# What it does not bring must not be taken from the client's memory.
+for _length in (100, 101, 103):
+    simple(f"READ that claims more than the {_length} bytes it brings", READ, "ok",
+           lambda call, length=_length: call.reply(call.reduced, writes=[
+               call.push(call.head.writes[0], call.payload[:length])]),
+           MIXED if _length % 4 else BAD)

@@ -50,6 +50,7 @@ use super::{
     ops::XprtOps,
     send_lock::SendLocked,
     xdr_buf::{
+        arrived,
         PageSegs,
         Segs,
         XdrBuf, //
@@ -410,7 +411,7 @@ impl<T: XprtOps> Pinned<T> {
         if !(as_planned && len == room && answer.fill_head(head)) {
             self.keep(head, (!as_planned).then_some(&[0; 3][..pad]))?;
         }
-        Ok((len + aligned, 0))
+        Ok((len + arrived(head, placed), 0))
     }
 
     /// Makes a copy of `head` the head of the answer, and one of `tail` its tail, unless that stays

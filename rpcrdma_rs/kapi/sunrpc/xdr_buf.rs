@@ -344,6 +344,23 @@ fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
     true
 }
 
+/// Returns the length, roundup included, of a payload of `placed` bytes in the pages. `before` is the
+/// message up to the payload, so it ends with the length that the message claims for it.
+///
+/// If more is claimed than was placed, only whole words count: the roundup would be taken for a part
+/// of the payload, and it is whatever was in the pages.
+pub(super) fn arrived(before: &[u8], placed: usize) -> usize {
+    let claimed = before
+        .last_chunk()
+        .map_or(0, |word| u32::from_be_bytes(*word));
+    // CAST: `usize` has 64 bits.
+    if claimed as usize > placed {
+        placed & !3
+    } else {
+        placed.next_multiple_of(4)
+    }
+}
+
 fn kvec_bytes(vec: &bindings::kvec) -> &[u8] {
     match NonNull::new(vec.iov_base.cast::<u8>()) {
         // SAFETY: Valid for its length during the borrow by the invariants of `XdrBuf`.

@@ -338,6 +338,25 @@ mod tests {
     }
 
     #[test]
+    fn a_claimed_length_does_not_reach_beyond_what_arrived() {
+        for (claimed, placed, length) in [
+            (8, 8, 8),
+            (5, 5, 8),
+            (4, 5, 8),
+            (0, 5, 8),
+            (6, 5, 4),
+            (8, 5, 4),
+            (u32::MAX, 7, 4),
+            (u32::MAX, 8, 8),
+            (3, 2, 0),
+        ] {
+            let before = [7, claimed].map(u32::to_be_bytes);
+            assert_eq!(arrived(before.as_flattened(), placed), length);
+        }
+        assert_eq!(arrived(&[], 5), 8);
+    }
+
+    #[test]
     fn pages_are_counted() -> Result {
         let cases = [
             (0, 0, 0),
