@@ -170,6 +170,9 @@ simple("Reply chunk returned without its unused segments", READDIR, "ok", lambda
 # NFS3ERR_ACCES, without attributes.
 simple("Write chunk of a READ that fails returned without segments", READ, "EACCES",
        lambda call: call.reply(wire.accepted(call.xid, 0, wire.u32(13, 0)), writes=[[]]))
+simple("Write chunk of a READ that fails returned as offered", READ, "EACCES",
+       lambda call: call.reply(wire.accepted(call.xid, 0, wire.u32(13, 0)),
+                               writes=call.head.writes))
 for _credits in (0, 1, 0x7fffffff, 0xffffffff):
     simple(f"grant of {_credits} credits", GETATTR, "ok",
            lambda call, credits=_credits: call.good(credits=credits))
