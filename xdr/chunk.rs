@@ -320,7 +320,14 @@ impl Survey {
     #[inline(always)]
     fn chunk(&mut self, r: &mut Reader<'_>) -> Result<u32, DecodeError> {
         let count = r.u32(Item::SegmentCount)?;
-        self.spend(count)?;
+        if let Err(error) = self.spend(count) {
+            // A chunk that is cut off cannot be parsed, whatever its count.
+            r.take(
+                host_len(count).saturating_mul(Segment::WIRE_LEN),
+                Item::Segment,
+            )?;
+            return Err(error);
+        }
         for _ in 0..count {
             self.write_segment(&Segment::from_wire(r.array(Item::Segment)?))?;
         }

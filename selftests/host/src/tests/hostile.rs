@@ -181,10 +181,15 @@ fn segment_counts() {
         let error = DecodeError::TooManySegments { max: segments };
         assert_eq!(refused(&bytes, &limits(segments)), (error, ERR_CHUNK));
     }
-    // The limit is checked before the count is used.
-    let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(6, u32::MAX)]);
-    let error = DecodeError::TooManySegments { max: 1000 };
-    assert_eq!(refused(&bytes, &limits(1000)), (error, ERR_CHUNK));
+    // A chunk that is cut off is no chunk with too many segments.
+    for count in [2, 1001, u32::MAX] {
+        let bytes = with(&vectors::WRITE_CHUNK_CALL, &[(6, count)]);
+        let bytes = &bytes[..bytes.len().min(48)];
+        let error = DecodeError::Truncated(Item::Segment);
+        for segments in [0, 1000, u32::MAX] {
+            assert_eq!(refused(bytes, &limits(segments)), (error, ERR_CHUNK));
+        }
+    }
 }
 
 #[test]
