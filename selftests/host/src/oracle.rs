@@ -174,12 +174,12 @@ impl<'a> Words<'a> {
         list(0..self.word(), |_| self.word().to_string())
     }
 
-    /// Returns the text of a set. If the code under test has `read` it, its result must be the
+    /// Returns the text of a set that the code under test has `read`. Its result must be the
     /// same, except that it drops the octets of unknown properties.
-    fn set(&mut self, read: Option<&PropSet<'_>>) -> String {
-        let read: Option<Vec<Property>> = read.map(|set| set.iter().collect());
+    fn set(&mut self, read: &PropSet<'_>) -> String {
+        let read: Vec<Property> = read.iter().collect();
         let count = self.word();
-        assert!(read.as_ref().is_none_or(|set| set.len() == count as usize));
+        assert_eq!(read.len(), count as usize);
         list(0..count, |index| {
             let (number, data) = (self.word(), self.opaque());
             let value = data.try_into().map_or(0, u32::from_be_bytes);
@@ -202,9 +202,7 @@ impl<'a> Words<'a> {
                 }
                 other => (other.to_string(), String::new(), Property::Unknown(other)),
             };
-            if let Some(read) = &read {
-                assert_eq!(read[index as usize], same);
-            }
+            assert_eq!(read[index as usize], same);
             let value = match (data, value.as_str()) {
                 ([], _) | (_, "") => String::new(),
                 (_, value) => format!(r#","rdma_value":{value}"#),
@@ -219,26 +217,23 @@ fn properties(message: &Message<'_>, body: &[u8]) -> String {
     let mut words = Words(body);
     match message {
         Message::Connect { start } => {
-            let start = words.set(Some(start));
+            let start = words.set(start);
             let nochg = words.subset();
             format!(r#""rdma_connprop":{{"rdma_start":{start},"rdma_nochg":{nochg}}}"#)
         }
         Message::Request { want } => {
-            format!(
-                r#""rdma_reqprop":{{"rdma_want":{}}}"#,
-                words.set(Some(want))
-            )
+            format!(r#""rdma_reqprop":{{"rdma_want":{}}}"#, words.set(want))
         }
-        Message::Response { .. } => {
+        Message::Response { other, .. } => {
             let done = words.subset();
             let rejected = words.subset();
-            let other = words.set(None);
+            let other = words.set(other);
             format!(
                 r#""rdma_resprop":{{"rdma_done":{done},"rdma_rejected":{rejected},"rdma_other":{other}}}"#
             )
         }
         Message::Update { now } => {
-            format!(r#""rdma_updprop":{{"rdma_now":{}}}"#, words.set(Some(now)))
+            format!(r#""rdma_updprop":{{"rdma_now":{}}}"#, words.set(now))
         }
     }
 }
