@@ -18,6 +18,8 @@ case = TABLE.case
 MALFORMED = "/t/data/version2-malformed.tsv"
 OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
 RBSIZ, BRS = 1, 2
+# The size of the server's Receives on new connections.
+RECEIVES = "/proc/sys/sunrpc/svc_rdma/max_req_size"
 NO_WINDOWS = "siw has no memory windows" if peer.IWARP else None
 
 
@@ -70,6 +72,21 @@ def check_answer(client, name, message, wanted):
     seconds = peer.TIMEOUT if wanted else 0.3
     got = answers(client, message, seconds)
     equal(got, wanted[:8] + wanted[12:], name)
+
+
+@contextlib.contextmanager
+def setting(path, value):
+    """Set a sysctl while the block runs."""
+    def write(text):
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+    with open(path, encoding="ascii") as file:
+        before = file.read()
+    write(str(value))
+    try:
+        yield
+    finally:
+        write(before)
 
 
 def ours(server):
@@ -239,6 +256,29 @@ def limits(server):
         message = chunks(0, 8)
         got = answers(client, message, peer.TIMEOUT)
         equal(got[4:12], wire.u32(2, wire.MSG), "Reply with eight chunks")
+        check_null(client)
+
+
+@case("version 2: the limit on segments is told, and is the limit")
+def segments(server):
+    if not ours(server):
+        return
+
+    def call(count):
+        xid = next(XIDS)
+        chunk = wire.u32(*(0x77, 4, 0, 0) * count)
+        return two(xid, wire.MSG, 0, 0, 0, 1, count, body=chunk + wire.u32(0, 0) + wire.null(xid))
+
+    # Neither the Call nor its Reply would fit into 4096 octets.
+    with setting(RECEIVES, 8192), server.connect(size=8192) as client:
+        answers(client, two(next(XIDS), CONNPROP, 1, RBSIZ, 4, 8192, 0), peer.TIMEOUT)
+        got = answers(client, call(400), peer.TIMEOUT)
+        equal(got[4:16], wire.u32(2, wire.ERROR, 6), "SEGMENTS")
+        most = int.from_bytes(got[16:], "big")
+        equal(answers(client, call(most + 1), peer.TIMEOUT)[12:], wire.u32(6, most), "SEGMENTS")
+        got = answers(client, call(most), peer.TIMEOUT)
+        equal(got[4:12], wire.u32(2, wire.MSG), "Reply with as many segments as may be")
+        server.notes.append(f"{most} segments")
         check_null(client)
 
 

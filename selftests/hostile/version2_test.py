@@ -17,15 +17,18 @@ from cases import Failed, Table
 from client import XIDS
 from client_cases import PATIENCE, POOL, Mount
 from client_test import OPTIONS
-from fake import Call, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
+from fake import Call, DATA, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
 from server_fuzz import Random
 from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
-    two
+    setting, two
 from version2_fuzz import GOOD, Spoiler, in_version_2, vectors
 
 TABLE = Table()
 case = TABLE.case
 ASK = "/proc/sys/sunrpc/rdma_max_version"
+# Sizes of the client's Receives and of its longest message.
+RECEIVES = "/proc/sys/sunrpc/rdma_max_inline_read"
+SENDS = "/proc/sys/sunrpc/rdma_max_inline_write"
 FOLDER = "/run/hostile-2"
 # How long a client waits for the answer to its request for version 2.
 SILENCE = 10
@@ -188,6 +191,15 @@ def refuses(subject):
     subject.expect(2, 2)
 
 
+@case("a server that hangs up after ERR_VERS is called in version 1, and is not asked again")
+def refuses_and_hangs_up(subject):
+    def greeting(xid):
+        subject.fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
+        time.sleep(0.2)
+        raise peer.Closed("by the case")
+    gives_up(subject, greeting)
+
+
 @case("messages of version 2 after ERR_VERS change nothing")
 def two_after_one(subject):
     fake = subject.fake
@@ -310,6 +322,64 @@ def asked(subject):
             if [answer[12:] for answer in fake.answers] != [wanted]:
                 raise Failed(f"answers to {want}: {[a.hex() for a in fake.answers]}")
     subject.expect(1, 1)
+
+
+@case("a server that names no property is asked for none, and told of no change")
+def names_none(subject):
+    fake = subject.fake
+
+    def nothing(xid):
+        fake.end.send(two(xid, CONNPROP, 0, 0))
+
+    def no_option(xid):
+        fake.end.send(two(xid, wire.ERROR, 9))
+    for greeting, wanted in ((fake.agree, {REQPROP, UPDPROP}), (nothing, set()), (no_option, set())):
+        with setting(SENDS, 16384), subject.mount(greeting) as mount, setting(RECEIVES, 16384):
+            for _ in range(400):
+                mount.attempt(mount.getattr)
+            seen = {int.from_bytes(answer[12:16], "big") for answer in fake.answers}
+        subject.expect(1, 1)
+        if seen != wanted:
+            raise Failed(f"messages about properties: {seen}, wanted {wanted}")
+
+
+@case("each error report fails its RPC, which is not sent again")
+def reports(subject):
+    fake = subject.fake
+    with subject.mount() as mount:
+        for proc in (GETATTR, READ, WRITE, READDIR):
+            for words in ((1, 2, 2), (2,), (3,), (4, 16), (5, 8), (6, 64), (7, 1, 9000), (8, 9000), (9,),
+                          (10,)):
+                fake.answer_next(proc, lambda call, words=words: call.send(
+                    two(call.xid, wire.ERROR, *words)))
+                result = mount.attempt(mount.operation(proc))
+                if (result, fake.times) != ("EIO", 1):
+                    raise Failed(f"{result} after {fake.times} Calls of {proc} and report {words}")
+            mount.check()
+    subject.expect(1, 1)
+
+
+@case("a server that has no room for a Reply is not expected to send as long ones again")
+def sends_less(subject):
+    fake = subject.fake
+    chunks = []
+
+    def read():
+        fd = os.open(mount.path("data"), os.O_RDONLY | os.O_DIRECT)
+        try:
+            if os.pread(fd, 4096, 0) != DATA[:4096]:
+                raise Failed("READ brought other bytes than were sent")
+            chunks.append(len(fake.last[READ].head.writes))
+        finally:
+            os.close(fd)
+    with setting(RECEIVES, 8192), subject.mount(lambda xid: fake.agree(xid, 8192)) as mount:
+        read()
+        fake.answer_next(READ, lambda call: call.send(two(call.xid, wire.ERROR, 8, 4224)))
+        result = mount.attempt(read)
+        read()
+    subject.expect(1, 1)
+    if (result, chunks) != ("EIO", [0, 1]):
+        raise Failed(f"{result}; Write chunks {chunks}")
 
 
 def fuzz(table, args):
