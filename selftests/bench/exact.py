@@ -18,6 +18,8 @@ OPERATIONS = 8000
 # Time limit for one job in a guest, on a busy machine.
 SECONDS = 600
 MODULES = {"rust": "rpcrdma_rs", "c": "rpcrdma"}
+# The number of connections over version 2.
+SPOKEN = "/proc/sys/sunrpc/svc_rdma/rdma_stat_version_2"
 
 
 def build(folder):
@@ -31,18 +33,23 @@ def build(folder):
 def measure(job, side, module):
     """Return (instructions per operation, calls per operation, mangled name) of each function, the
     most expensive first."""
-    folder = run_folder(f"exact-{side}-{job.name}", module if side == "rust" else None)
+    kind = side.partition("-")[0]
+    folder = run_folder(f"exact-{side}-{job.name}", module if kind == "rust" else None)
     machine = Machine(plugin=f"file={build(folder)},out={folder}/insns")
     pair = Pair(folder, machine, one_guest=True, echo=lambda line: None)
     try:
-        pair.set_up(side, side)
+        pair.set_up(kind, kind)
         guest = pair.client
+        if side == "rust-2":
+            guest.output("echo 2 >/proc/sys/sunrpc/rdma_max_version", SECONDS)
         guest.output("cat /proc/kallsyms >/t/kallsyms", SECONDS)
         wanted = max(OPERATIONS // 20, OPERATIONS * 4096 // max(4096, job.bytes))
         lines = []
         if guest.run(". /t/guest/lib.sh\n"
                      f"python3 -B /t/bench/drive.py {job.name} {wanted}", SECONDS, lines.append) != 0:
             raise GuestError(f"{side} {job.name}: " + "; ".join(lines))
+        if side == "rust-2" and guest.output(f"cat {SPOKEN}", SECONDS).strip() == "0":
+            raise GuestError(f"{side} {job.name}: not over version 2")
         pair.stop()
     finally:
         pair.kill()
@@ -50,7 +57,7 @@ def measure(job, side, module):
         with open(f"{folder}/kallsyms", encoding="ascii") as file:
             symbols = Symbols(file)
         with open(f"{folder}/insns", encoding="ascii") as file:
-            instructions, calls = executed(file, symbols, MODULES[side])
+            instructions, calls = executed(file, symbols, MODULES[kind])
     except OSError as error:
         raise GuestError(f"no counts in {host_name(folder)}: {error}") from error
     done = int(lines[-1])
