@@ -111,6 +111,29 @@ module_idle() {
 	module_refs "$1"
 }
 
+# over_version_2 1|2 COMMAND...: run a command while the client asks for version 2 of RPC-over-RDMA and
+# the server answers in this version. Report whether the client has asked to the end: it does not ask a
+# server that seems to be unable to answer.
+over_version_2() {
+	local ask=/proc/sys/sunrpc/rdma_max_version spoken=$1 before status
+	local name="each connection was asked for version 2"
+	shift
+	before=$(dmesg | grep -c "is called in version 1 for")
+	echo 2 >$ask
+	RPCRDMA_VERSION=$spoken "$@"
+	status=$?
+	echo 1 >$ask
+	if [ "$(dmesg | grep -c "is called in version 1 for")" != "$before" ]; then
+		echo "not ok - $name"
+	elif [ "$spoken" = 2 ] &&
+		[ "$(peer "cat /proc/sys/sunrpc/svc_rdma/rdma_stat_version_2")" = 0 ]; then
+		echo "not ok - $name, and answered"
+	else
+		echo "ok - $name"
+	fi
+	return $status
+}
+
 # module_unload c|rust: unload the module; fails if the module is in use.
 module_unload() {
 	local name

@@ -100,9 +100,7 @@ LAST = [Group("symptoms", "python3 -B /t/guest/symptoms.py")]
 def over_version_2(name, script, seconds=300, spoken=2):
     """Return a group whose client, this module, asks for version 2 of RPC-over-RDMA; `spoken` is the
     version of the server's answer."""
-    ask = "/proc/sys/sunrpc/rdma_max_version"
-    return Group(f"version2-{name}", f"(echo 2 >{ask} && export RPCRDMA_VERSION={spoken} && "
-                 f"python3 -B /t/guest/{script}; status=$?; echo 1 >{ask}; exit $status)", seconds)
+    return Group(f"version2-{name}", f"over_version_2 {spoken} python3 -B /t/guest/{script}", seconds)
 
 
 # For Rust on both sides.
