@@ -27,7 +27,7 @@ help:
 	@echo '                 an RDMA device: SERVER=<host> EXPORT=<path> [SECONDS=<n>]'
 	@echo '  shell          a prompt in a client guest, with the mount in place'
 	@echo
-	@echo 'KERNEL=<release>, such as 7.3.4+deb13-amd64, takes that one of Debian'"'"'s kernels.'
+	@echo 'KERNEL=<release>, such as 7.2.12+deb13-amd64, selects another kernel of Debian.'
 	@echo
 	@echo 'For an administrator of a kernel with Rust:'
 	@echo '  KDIR=<prepared kernel tree>    build $(MODULE) (KRELEASE=<release>'
@@ -171,6 +171,7 @@ lint:
 	@selftests/lint/prose.sh
 	@selftests/lint/stack.sh
 	@selftests/lint/protocol.py
+	@selftests/lint/documents.py
 
 # The module itself names the release for which it was built.
 INSTALL_RELEASE = $(shell grep -aoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)
