@@ -125,6 +125,7 @@ impl Connection {
 
     /// Connects `xprt`, and requests version 2 if it is enabled.
     fn attempt(xprt: &SendLocked<'_, ClntXprt>, asks: bool) -> Result<Arc<Self>, Failed> {
+        xprt.note_begin();
         let events = Events::new(xprt.link()).map_err(Failed::passing)?;
         let conn = Self::steps(xprt, &events, asks);
         conn.inspect_err(|_| events.fsm.lock().retire())

@@ -55,6 +55,8 @@ pub(crate) struct ClntXprt {
     useful: Atomic<bool>,
     /// Why the last connection has ended, as `Ended`; 0 if none has.
     ended: Atomic<u32>,
+    /// Whether `ended` is about the current connection.
+    end_noted: Atomic<bool>,
     #[pin]
     backoff: SpinLock<Backoff>,
     /// Whether the server may send Calls.
@@ -103,6 +105,7 @@ impl ClntXprt {
             useful: Atomic::new(false),
             backoff <- new_spinlock!(Backoff::new(pauses)),
             ended: Atomic::new(0),
+            end_noted: Atomic::new(false),
             reverse: Atomic::new(false),
             no_version_2: Atomic::new(0),
         }? Error)
@@ -161,9 +164,17 @@ impl ClntXprt {
         }
     }
 
-    /// Records why a connection ends.
+    /// Records that a connection is being made, after the previous one was closed.
+    pub(super) fn note_begin(&self) {
+        self.end_noted.store(false, Relaxed);
+    }
+
+    /// Records why the connection ends. Only the first reason counts: a lost connection also has its
+    /// requests flushed, and is closed.
     pub(super) fn note_end(&self, why: Ended) {
-        self.ended.store(why as u32, Relaxed);
+        if !self.end_noted.xchg(true, Relaxed) {
+            self.ended.store(why as u32, Relaxed);
+        }
     }
 
     /// Returns why the last connection has ended; `None` if none has.

@@ -7,6 +7,8 @@ import fcntl
 import json
 import os
 import pty
+import re
+import signal
 import struct
 import subprocess
 import termios
@@ -22,6 +24,9 @@ TOP = "/t/rpcrdma-top"
 CLIENT = os.environ.get("CLIENT_MODULE") == "rust"
 SERVER = os.environ.get("SERVER_MODULE") == "rust"
 MOST_OFF = 0.02
+# Requests in an interval for which rates are compared: those in flight at its ends, which one side
+# has counted and the other has not, are far fewer.
+ENOUGH = 2000
 CLEAR = b"\x1b[H\x1b[2J"
 
 
@@ -165,15 +170,20 @@ def of_mountstats():
              "read_chunks": "written", "write_chunks": "total_rdma_reply"}
     mirrored = {"messages_sent": "messages_received", "messages_received": "messages_sent"}
     ahead, stats = clock_ahead() if SERVER else 0, Stats()
-    done = in_background(shell, f"fio --name=rates --directory={FOLDER} --rw=randrw --bs=16k "
-                         "--size=8m --direct=1 --ioengine=libaio --iodepth=4 --time_based "
-                         "--runtime=70 --output=/tmp/fio")
-    time.sleep(4)
-    looks = f"python3 {TOP} --json --interval 20 | head -n 2"
-    there = in_background(shell, f"peer '{looks}'") if SERVER else None
-    here = shell(looks)
-    sides = [("client", here, 0)] + ([("server", there.result(120), ahead)] if SERVER else [])
-    done.result(120)
+    with subprocess.Popen(["fio", "--name=rates", f"--directory={FOLDER}", "--rw=randrw", "--bs=16k",
+                           "--size=8m", "--direct=1", "--ioengine=libaio", "--iodepth=4",
+                           "--time_based", "--runtime=1000", "--output=/tmp/fio"]) as fio:
+        time.sleep(4)
+        before = counters(FOLDER)["sends"]
+        time.sleep(4)
+        each_second = (counters(FOLDER)["sends"] - before) / 4
+        interval = min(max(20, int(ENOUGH / max(each_second, 1))), 200)
+        looks = f"python3 {TOP} --json --interval {interval} | head -n 2"
+        there = in_background(shell, f"peer -t 600 '{looks}'") if SERVER else None
+        here = shell(looks)
+        sides = [("client", here, 0)] + ([("server", there.result(300), ahead)] if SERVER else [])
+        expect("whether fio has ended", fio.poll(), None)
+        fio.send_signal(signal.SIGINT)
     stats.stop.set()
     stats.done.result(10)
     off = []
@@ -220,6 +230,35 @@ def terminal():
     expect_that(f"it complains: {screens[-1]!r}", "Traceback" not in text)
 
 
+def nfs_utils():
+    """nfsiostat and mountstats of nfs-utils understand the mount's statistics."""
+    write_file(f"{FOLDER}/file", data(1 << 20, 1))
+    text = shell(f"nfsiostat {FOLDER}")
+    expect_that(f"no operations of the mount in {text}",
+                f"mounted on {FOLDER}:" in text and "write:" in text and "ops/s" in text)
+    before = counters(FOLDER)["sends"]
+    text = shell(f"mountstats mountstats --xprt {FOLDER}")
+    after = counters(FOLDER)["sends"]
+    expect_that(f"the transport in {text}", "Transport protocol: rdma" in text)
+    sent = int(re.search(r"RPC requests: (\d+)", text).group(1))
+    expect_that(f"{sent} requests are shown, there were {before} to {after}", before <= sent <= after)
+
+
+def reasons():
+    """Each way in which a connection ends is told by the next one, and counted."""
+    break_it = f"""for file in /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/dstaddr; do
+        address=$(cat $file); echo $address >$file; done"""
+    expect("before the first end", of_side("client", look())["last_ended"], "-")
+    for count, (reason, end) in enumerate((
+            ("peer", "peer 'rpc.nfsd 0; nfsd_start 8'"), ("local", break_it),
+            ("device", "rdma link del rdma0; device_add"),
+            ("peer", "peer 'rpc.nfsd 0; nfsd_start 8'")), 1):
+        shell(end)
+        shell(f"stat {FOLDER}/none-{count}", check=False)
+        client = of_side("client", look())
+        expect("why, and how many", (client["last_ended"], client["reconnects"]), (reason, count))
+
+
 def tools():
     """rdma(8) shows the module as the owner of a connection's resources."""
     for kind in ("cq", "pd"):
@@ -237,6 +276,9 @@ def table():
                           text=True, capture_output=True, check=False)
     expect("exit status without root", done.returncode, 1)
     expect_that(f"it says '{done.stderr}'", "sudo" in done.stderr)
+    done = subprocess.run(["python3", TOP, "--interval", "nan"], text=True, capture_output=True,
+                          check=False)
+    expect("exit status with a wrong option", done.returncode, 2)
     done = subprocess.run(["python3", TOP, "--once", "--folder", "/none"], text=True,
                           capture_output=True, check=False)
     expect("exit status without folder", done.returncode, 1)
@@ -297,6 +339,8 @@ def main():
                        ("rates of both sides are those of mountstats", of_mountstats),
                        ("the table in a terminal", terminal),
                        ("rdma(8) shows the connection", tools),
+                       ("nfsiostat and mountstats show the mount", nfs_utils),
+                       ("why the last connection ended", reasons),
                        ("rpcrdma-top prints a table, or why not", table),
                        ("connections end while they are read", ends),
                        ("an open status keeps the module", held)):
