@@ -70,6 +70,9 @@ UNREACHABLE = "``mount: Network is unreachable``"
 SILENT = "``mount: Connection timed out``, ``No route to host``"
 REFUSED = "``mount: Connection refused``"
 FAMILY = "``mount: Address family for hostname not supported``"
+VERSION = "``mount: Protocol not supported``"
+INVALID = "``mount: Invalid argument``, ``an incorrect mount option was specified``"
+KEY = "Key was rejected by service"
 
 
 def no_device():
@@ -111,12 +114,65 @@ def no_route():
 def silent():
     """No host has the address: in the same network, over version 4 and 3, and behind a router."""
     fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ..."], address="192.168.88.77")
-    literal(EPROTO)
+    seen(EPROTO, shell("dmesg"))
     fails_with(SILENT, ["mount.nfs: No route to host for ... on ..."], address="192.168.88.77",
                vers="3", path="/srv/export")
     fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ...",
                         "connecting to ... failed: ETIMEDOUT"], address="10.9.9.9")
     shell("devices_revive")
+
+
+def no_device_on_server():
+    """The server has no RDMA device: nothing answers, the live view shows "connecting", and the log
+    says why when the CM gives up."""
+    shell("peer 'rdma link del rdma0'")
+    try:
+        fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ..."])
+        fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ..."], vers="3",
+                   path="/srv/export")
+        shell("ping -c 1 -w 10 192.168.88.2")
+        attempt = in_background(shell, f"timeout 90 mount -t nfs -o rdma,vers=4.2,retry=0 "
+                                f"192.168.88.2:/ {FOLDER}", False)
+        waiting, unreachable = False, literal("connecting to ... failed: EHOSTUNREACH")
+        for _ in range(80):
+            time.sleep(1)
+            waiting = waiting or "connecting" in [record["state"] for record in top()]
+            if unreachable.search(shell("dmesg")):
+                break
+        seen("connecting to ... failed: EHOSTUNREACH", shell("dmesg"))
+        expect_that("the live view did not show the attempt", waiting)
+        attempt.result(120)
+    finally:
+        shell("peer 'device_add; devices_revive'; devices_revive")
+    works()
+
+
+def no_version():
+    """nfsd does not support the version of NFS."""
+    shell("peer 'rpc.nfsd 0; rpc.nfsd -N 4.1 --rdma=20049 8'")
+    try:
+        fails_with(VERSION, ["mount.nfs: Protocol not supported for ... on ..."], vers="4.1")
+        expect_that("the versions of nfsd", "-4.1" in shell("peer cat /proc/fs/nfsd/versions"))
+    finally:
+        shell("peer 'rpc.nfsd 0; rpc.nfsd -V 4.1 --rdma=20049 8'")
+    works()
+
+
+def nfs_conf():
+    """nfs.conf without rdma-port gives no listener, and rpc.nfsd says so; with it there is one for
+    each address family."""
+    shell("peer 'cp /etc/nfs.conf /run; rpc.nfsd 0; nfsconf --set nfsd rdma y'")
+    try:
+        seen("rpc.nfsd: unable to interpret port name nfsrdma", shell("peer 'rpc.nfsd 2>&1'"))
+        fails_with(REFUSED, ["mount.nfs: Connection refused for ... on ..."])
+        shell("peer 'rpc.nfsd 0; nfsconf --set nfsd rdma-port 20049; rpc.nfsd'")
+        listeners = shell("peer nfsdctl listener").split()
+        for wanted in "rdma:[::]:20049", "rdma:0.0.0.0:20049":
+            expect_that(f"no {wanted} among {listeners}", wanted in listeners)
+        works()
+    finally:
+        shell("peer 'rpc.nfsd 0; cp /run/nfs.conf /etc; nfsd_start 8'")
+    works()
 
 
 def refused():
@@ -160,6 +216,59 @@ def server_does_not_answer():
     shell(f"umount {FOLDER}")
 
 
+def over_tcp():
+    """A mount uses TCP because the server is mounted over TCP; the remedy is the order."""
+    rdma = "mount -t nfs -o rdma,vers=4.2 192.168.88.2:/"
+    tcp = "mount -t nfs -o proto=tcp,vers=4.2 192.168.88.2:/"
+    other = f"{FOLDER}-tcp"
+    os.makedirs(other, exist_ok=True)
+    command = "grep proto=rdma /proc/self/mounts"
+    expect_that(f"the document does not say '{command}'", f"``{command}``" in DOCUMENT)
+    try:
+        shell(f"{tcp} {other}; {rdma} {FOLDER}")
+        expect("mounts over RDMA", shell(command, check=False), "")
+        shell(f"umount {FOLDER} {other}; {rdma} {FOLDER}; {tcp} {other}")
+        expect("mounts over RDMA", len(shell(command).splitlines()), 2)
+    finally:
+        shell(f"umount {FOLDER} {other}")
+
+
+def other_mtu():
+    """The server's MTU is smaller: a large READ hangs, and continues when the MTU is restored."""
+    shell(f"client_mount 4.2 $SERVER {FOLDER}; dd if=/dev/zero of={FOLDER}/large bs=1M count=2 "
+          "oflag=direct")
+    shell("peer 'ip link set eth0 mtu 1500'")
+    try:
+        shell(f"ls {FOLDER}; echo text >{FOLDER}/small; grep text {FOLDER}/small; "
+              f"dd if=/dev/zero of={FOLDER}/other bs=1M count=1 oflag=direct; rm {FOLDER}/other")
+        reads = in_background(shell, f"dd if={FOLDER}/large of=/dev/null bs=1M iflag=direct")
+        reconnects = 0
+        for _ in range(15):
+            time.sleep(1)
+            reconnects = max([reconnects, *(record["reconnects"] for record in top())])
+        expect_that("the READs do not hang", not reads.done())
+        expect_that("no connection is lost", reconnects > 0)
+    finally:
+        shell("peer 'ip link set eth0 mtu 4400'")
+    reads.result(120)
+    shell(f"rm {FOLDER}/large {FOLDER}/small; umount {FOLDER}")
+
+
+def not_loadable():
+    """The kernel does not accept the module, here because it is damaged: NFS knows no "rdma"."""
+    updates = "/lib/modules/$(uname -r)/updates"
+    shell(f"""module_idle rpcrdma_rs; rmmod rpcrdma_rs
+        mkdir -p {updates}; head -c 100000 /t/rpcrdma_rs.ko >{updates}/rpcrdma_rs.ko
+        cp /t/rpcrdma_rs.conf /etc/modprobe.d; depmod""")
+    try:
+        fails_with(INVALID, ["mount.nfs: an incorrect mount option was specified for ..."])
+        expect_that("modprobe succeeds", "could not insert" in
+                    shell("modprobe rpcrdma_rs 2>&1 || :"))
+    finally:
+        shell(f"rm {updates}/rpcrdma_rs.ko /etc/modprobe.d/rpcrdma_rs.conf; depmod; module_load rust")
+    works()
+
+
 def link_lost():
     """The link is down: no connection is left, the log says why, and the mount continues when the
     link is up again."""
@@ -201,30 +310,59 @@ def device_goes():
     shell(f"umount {FOLDER}")
 
 
-def unsigned():
-    """A kernel that enforces signatures refuses the module. Enforcement cannot be disabled again."""
-    shell("echo Y >/sys/module/module/parameters/sig_enforce; dmesg -C")
+def refuses(*lines):
+    """insmod fails, and it and the kernel log say this."""
+    shell("dmesg -C")
     done = subprocess.run(["insmod", "/t/rpcrdma_rs.ko"], text=True, capture_output=True, check=False)
     expect("exit status of insmod", done.returncode, 1)
-    seen("insmod: ERROR: could not insert module ...: Key was rejected by service", done.stderr)
-    seen("Loading of unsigned module is rejected", shell("dmesg"))
+    for line in lines:
+        expect_that(f"'{line}' is not in the section '{KEY}'", line in section(KEY))
+        seen(line, done.stderr + shell("dmesg"))
+
+
+def locked_down():
+    """A kernel that is locked down refuses the module, and still shows the live view. This cannot be
+    undone."""
+    shell("mountpoint -q /sys/kernel/security || mount -t securityfs none /sys/kernel/security; "
+          "echo integrity >/sys/kernel/security/lockdown")
+    refuses("insmod: ERROR: could not insert module ...: Operation not permitted",
+            "Lockdown: insmod: unsigned module loading is restricted; see man kernel_lockdown.7")
+    shell(f"client_mount 4.2 $SERVER {FOLDER}")
+    try:
+        expect("states", [record["state"] for record in top()], ["connected"])
+    finally:
+        shell(f"umount {FOLDER}")
+
+
+def unsigned():
+    """A kernel that enforces signatures refuses the module. This cannot be undone either."""
+    shell("echo Y >/sys/module/module/parameters/sig_enforce")
+    refuses("insmod: ERROR: could not insert module ...: Key was rejected by service",
+            "Loading of unsigned module is rejected")
 
 
 def main():
-    """Run all tests; the last one cannot be undone."""
+    """Run all tests; the last two cannot be undone."""
     os.makedirs(FOLDER, exist_ok=True)
-    with case("Invalid argument"):
+    with case("Invalid argument: no fast registration"):
         raise Skip("the kernel has no software device without fast registration")
     for name, test in (("Protocol error: no device", no_device),
                        ("Network is unreachable: the interface is down", interface_down),
                        ("Network is unreachable: no route", no_route),
                        ("Connection timed out, No route to host: nobody answers", silent),
+                       ("Connection timed out: the server has no device", no_device_on_server),
                        ("Connection refused: nobody listens", refused),
+                       ("Connection refused: nfs.conf", nfs_conf),
+                       ("Protocol not supported: nfsd lacks the version", no_version),
+                       ("Invalid argument: the module cannot be loaded", not_loadable),
+                       ("a mount over TCP: the server is mounted over TCP", over_tcp),
                        ("Address family not supported: proto= does not fit", family),
                        ("a hang: nfsd does not answer", server_does_not_answer),
                        ("a hang: the link is lost", link_lost),
+                       ("a hang: the server's MTU is smaller", other_mtu),
                        ("rmmod: the module is in use", in_use),
                        ("a device is removed, and comes back", device_goes),
+                       ("Operation not permitted: locked down", locked_down),
                        ("Key was rejected by service: not signed", unsigned)):
         with case(name):
             test()
