@@ -181,7 +181,9 @@ mod tests {
         // The head is not in lent pages, and the reply ends before the last octets.
         assert!(reply.locate_lent(99..200).is_none());
         assert!(reply.locate_lent(100..payload(3).end + 1).is_none());
-        let part = reply.locate_lent(100 + PAGE_SIZE..200 + PAGE_SIZE).ok_or(EINVAL)?;
+        let part = reply
+            .locate_lent(100 + PAGE_SIZE..200 + PAGE_SIZE)
+            .ok_or(EINVAL)?;
         assert_eq!(part.octets(), PAGE_SIZE..PAGE_SIZE + 100);
         assert!(!reply.take_lent_part(&mut pages, &part));
         assert_eq!(reply.message().total(), 0);
