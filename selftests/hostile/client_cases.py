@@ -11,6 +11,7 @@ afterwards.
 import concurrent.futures
 import errno
 import os
+import time
 
 import wire
 from fake import DATA, GETATTR, READ, READDIR, READLINK, SYMLINK, WRITE
@@ -19,6 +20,9 @@ from wire import Segment
 
 TABLE = Table()
 PATIENCE = 30
+# Seconds between unasked messages. The client posts three Receives or more for each Reply that is due, and a
+# busy guest needs this time to post others.
+UNASKED_PAUSE = 0.05
 MIXED = "mixed"
 # Possible results with the C client for an invalid answer.
 RETRIED = "ok|again|EIO|ETIMEDOUT"
@@ -202,6 +206,7 @@ def _unknown(call):
         call.reply(wire.accepted(xid), xid=xid)
         call.reply(proc=wire.ERROR, xid=xid)
         call.send(wire.u32(xid, 1, 32, wire.ERROR, wire.ERR_CHUNK))
+        time.sleep(UNASKED_PAUSE)
     call.good()
 
 
@@ -213,6 +218,7 @@ def _reverse(call):
         call.reply(body)
         call.reply(body[:8])
         call.reply(body + bytes(2000))
+        time.sleep(UNASKED_PAUSE)
     call.good()
 
 
