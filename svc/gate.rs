@@ -140,7 +140,7 @@ impl Chan {
             return;
         }
         let mut inbox = self.inbox.lock();
-        let full = inbox.pulled.push(ctx);
+        let full = inbox.push_pulled(ctx);
         if inbox.gate == Gate::Short {
             // The memory regions of this Call are available again.
             inbox.gate = Gate::Open;

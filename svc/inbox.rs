@@ -6,6 +6,7 @@
 use super::{
     call::CallState,
     client::Member,
+    order::Place,
     pool::{
         Ring,
         Share, //
@@ -20,8 +21,13 @@ use kernel::prelude::*;
 
 /// A pulled Call, which may have to wait for its turn.
 pub(super) trait Ordered {
+    /// Returns the place of its pull; `None` if its order does not matter.
+    fn place(&self) -> Option<Place>;
+
     /// Returns whether a service thread may take it now.
-    fn is_next(&self, member: &Member) -> bool;
+    fn is_next(&self, member: &Member) -> bool {
+        self.place().is_none_or(|place| member.allows(place))
+    }
 }
 
 /// The received messages of a connection.
@@ -84,6 +90,17 @@ impl<P: Ordered> Inbox<P> {
         self.first.is_some() || self.pulled.first().is_some()
     }
 
+    /// Adds a pulled Call, before those that it precedes: threads may post pulls in another order than
+    /// they begin them. Returns the Call if there are too many.
+    pub(super) fn push_pulled(&mut self, call: P) -> Result<(), P> {
+        if call.place().is_none() {
+            return self.pulled.push(call);
+        }
+        self.pulled.insert(call, |call, other| {
+            Some(call.place()?.precedes(other.place()?))
+        })
+    }
+
     /// Removes the first message, whether or not it may be taken.
     pub(super) fn pop_message(&mut self) -> Option<CallBox> {
         let first = self.first.take().or_else(|| self.held.pop());
@@ -139,3 +156,6 @@ pub(super) struct PullPermit {
     /// The share of the budget of clients that have not proved that they have access.
     pub(super) share: Option<Share>,
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

@@ -20,6 +20,13 @@ const SPAN: u32 = 512;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place(pub(super) u32);
 
+impl Place {
+    /// Returns whether the pull at this place began before the pull at `other`. Both are in progress.
+    pub(super) fn precedes(self, Place(other): Self) -> bool {
+        (1..SPAN).contains(&other.wrapping_sub(self.0))
+    }
+}
+
 /// The pulls of one client.
 #[derive(Default)]
 pub(super) struct Order {
@@ -160,6 +167,20 @@ mod tests {
         // It does not matter how long that lasts: each ends within the time.
         assert_eq!(batch(0, 40, 100, true, 600_000), None);
         assert_eq!(batch(u32::MAX - 100, 4, 1_000, true, 600_000), None);
+    }
+
+    #[test]
+    fn pulls_precede_those_that_began_later() {
+        for first in [0, 77, u32::MAX - 3, u32::MAX] {
+            let mut order = starting_at(first);
+            let pulls = (0..SPAN).map(|_| order.begin().unwrap());
+            let pulls = pulls.collect::<Vec<_>>();
+            for (at, pull) in pulls.iter().enumerate() {
+                let precedes = |other: &Place| pull.precedes(*other);
+                assert!(!pulls[..=at].iter().any(precedes));
+                assert!(pulls[at + 1..].iter().all(precedes));
+            }
+        }
     }
 
     fn starting_at(first: u32) -> Order {

@@ -55,6 +55,32 @@ impl<T> Ring<T> {
         Ok(())
     }
 
+    /// Inserts an item before the later ones of those at the end: `precedes` tells whether its first
+    /// item has to be before the second, or `None` if that does not matter. Returns the item if the
+    /// queue is full.
+    pub(super) fn insert(
+        &mut self,
+        item: T,
+        precedes: impl Fn(&T, &T) -> Option<bool>,
+    ) -> Result<(), T> {
+        self.push(item)?;
+        let (first, capacity) = (self.first, self.slots.len());
+        let slot = |at: usize| (first + at) % capacity;
+        let mut at = slot(self.len - 1);
+        for other in (0..self.len - 1).rev().map(slot) {
+            let items = self.slots[at].as_ref().zip(self.slots[other].as_ref());
+            match items.and_then(|(item, other)| precedes(item, other)) {
+                Some(true) => {
+                    self.slots.swap(at, other);
+                    at = other;
+                }
+                Some(false) => break,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether the queue is full.
     pub(super) fn is_full(&self) -> bool {
         self.len == self.slots.len()

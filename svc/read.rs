@@ -35,15 +35,13 @@ use super::{
         Reservation,
         Work, //
     },
-    client::{
-        Member,
-        OrderedPull, //
-    },
+    client::OrderedPull,
     inbox::{
         Ordered, //
         PullPermit,
     },
     layout::Layout,
+    order::Place,
     receives::{
         decoded,
         CallBox, //
@@ -109,9 +107,9 @@ impl ReadCtx {
 }
 
 impl Ordered for Pulled {
-    fn is_next(&self, member: &Member) -> bool {
-        let ordered = self.job.as_ref().and_then(|job| job.ordered.as_ref());
-        ordered.is_none_or(|ordered| member.allows(ordered.place))
+    fn place(&self) -> Option<Place> {
+        let job = self.job.as_ref()?;
+        job.ordered.as_ref().map(|ordered| ordered.place)
     }
 }
 

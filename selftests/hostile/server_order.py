@@ -146,3 +146,35 @@ def batch_of_pulls(server):
         if late:
             raise Failed(f"another connection still waits: {late}")
     region.close()
+
+
+def stalls(server, build, bursts=40):
+    """Return the number of bursts of Calls in which all answers come at once, but for a pause."""
+    count = 0
+    for _ in range(bursts):
+        # A new connection has no spare pages, so service threads begin its pulls.
+        with server.connect() as client:
+            client.call(access(server))
+            for _ in range(28):
+                client.send(build())
+            times = [time.monotonic()]
+            for _ in range(28):
+                client.message()
+                times.append(time.monotonic())
+        pause = max(later - before for before, later in zip(times, times[1:]))
+        count += 0.9 * OLDEST_PULL < pause and times[-1] - times[0] - pause < OLDEST_PULL / 2
+    return count
+
+
+@case("pulls that several threads begin at a time: none waits for one that is behind it")
+def burst_of_pulls(server):
+    only_ours(server)
+    server.handle("sink")
+    region = server.device.region(4096)
+    with_number = stalls(server, lambda: pulled_write(server, region, True))
+    without = stalls(server, lambda: pulled_write(server, region, False))
+    server.notes.append(f"{with_number} pauses with a number, {without} without")
+    # A busy machine may pause by itself.
+    if with_number > without + 1:
+        raise Failed(f"{with_number} bursts had to wait, and {without} of those without a number")
+    region.close()

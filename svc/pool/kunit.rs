@@ -59,6 +59,25 @@ mod tests {
     }
 
     #[test]
+    fn an_item_is_inserted_before_later_ones() -> Result {
+        // Zero is an item whose order does not matter.
+        let precedes = |a: &u32, b: &u32| (*a != 0 && *b != 0).then_some(a < b);
+        let mut ring = Ring::new(5, GFP_KERNEL)?;
+        for _ in 0..7 {
+            for item in [2, 0, 4, 3, 1] {
+                assert!(ring.insert(item, precedes).is_ok());
+            }
+            assert_eq!(ring.insert(5, precedes), Err(5));
+            for expected in [1, 0, 2, 3, 4] {
+                assert_eq!(ring.pop(), Some(expected));
+            }
+            // The next round begins in another slot.
+            assert!(ring.push(9).is_ok() && ring.pop().is_some());
+        }
+        Ok(())
+    }
+
+    #[test]
     fn without_room_nothing_is_kept() -> Result {
         let mut ring = Ring::new(0, GFP_KERNEL)?;
         assert_eq!(ring.push(7), Err(7));

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: the order in which pulled Calls are taken.
+
+use super::*;
+use crate::{
+    kapi::fixture::addr,
+    svc::client::{
+        Clients,
+        OrderedPull,
+        Wake, //
+    }, //
+};
+
+/// A pulled Call with a number.
+struct Pull(Option<OrderedPull>, u32);
+
+impl Ordered for Pull {
+    fn place(&self) -> Option<Place> {
+        self.0.as_ref().map(|pull| pull.place)
+    }
+}
+
+/// A connection without service threads.
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(&self) {}
+}
+
+#[kunit_tests(rpcrdma_inbox)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pulled_calls_are_taken_in_the_order_in_which_their_pulls_began() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5801, 0)?, 1, nobody)?;
+        let mut inbox = Inbox::new(4)?;
+        let begin = |number| Pull(member.pull(), number);
+        let (first, second, third) = (begin(1), begin(2), begin(3));
+        // Another thread was faster than the one that began the first pull.
+        for pull in [second, Pull(None, 4), third] {
+            assert!(inbox.push_pulled(pull).is_ok());
+        }
+        assert!(inbox.next(true, &member).is_none());
+        assert!(inbox.push_pulled(first).is_ok());
+        assert!(inbox.push_pulled(Pull(None, 5)).is_err());
+        for expected in [1, 4, 2, 3] {
+            let next = inbox.next(true, &member);
+            assert!(matches!(next, Some(Incoming::Pulled(Pull(_, number))) if number == expected));
+        }
+        assert!(inbox.next(true, &member).is_none());
+        Ok(())
+    }
+}
