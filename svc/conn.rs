@@ -68,6 +68,7 @@ impl QpHandler for Chan {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
                 self.params.live.note_received(wc.byte_len);
                 self.received(qp, buf.capacity());
+                self.take_update(buf.bytes());
                 if let Some(buf) = self.pull_at_once(qp, buf) {
                     self.queue_message(buf);
                 }
@@ -120,11 +121,7 @@ impl Connection for Conn {
 
     #[inline(always)]
     fn next(this: &SvcXprt<Self>) -> Option<Incoming<Pulled>> {
-        let incoming = this.chan.next_incoming(|| this.clear_data())?;
-        if let Incoming::Message(message) = &incoming {
-            this.chan.take_update(message.bytes());
-        }
-        Some(incoming)
+        this.chan.next_incoming(|| this.clear_data())
     }
 
     #[inline(always)]

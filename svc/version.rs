@@ -42,9 +42,10 @@ use crate::{
 };
 
 impl Chan {
-    /// Records the client's properties if the message `bytes` is RDMA2_UPDPROP. Must be called for
-    /// one message at a time, in the order of their arrival, because the reply to a later Call may
-    /// be as long as the client permits here.
+    /// Records the client's properties if the message `bytes` is RDMA2_UPDPROP. Called by the
+    /// completion, for one message at a time and in the order of their arrival, because the reply to a
+    /// later Call may be as long as the client permits here, and a service thread may take that Call
+    /// first.
     pub(super) fn take_update(&self, bytes: &[u8]) {
         let accepts = self.negotiation.accepts();
         if accepts.high() == Version::One || !message::is_update(bytes) {

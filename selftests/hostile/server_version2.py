@@ -12,6 +12,7 @@ import wire
 from client import XIDS
 from cases import Failed
 from server_cases import FILE, PAGE, TABLE, equal
+from server_stalls import few_threads
 
 case = TABLE.case
 
@@ -210,6 +211,44 @@ def smaller_in_flight(server):
             for xid in after:
                 equal(found[xid][12:20], wire.u32(wire.ERROR, 8), "answer without room: REPLY_RESOURCE")
         check_null(client)
+
+
+@case("version 2: Receives become smaller before a Call that is pulled")
+def smaller_before_a_pull(server):
+    if not ours(server):
+        return
+    handle = server.handle(FILE)
+    regions = [server.device.region(PAGE) for _ in range(4)]
+
+    def read(region):
+        """A READ as above, in a Read chunk as a whole."""
+        xid = next(XIDS)
+        body = wire.v3_read(xid, handle, 0, 3000)
+        region.fill(body)
+        chunk = wire.read_list([wire.Segment(region.rkey, len(body), region.address)])
+        return two(xid, wire.NOMSG, 0, 0, body=chunk + wire.u32(0, 0))
+
+    def size(octets):
+        return two(next(XIDS), UPDPROP, 1, RBSIZ, 4, octets)
+
+    def inline():
+        """The same READ, inline."""
+        xid = next(XIDS)
+        return two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.v3_read(xid, handle, 0, 3000))
+
+    # One thread is still busy with the other Calls when the Read chunks have arrived.
+    with few_threads(1), server.connect() as client:
+        for _ in range(10):
+            before, after = [inline() for _ in range(20)], [read(region) for region in regions]
+            client.end.send(size(4096), *before, size(1024), *after)
+            received = [client.end.receive()[0] for _ in before + after]
+            found = {data[:4]: data for data in received}
+            for call in after:
+                equal(found[call[:4]][12:20], wire.u32(wire.ERROR, 8),
+                      "answer without room: REPLY_RESOURCE")
+        check_null(client)
+    for region in regions:
+        region.close()
 
 
 @case("version 2: sets of properties that are too large to be true")
