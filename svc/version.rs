@@ -119,14 +119,17 @@ impl Conn {
             }
             // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
+                let mut most = 0;
                 if let Some(octets) = want.receive() {
+                    // The answer decides, as another request may change the size at the same time.
                     let answer = self.chan().recvs.lock().resize.ask(octets);
                     if answer == ResizeAnswer::Done {
+                        most = octets;
                         self.show_receive_size(Proc::RespProp, octets);
                     }
                     self.chan().few_receives.store(true, Relaxed);
                 }
-                let sizes = Version::Two.default_inline().0..=receive.0;
+                let sizes = Version::Two.default_inline().0..=most;
                 self.send_message(|buffer| encode_resprop(buffer, xid, credits, &want, &sizes))
             }
             // `take_update` has handled an update, and the server requests nothing that could be
