@@ -95,6 +95,12 @@ impl Sizes {
         })
     }
 
+    /// Returns whether all of `total` Receives may be replaced by others. The former ones are released
+    /// when their Calls end, and the client decides when that is.
+    pub(super) fn may_exchange(&self, total: u32) -> bool {
+        total <= self.contexts
+    }
+
     /// Returns whether Receives have to be posted when `free` are free and `posted` are posted.
     ///
     /// A batch is posted at once, to save doorbells. But a Receive that waits for its batch is of
@@ -215,6 +221,19 @@ mod tests {
                     _ => {}
                 }
             }
+        }
+    }
+
+    #[test]
+    fn exchanges_double_the_receives_once() {
+        let sizes = Sizes::new(&LARGE).unwrap();
+        let mut total = sizes.receives;
+        for _ in 0..10 {
+            // No Call ends, so that no former Receive is released.
+            if sizes.may_exchange(total) {
+                total += total;
+            }
+            assert!(total <= 2 * sizes.contexts);
         }
     }
 

@@ -142,6 +142,9 @@ impl Chan {
         let Some(size) = wanted else {
             return;
         };
+        if !self.params.sizes.may_exchange(total) {
+            return;
+        }
         let mut list = RecvList::new();
         for _ in 0..total {
             let Ok(buf) = RecvBox::new(qp.pd(), host_len(size), CallData::default()) else {
