@@ -68,7 +68,7 @@ impl QpHandler for Chan {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
                 self.params.live.note_received(wc.byte_len);
                 self.received(qp, buf.capacity());
-                self.take_update(buf.bytes());
+                self.take_properties(buf.bytes());
                 if let Some(buf) = self.pull_at_once(qp, buf) {
                     self.queue_message(buf);
                 }

@@ -42,19 +42,24 @@ use crate::{
 };
 
 impl Chan {
-    /// Records the client's properties if the message `bytes` is RDMA2_UPDPROP. Called by the
-    /// completion, for one message at a time and in the order of their arrival, because the reply to a
-    /// later Call may be as long as the client permits here, and a service thread may take that Call
-    /// first.
-    pub(super) fn take_update(&self, bytes: &[u8]) {
+    /// Records the client's properties if the message `bytes` is RDMA2_UPDPROP, or the first
+    /// RDMA2_CONNPROP. Called by the completion, for one message at a time and in the order of their
+    /// arrival, because the reply to a later Call may be as long as the client permits here, and a
+    /// service thread may take that Call first.
+    pub(super) fn take_properties(&self, bytes: &[u8]) {
         let accepts = self.negotiation.accepts();
-        if accepts.high() == Version::One || !message::is_update(bytes) {
+        if accepts.high() == Version::One || !message::tells_properties(bytes) {
             return;
         }
-        if let Ok(message) = message::decode(bytes, &self.params.list_limits(), accepts) {
-            if let Some(Message::Update { now }) = message.properties(bytes) {
-                self.note_properties(Proc::UpdProp, &now);
+        let Ok(message) = message::decode(bytes, &self.params.list_limits(), accepts) else {
+            return;
+        };
+        match message.properties(bytes) {
+            Some(Message::Update { now }) => self.note_properties(Proc::UpdProp, &now),
+            Some(Message::Connect { start }) if !self.negotiation.announced.load(Relaxed) => {
+                self.note_properties(Proc::ConnProp, &start)
             }
+            _ => {}
         }
     }
 
@@ -109,8 +114,7 @@ impl Conn {
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
             // The client sends all of its properties once.
-            Some(Message::Connect { start }) if !negotiation.announced.xchg(true, Relaxed) => {
-                self.chan().note_properties(Proc::ConnProp, &start);
+            Some(Message::Connect { .. }) if !negotiation.announced.xchg(true, Relaxed) => {
                 let ours = Properties {
                     receive,
                     ..Properties::DEFAULT
@@ -132,7 +136,7 @@ impl Conn {
                 let sizes = Version::Two.default_inline().0..=most;
                 self.send_message(|buffer| encode_resprop(buffer, xid, credits, &want, &sizes))
             }
-            // `take_update` has handled an update, and the server requests nothing that could be
+            // `take_properties` has recorded them, and the server requests nothing that could be
             // answered.
             Some(Message::Update { .. } | Message::Connect { .. } | Message::Response { .. })
             | None => Ok(()),

@@ -316,11 +316,15 @@ pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
         .is_some_and(|list| list != 0)
 }
 
-/// Returns whether a message seems to be RDMA2_UPDPROP, judging by its first words.
-pub(crate) fn is_update(bytes: &[u8]) -> bool {
+/// Returns whether a message seems to be RDMA2_CONNPROP or RDMA2_UPDPROP, judging by its first words.
+pub(crate) fn tells_properties(bytes: &[u8]) -> bool {
     const VERSION: [u8; WORD] = Version::Two.word().to_be_bytes();
-    const PROC: [u8; WORD] = Proc::UpdProp.to_wire().to_be_bytes();
-    bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD) == Some(&PROC)
+    const PROCS: [[u8; WORD]; 2] = [
+        Proc::ConnProp.to_wire().to_be_bytes(),
+        Proc::UpdProp.to_wire().to_be_bytes(),
+    ];
+    let is_one = |proc: &[u8]| PROCS.iter().any(|known| known == proc);
+    bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD).is_some_and(is_one)
 }
 
 /// Decodes and checks a received message.

@@ -251,6 +251,23 @@ def smaller_before_a_pull(server):
         region.close()
 
 
+@case("version 2: RDMA2_UPDPROP directly behind RDMA2_CONNPROP holds")
+def updated_at_once(server):
+    if not ours(server):
+        return
+    handle = server.handle(FILE)
+    for _ in range(20):
+        with server.connect(receives=8, sends=8) as client:
+            ask, xid = next(XIDS), next(XIDS)
+            read = two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.v3_read(xid, handle, 0, 3000))
+            client.end.send(two(ask, CONNPROP, 1, RBSIZ, 4, 4096, 0),
+                            two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 1024), read)
+            received = [client.end.receive()[0] for _ in range(2)]
+            found = {int.from_bytes(data[:4], "big"): data for data in received}
+            equal(sorted(found), sorted((ask, xid)), "XIDs of the answers")
+            equal(found[xid][12:20], wire.u32(wire.ERROR, 8), "answer without room: REPLY_RESOURCE")
+
+
 @case("version 2: sets of properties that are too large to be true")
 def large_sets(server):
     if not ours(server):
