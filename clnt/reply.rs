@@ -318,7 +318,7 @@ impl Conn {
             xprt.note_use();
             self.negotiation.note_reply();
         }
-        if !unmap_fenced(&mut list, buffer.invalidated()) {
+        if !list.is_empty() && !unmap_fenced(&mut list, buffer.invalidated()) {
             let mut idle = take_fenced(&mut list);
             if !list.is_empty() {
                 let answer = PendingReply {

@@ -127,8 +127,8 @@ pub(crate) fn choose(
 }
 
 fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool) -> ReplyMode {
-    let rest = reply.head.saturating_add(reply.tail);
-    let all = rest.saturating_add(reply.pages);
+    let rest = host_len(reply.head).saturating_add(host_len(reply.tail));
+    let all = rest.saturating_add(host_len(reply.pages));
     let write_header = header_len(limits, CallMode::Copy, ReplyMode::WriteChunk);
     if !reply.open_ended && fits(limits.receive, limits.version.least_header(), all) {
         ReplyMode::Inline
@@ -149,10 +149,10 @@ fn choose_call(
     reply: ReplyMode,
     direct_placement: bool,
 ) -> CallMode {
-    let rest = call.head.saturating_add(call.tail);
-    let all = rest.saturating_add(call.pages);
+    let rest = host_len(call.head).saturating_add(host_len(call.tail));
+    let all = rest.saturating_add(host_len(call.pages));
     if fits(limits.send, header_len(limits, CallMode::Copy, reply), all) {
-        if all <= call.copy_room {
+        if all <= host_len(call.copy_room) {
             return CallMode::Copy;
         }
         if gather_sges(call) <= limits.send_sges {
@@ -216,8 +216,8 @@ pub(crate) fn gather_sges(call: &CallShape) -> u32 {
         .saturating_add(u32::from(call.tail != 0))
 }
 
-fn fits(threshold: InlineSize, header: usize, message: u32) -> bool {
-    header.saturating_add(host_len(message)) <= host_len(threshold.0)
+fn fits(threshold: InlineSize, header: usize, message: usize) -> bool {
+    header.saturating_add(message) <= host_len(threshold.0)
 }
 
 /// How a Responder moves a Reply.
@@ -247,7 +247,7 @@ pub(crate) fn choose_response(
     reply_chunk: Option<&WriteChunk<'_>>,
     chunk_first: bool,
 ) -> Response {
-    let inline = fits(send, header, message);
+    let inline = fits(send, header, host_len(message));
     if inline && !(chunk_first && reply_chunk.is_some()) {
         return Response::Inline;
     }

@@ -56,7 +56,7 @@ PHASES = (
 )
 # Calls on error paths, and the call for references to encrypted pages, which needs krb5p. They are
 # tried like the others, but need not be reached.
-NOT_REACHED = re.compile(r"rdma_destroy_id|inject_disconnect|map_chunk.*realloc")
+NOT_REACHED = re.compile(r"rdma_destroy_id|inject_disconnect|Chunks::map.*realloc")
 
 
 class Fault:
