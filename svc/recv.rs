@@ -506,7 +506,7 @@ impl Conn {
     }
 
     /// Lends the pages in `slots` for the reply to the Call in `buf`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lend(
         &self,
         receiver: &mut Receiver<'_, CallBox>,

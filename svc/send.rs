@@ -171,7 +171,7 @@ impl Completion for SendCtx {
 
 impl Chan {
     /// Returns a kept context.
-    #[inline]
+    #[inline(always)]
     fn kept_send_ctx(&self) -> Option<Pin<KBox<SendCtx>>> {
         self.sends.lock().pop()
     }
