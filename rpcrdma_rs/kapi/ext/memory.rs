@@ -98,8 +98,11 @@ pub(in crate::kapi) unsafe fn measure(
     offset: usize,
     max: usize,
 ) -> usize {
-    let max = max.min(MAX_RUN_PAGES * PAGE_SIZE - offset);
     let mut len = PAGE_SIZE - offset;
+    if max <= len {
+        return max;
+    }
+    let max = max.min(MAX_RUN_PAGES * PAGE_SIZE - offset);
     let mut at = pages;
     while len < max {
         // SAFETY: `len` is less than `max`, so the array has another element. `*at` is a valid
@@ -160,6 +163,28 @@ impl<'a> MemSeg<'a> {
                 })
             }
             _ => None,
+        }
+    }
+
+    /// Creates the run of `len` bytes from `offset` of `page` on.
+    ///
+    /// # Safety
+    ///
+    /// All pages of the run must be valid during `'a` and contiguous, and at most [`MAX_RUN_PAGES`].
+    /// `offset` must be less than a page, and `len` not zero.
+    #[inline]
+    pub(in crate::kapi) unsafe fn measured(
+        page: NonNull<bindings::page>,
+        offset: usize,
+        len: usize,
+    ) -> Self {
+        // INVARIANT: By this function's contract.
+        // CAST: Both are at most the length of the longest run.
+        MemSeg {
+            page,
+            offset: offset as u32,
+            len: len as u32,
+            _memory: PhantomData,
         }
     }
 

@@ -331,8 +331,9 @@ impl<'a> Iterator for Runs<'a> {
         // `NonNull<T>` has the layout of `*mut T`.
         let len = unsafe { measure(pages.as_ptr().cast(), offset, left) };
         self.at += len;
-        // SAFETY: `measure` has found that many contiguous bytes, and the array owns their pages.
-        unsafe { MemSeg::from_page(*pages.first()?, offset, len) }
+        // SAFETY: `measure` has found that many contiguous bytes, at least one as there are some
+        // left, and the array owns their pages.
+        Some(unsafe { MemSeg::measured(*pages.first()?, offset, len) })
     }
 }
 

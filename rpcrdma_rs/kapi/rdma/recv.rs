@@ -60,8 +60,8 @@ const POSTED_AT_A_TIME: usize = 16;
 ///
 /// # Invariants
 ///
-/// `sge` describes `buffer`. The first `byte_len` bytes of the buffer were received and synced for
-/// the CPU. Only the list that the box is in uses `next`.
+/// `sge` describes `buffer`. Unless it is posted, the first `byte_len` bytes of the buffer were
+/// received and synced for the CPU. Only the list that the box is in uses `next`.
 pub(crate) struct RecvBuf<T> {
     next: *mut RecvBuf<T>,
     sge: bindings::ib_sge,
@@ -179,8 +179,6 @@ impl<T> RecvBuf<T> {
             Entry::set_done(entry, handle_completion::<H>);
             &mut *this
         };
-        this.byte_len = 0;
-        this.invalidated = None;
         let len = this.buffer.len();
         this.buffer.sync_for_device(0..len);
     }
@@ -194,7 +192,9 @@ impl<T> RecvBuf<T> {
         // SAFETY: The box is the caller's alone, and not posted, so its flight ends here.
         unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
         // INVARIANT: It is a box given up, the caller's alone.
-        RecvBox(this)
+        let mut buffer = RecvBox(this);
+        buffer.forget();
+        buffer
     }
 
     /// Returns the Receive Work Request for the buffer, linked to `next`.
@@ -505,13 +505,26 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
         cid
     };
     let result = match WcError::of(wc, cid) {
-        Some(error) => Err(error),
+        Some(error) => {
+            buffer.forget();
+            Err(error)
+        }
         None => Ok(buffer.received(wc, qp.next_ticket())),
     };
     qp.handler().recv_done(qp, buffer, result);
 }
 
 impl<T> RecvBox<T> {
+    /// Forgets the last message, of which the device may have overwritten a part.
+    #[cold]
+    fn forget(&mut self) {
+        // SAFETY: By the type's invariant the object is ours.
+        unsafe {
+            (*self.0.as_ptr()).byte_len = 0;
+            (*self.0.as_ptr()).invalidated = None;
+        }
+    }
+
     /// Records a received message. `next` is the QP's next ticket.
     fn received(&mut self, wc: &bindings::ib_wc, next: Ticket) -> RecvWc {
         // CAST: The flags are a small positive number.

@@ -53,12 +53,12 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// `sges` has room for `most` elements. An element at an index in `mapped` is a DMA-mapped run of
+/// The first `used` of `sges` are the elements of the message. An element at an index in `mapped` is a DMA-mapped run of
 /// bytes of pages in `pages`; every other element is a part of `body`.
 pub(crate) struct SendBuf {
     wr: Opaque<bindings::ib_send_wr>,
     sges: KVec<bindings::ib_sge>,
-    most: usize,
+    used: usize,
     mapped: Range<usize>,
     pages: KVec<PageRef>,
     body: DmaBuf,
@@ -77,11 +77,15 @@ impl SendBuf {
     /// `EINVAL` if `len` is zero; `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, sges: usize) -> Result<Self> {
         let most = sges.max(1);
-        // INVARIANT: There is room for `most` elements, and no element yet.
+        let mut sges = KVec::with_capacity(most, GFP_KERNEL)?;
+        for _ in 0..most {
+            sges.push(bindings::ib_sge::default(), GFP_KERNEL)?;
+        }
+        // INVARIANT: The message has no element yet.
         Ok(SendBuf {
             wr: Opaque::new(bindings::ib_send_wr::default()),
-            sges: KVec::with_capacity(most, GFP_KERNEL)?,
-            most,
+            sges,
+            used: 0,
             mapped: 0..0,
             pages: KVec::with_capacity(most, GFP_KERNEL)?,
             body: DmaBuf::new(pd, len, Direction::ToDevice)?,
@@ -106,10 +110,10 @@ impl SendBuf {
     }
 
     fn push(&mut self, sge: bindings::ib_sge) -> Result {
-        if self.sges.len() >= self.most {
-            return Err(ENOSPC);
-        }
-        self.sges.push_within_capacity(sge).map_err(|_| ENOSPC)
+        *self.sges.get_mut(self.used).ok_or(ENOSPC)? = sge;
+        // INVARIANT: The new element is the last one of the message.
+        self.used += 1;
+        Ok(())
     }
 
     /// Appends a part of the buffer to the message. An empty part takes no element.
@@ -140,13 +144,13 @@ impl SendBuf {
         if !self.mapped.is_empty() {
             return Err(EINVAL);
         }
-        let start = self.sges.len();
+        let start = self.used;
         // INVARIANT: `mapped` is empty.
         self.mapped = start..start;
         for seg in segs {
             if let Err(error) = self.add_run(&seg) {
                 self.unmap();
-                self.sges.truncate(start);
+                self.used = start;
                 return Err(error);
             }
         }
@@ -154,7 +158,7 @@ impl SendBuf {
     }
 
     fn add_run(&mut self, seg: &MemSeg<'_>) -> Result {
-        if self.sges.len() >= self.most {
+        if self.used == self.sges.len() {
             return Err(ENOSPC);
         }
         PageRef::add(seg, &mut self.pages, GFP_NOWAIT)?;
@@ -171,11 +175,16 @@ impl SendBuf {
         Ok(())
     }
 
+    #[inline]
     fn unmap(&mut self) {
         // Each mapped run has pages.
-        if self.pages.is_empty() {
-            return;
+        if !self.pages.is_empty() {
+            self.unmap_pages();
         }
+    }
+
+    #[inline(never)]
+    fn unmap_pages(&mut self) {
         let mapped = core::mem::take(&mut self.mapped);
         for sge in self.sges.get(mapped).unwrap_or_default() {
             unmap_run(self.body.pd().device(), sge.addr, sge.length);
@@ -186,7 +195,7 @@ impl SendBuf {
     /// Removes all parts of the message, unmaps its pages and drops the references to them.
     pub(crate) fn clear(&mut self) {
         self.unmap();
-        self.sges.clear();
+        self.used = 0;
     }
 
     /// Prepares the unsignaled Work Request that sends the message, and returns it for a chain.
@@ -201,7 +210,7 @@ impl SendBuf {
         unsafe {
             (*wr).sg_list = self.sges.as_ptr().cast_mut();
             // CAST: The number of elements is at most the device's limit, which is an `i32`.
-            (*wr).num_sge = self.sges.len() as i32;
+            (*wr).num_sge = self.used as i32;
             (*wr).opcode = opcode;
             (*wr).ex.invalidate_rkey = ManuallyDrop::new(key);
         }

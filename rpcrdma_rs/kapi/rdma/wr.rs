@@ -224,6 +224,7 @@ impl<'a> Chain<'a> {
     ///
     /// `EINVAL` if the transfer is of another PD, is in this chain already, or comes after a
     /// Send.
+    #[inline]
     pub(crate) fn transfer(&mut self, transfer: &'a Transfer) -> Result {
         if self.sent || !transfer.enter_chain(self.pd, self.ticket) {
             return Err(EINVAL);
