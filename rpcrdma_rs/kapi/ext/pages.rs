@@ -91,6 +91,13 @@ impl PageVec {
         Ok(())
     }
 
+    /// Allocates room for `more` pages behind those in the array.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, more: usize, flags: Flags) -> Result {
+        Ok(self.pages.reserve(more, flags)?)
+    }
+
     /// Drops the references to all pages but the first `len`.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
@@ -129,9 +136,12 @@ impl PageVec {
     pub(crate) fn take_from(&mut self, from: &mut PageVec, count: usize, flags: Flags) -> Result {
         let at = from.len().saturating_sub(count);
         let moving = from.pages.get(at..).unwrap_or_default();
-        self.pages.reserve(moving.len(), flags)?;
+        let room = self.pages.capacity().saturating_sub(self.pages.len());
+        if room < moving.len() {
+            self.grow(moving.len(), flags)?;
+        }
         for page in moving {
-            // `reserve` has made room.
+            // There is room.
             let _ = self.pages.push_within_capacity(*page);
         }
         // INVARIANT: This array owns the references to these pages now.
