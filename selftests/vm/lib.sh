@@ -123,7 +123,7 @@ copy_sources() {
 # in_root COMMAND...: run COMMAND with $ROOT as /, in a mount namespace of its
 # own, so that nothing stays mounted. The checkout is /src, the kernel tree
 # /kdir, the cache /cache, the host's own root /host, and the root directory without
-# these mounts /guestroot. Modules are built in $BUILD. The command replaces the
+# these mounts, or $GUEST_ROOT, /guestroot. Modules are built in $BUILD. The command replaces the
 # shell, so signals reach it.
 in_root() {
 	local dir
@@ -133,10 +133,10 @@ in_root() {
 	mkdir -p "$KDIR"
 	# shellcheck disable=SC2016
 	STARTED=$STARTED exec unshare --mount sh -euc '
-		src=$1 root=$2 kdir=$3 cache=$4 build=$5; shift 5
+		src=$1 root=$2 kdir=$3 cache=$4 build=$5 guest_root=$6; shift 6
 		mount --make-rprivate /
 		mount --rbind / "$root/host"
-		mount --bind "$root" "$root/guestroot"
+		mount --bind "$guest_root" "$root/guestroot"
 		mount --bind "$src" "$root/src"
 		mount --bind "$kdir" "$root/kdir"
 		mount --bind "$cache" "$root/cache"
@@ -147,5 +147,5 @@ in_root() {
 			HOME=/root LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
 			HOST_SRC="$src" HOST_CACHE="$cache" HOST_CWD="$PWD" STARTED="$STARTED" \
 			BUILD="$build" "$@"
-	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "/src${BUILD#"$SRC"}" "$@"
+	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "/src${BUILD#"$SRC"}" "${GUEST_ROOT:-$ROOT}" "$@"
 }
