@@ -135,10 +135,13 @@ def silent():
     seen(EPROTO, shell("dmesg"))
     fails_with(SILENT, ["mount.nfs: No route to host for ... on ..."], address="192.168.88.77",
                vers="3", path="/srv/export")
-    fails_with(SILENT, ["mount.nfs: Connection timed out for ... on ..."], address="10.9.9.9")
-    said = shell("dmesg")
-    expect_that(f"no reason in {said!r}", literal(EPROTO).search(said) or
-                literal("connecting to ... failed: ETIMEDOUT").search(said))
+    # Which of these depends on how soon the kernel gives up resolving the router.
+    status, said = try_mount(address="10.9.9.9")
+    expect_that(f"the mount succeeded: {said}", status != 0)
+    for wanted in (("mount.nfs: Connection timed out for ... on ...", "mount.nfs: Protocol error"),
+                   ("connecting to ... failed: ETIMEDOUT", EPROTO)):
+        expect_that(f"none of {wanted} is in {said!r}",
+                    any(literal(line).search(said) for line in wanted))
     # A router that answers, and passes nothing on: the server's guest.
     shell("ip neigh replace 192.168.88.254 lladdr 52:54:00:88:00:02 nud permanent dev eth0")
     try:
