@@ -17,10 +17,6 @@ use core::ops::{
     DerefMut, //
 };
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -44,7 +40,11 @@ use crate::{
             },
             completion::Done,
             lend::LentSegs,
-            memory::MemSeg, //
+            memory::MemSeg,
+            spinlock::{
+                new_spinlock,
+                SpinLock, //
+            }, //
         },
         rdma::{
             mr::{
@@ -59,7 +59,7 @@ use crate::{
             trace_xprtrdma_mr_map,
             trace_xprtrdma_mr_reminv,
             trace_xprtrdma_mr_unmap, //
-        },
+        }, //
     },
     xdr::{
         segment::Segment,
@@ -67,7 +67,7 @@ use crate::{
             Handle,
             Offset, //
         }, //
-    },
+    }, //
 };
 
 /// The progress of a request.

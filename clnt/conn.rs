@@ -16,17 +16,11 @@
 
 use core::pin::Pin;
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     time::{
         msecs_to_jiffies,
         Jiffies, //
@@ -71,6 +65,10 @@ use crate::{
             completion::Done,
             noio::NoIo,
             spare::SparePage,
+            spinlock::{
+                new_spinlock,
+                SpinLock, //
+            },
             work::{
                 cancel_delayed_sync,
                 OwnQueue, //

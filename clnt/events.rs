@@ -3,15 +3,9 @@
 //! Events of a connection. During setup they wake the worker that takes the steps; afterwards they
 //! make sunrpc close the transport.
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     time::msecs_to_jiffies, //
 };
 
@@ -30,9 +24,15 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::wait::{
-            new_waitqueue,
-            WaitQueue, //
+        ext::{
+            spinlock::{
+                new_spinlock,
+                SpinLock, //
+            },
+            wait::{
+                new_waitqueue,
+                WaitQueue, //
+            }, //
         },
         rdma::{
             client::Removal,

@@ -10,15 +10,9 @@
 
 use core::pin::Pin;
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     prelude::*,
-    sync::{
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
@@ -27,6 +21,10 @@ use super::{
     transport::ClntXprt, //
 };
 use crate::kapi::{
+    ext::spinlock::{
+        new_spinlock,
+        SpinLock, //
+    },
     rdma::{
         cq::{
             impl_has_cqe,
@@ -40,7 +38,7 @@ use crate::kapi::{
     trace::{
         trace_xprtrdma_mr_localinv,
         trace_xprtrdma_post_linv_err, //
-    },
+    }, //
 };
 
 /// A Reply that is being delivered to its RPC.

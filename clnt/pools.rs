@@ -26,17 +26,19 @@ use super::{
     REVERSE_CALLS,
     REVERSE_REQUESTS, //
 };
-use crate::kapi::ext::atomic::Relaxed;
 use crate::{
-    kapi::rdma::{
-        mr::{
-            Mr,
-            MrList, //
-        },
-        recv::{
-            RecvBox,
-            RecvList, //
-        },
+    kapi::{
+        ext::atomic::Relaxed,
+        rdma::{
+            mr::{
+                Mr,
+                MrList, //
+            },
+            recv::{
+                RecvBox,
+                RecvList, //
+            }, //
+        }, //
     },
     xdr::{
         limits::ClientLimits,
@@ -45,7 +47,7 @@ use crate::{
             host_len,
             InlineSize, //
         }, //
-    },
+    }, //
 };
 
 /// The number of Sends that a quiet connection keeps.

@@ -2,19 +2,13 @@
 
 //! The data of a transport that outlives connections, and its part of a request slot.
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     time::{
         msecs_to_jiffies,
         Jiffies, //
-    },
+    }, //
 };
 
 use super::{
@@ -35,7 +29,11 @@ use crate::kapi::{
             Atomic,
             Relaxed, //
         },
-        jiffies, //
+        jiffies,
+        spinlock::{
+            new_spinlock,
+            SpinLock, //
+        }, //
     },
     sunrpc::link::XprtLink, //
 };

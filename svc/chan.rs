@@ -41,10 +41,6 @@ use super::{
         CHECK_MS, //
     }, //
 };
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use crate::{
     kapi::{
         ext::{
@@ -54,7 +50,11 @@ use crate::{
                 patiently,
                 Patience, //
             },
-            ratelimit::limited, //
+            ratelimit::limited,
+            spinlock::{
+                new_spinlock,
+                SpinLock, //
+            }, //
         },
         live::SERVER,
         rdma::{
@@ -93,16 +93,14 @@ use crate::{
             self,
             wire_len, //
         }, //
-    },
+    }, //
 };
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     workqueue::DelayedWork, //
 };
 

@@ -20,10 +20,6 @@ use super::order::{
     Order,
     Place, //
 };
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use crate::kapi::{
     compat::smp_mb,
     ext::{
@@ -33,7 +29,11 @@ use crate::kapi::{
             Relaxed, //
         },
         jiffies,
-        msecs_since, //
+        msecs_since,
+        spinlock::{
+            new_spinlock,
+            SpinLock, //
+        }, //
     },
     sunrpc::svc::Handle, //
 };

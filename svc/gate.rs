@@ -43,17 +43,17 @@ use super::{
     pool::Budget,
     receives::CallBox, //
 };
-use crate::kapi::ext::spinlock::SpinLockGuard;
 use crate::kapi::{
     compat::smp_mb,
-    ext::work::xprtiod, //
+    ext::{
+        spinlock::SpinLockGuard,
+        work::xprtiod, //
+    }, //
 };
 use kernel::{
     impl_has_delayed_work,
     page::PAGE_SIZE,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     time::msecs_to_jiffies,
     workqueue::WorkItem, //
 };

@@ -27,14 +27,14 @@ use super::{
     },
     tunables::STAT_SQ_STARVE, //
 };
-use crate::kapi::ext::atomic::Relaxed;
 use crate::kapi::{
     compat::smp_mb,
-    ext::ratelimit::limited,
-    rdma::qp::Qp,
-    sunrpc::{
-        errno::enotconn, //
+    ext::{
+        atomic::Relaxed,
+        ratelimit::limited, //
     },
+    rdma::qp::Qp,
+    sunrpc::errno::enotconn,
     trace::{
         trace_svcrdma_sq_full,
         trace_svcrdma_sq_post_err,

@@ -28,9 +28,9 @@ use super::{
         Receives, //
     }, //
 };
-use crate::kapi::ext::atomic::Relaxed;
 use crate::{
     kapi::{
+        ext::atomic::Relaxed,
         rdma::{
             qp::Qp,
             recv::{
@@ -76,7 +76,7 @@ use crate::{
         },
         units::host_len,
         version::Version, //
-    },
+    }, //
 };
 use core::ops::Range;
 use kernel::{page::PAGE_SIZE, prelude::*};

@@ -32,9 +32,9 @@ use super::{
     },
     tunables::STAT_WRITE, //
 };
-use crate::kapi::ext::atomic::Relaxed;
 use crate::{
     kapi::{
+        ext::atomic::Relaxed,
         rdma::{
             cq::{
                 Completion,
@@ -96,7 +96,7 @@ use crate::{
             Handle,
             InlineSize, //
         }, //
-    },
+    }, //
 };
 use core::ops::Range;
 use kernel::prelude::*;

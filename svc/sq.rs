@@ -26,14 +26,14 @@ use super::{
     },
     pool::Ring,
 };
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use crate::kapi::ext::{
     atomic::{
         Atomic,
         Relaxed, //
+    },
+    spinlock::{
+        new_spinlock,
+        SpinLock, //
     },
     work::{
         cancel_delayed_sync,
@@ -41,11 +41,10 @@ use crate::kapi::ext::{
     }, //
 };
 use kernel::{
-    impl_has_delayed_work, new_delayed_work,
+    impl_has_delayed_work,
+    new_delayed_work,
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     time::{
         msecs_to_jiffies,
         Jiffies, //
@@ -53,7 +52,7 @@ use kernel::{
     workqueue::{
         DelayedWork,
         WorkItem, //
-    },
+    }, //
 };
 
 /// The period of the timer in ms.

@@ -13,25 +13,27 @@
 //! wait for the id. So each entry stays in the [`Register`] of the QP that it was posted on last,
 //! from its first post until it is dropped. Posting it again on that QP costs one comparison.
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     types::Opaque, //
 };
 
 use super::wr::Ticket;
-use crate::kapi::bindings;
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Relaxed,
-    Release, //
+use crate::kapi::{
+    bindings,
+    ext::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        spinlock::{
+            new_spinlock,
+            SpinLock, //
+        }, //
+    }, //
 };
 
 /// The callback of ib_core for a completion.

@@ -66,15 +66,17 @@ use super::{
         Ticket, //
     }, //
 };
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Relaxed,
-    Release, //
-};
 use crate::kapi::{
     bindings,
-    ext::errno::enotconn, //
+    ext::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        errno::enotconn, //
+    }, //
 };
 
 /// The callbacks of a QP.

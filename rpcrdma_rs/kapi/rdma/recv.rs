@@ -44,10 +44,12 @@ use super::{
     Cid,
     Direction, //
 };
-use crate::kapi::bindings;
-use crate::kapi::ext::atomic::{
-    Atomic,
-    Relaxed, //
+use crate::kapi::{
+    bindings,
+    ext::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
 
 /// The number of the next buffer, of all QPs.

@@ -22,10 +22,6 @@ use core::{
     pin::Pin, //
 };
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -37,7 +33,13 @@ use super::{
     xdr_buf::XdrBuf,
     xprt::Xprt, //
 };
-use crate::kapi::bindings;
+use crate::kapi::{
+    bindings,
+    ext::spinlock::{
+        new_spinlock,
+        SpinLock, //
+    }, //
+};
 
 /// A request of the reverse direction.
 ///

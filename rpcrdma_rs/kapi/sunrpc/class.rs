@@ -21,14 +21,14 @@ use super::{
     ops::XprtOps,
     xprt::Xprt, //
 };
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Release, //
-};
 use crate::kapi::{
     bindings,
-    compat::this_module, //
+    compat::this_module,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    }, //
 };
 
 /// An `xprt_class` with its network ids, which C has as a flexible array. The last one is empty.

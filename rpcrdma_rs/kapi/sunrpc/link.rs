@@ -22,14 +22,16 @@ use super::{
     ops::XprtOps,
     xprt::Xprt, //
 };
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Relaxed,
-    Release, //
+use crate::kapi::ext::{
+    atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
+    },
+    completion::Done, //
 };
-use crate::kapi::ext::completion::Done;
 
 /// Added to the count of borrows when no further ones are allowed: less than zero, however many
 /// there are.

@@ -28,10 +28,6 @@ use core::{
     ptr::NonNull, //
 };
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     prelude::*,
     time::{
@@ -64,8 +60,12 @@ use crate::kapi::{
             Lender,
             LentSegs, //
         },
-        memory::copy_bytes, //
-    },
+        memory::copy_bytes,
+        spinlock::{
+            new_spinlock,
+            SpinLock, //
+        }, //
+    }, //
 };
 
 /// A request slot: sunrpc's `rpc_rqst` and what the transport keeps next to it.

@@ -18,22 +18,17 @@ use core::{
     ops::Deref, //
 };
 
-use crate::kapi::ext::spinlock::{
-    new_spinlock,
-    SpinLock, //
-};
 use kernel::{
     ffi::c_ulong,
-    impl_has_delayed_work, new_delayed_work,
+    impl_has_delayed_work,
+    new_delayed_work,
     prelude::*,
-    sync::{
-        Arc, //
-    },
+    sync::Arc,
     time::Jiffies,
     workqueue::{
         DelayedWork,
         WorkItem, //
-    },
+    }, //
 };
 
 use super::{
@@ -46,8 +41,12 @@ use crate::kapi::{
     ext::{
         jiffies,
         noio::NoIo,
+        spinlock::{
+            new_spinlock,
+            SpinLock, //
+        },
         work::OwnQueue, //
-    },
+    }, //
 };
 
 /// The connection of a transport, if there is one.

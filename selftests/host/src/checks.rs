@@ -7,57 +7,61 @@
 
 use std::collections::BTreeMap;
 
-use crate::decoded::{
-    decode,
-    opening,
-    segments,
-    Message, //
-};
-use crate::xdr::chunk::{
-    ListLimits,
-    Lists,
-    ReadList,
-    WriteChunk, //
-};
-use crate::xdr::encode::{
-    encode_error,
-    encode_reply,
-    Encoder,
-    Opening, //
-};
-use crate::xdr::error::{
-    Answer,
-    DecodeError,
-    EncodeError,
-    ErrorBody, //
-};
-use crate::xdr::header::{
-    Header,
-    Proc,
-    FIXED_LEN, //
-};
-use crate::xdr::message::{
-    Body,
-    Direction,
-    Rejected, //
-};
-use crate::xdr::pcl::{
-    Piece,
-    ReadChunks,
-    MAX_READ_CHUNKS, //
-};
-use crate::xdr::private::Private;
-use crate::xdr::reply;
-use crate::xdr::segment::{
-    ReadSegment,
-    Segment, //
-};
-use crate::xdr::units::{
-    Credits,
-    Handle,
-    Offset,
-    Position,
-    Xid, //
+use crate::{
+    decoded::{
+        decode,
+        opening,
+        segments,
+        Message, //
+    },
+    xdr::{
+        chunk::{
+            ListLimits,
+            Lists,
+            ReadList,
+            WriteChunk, //
+        },
+        encode::{
+            encode_error,
+            encode_reply,
+            Encoder,
+            Opening, //
+        },
+        error::{
+            Answer,
+            DecodeError,
+            EncodeError,
+            ErrorBody, //
+        },
+        header::{
+            Header,
+            Proc,
+            FIXED_LEN, //
+        },
+        message::{
+            Body,
+            Direction,
+            Rejected, //
+        },
+        pcl::{
+            Piece,
+            ReadChunks,
+            MAX_READ_CHUNKS, //
+        },
+        private::Private,
+        reply,
+        segment::{
+            ReadSegment,
+            Segment, //
+        },
+        units::{
+            Credits,
+            Handle,
+            Offset,
+            Position,
+            Xid, //
+        }, //
+    }, //
 };
 
 /// Limits of a server with room for 4 MiB.

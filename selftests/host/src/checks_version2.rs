@@ -2,47 +2,51 @@
 
 //! Properties of version 2 that must hold for any input.
 
-use crate::checks::encode_lists;
-use crate::xdr::chunk::ListLimits;
-use crate::xdr::cursor::Reader;
-use crate::xdr::encode::{
-    encode_error,
-    Opening, //
-};
-use crate::xdr::error::{
-    Answer,
-    EncodeError,
-    ErrorBody, //
-};
-use crate::xdr::header::{
-    Header,
-    Proc, //
-};
-use crate::xdr::message::{
-    decode,
-    Body,
-    Direction,
-    Parsed,
-    Rejected, //
-};
-use crate::xdr::negotiate::{
-    answer,
-    Server,
-    Settled, //
-};
-use crate::xdr::props::{
-    encode_resprop,
-    Backward,
-    Message,
-    Property, //
-};
-use crate::xdr::units::{
-    Credits,
-    Xid, //
-};
-use crate::xdr::version::{
-    Version,
-    Versions, //
+use crate::{
+    checks::encode_lists,
+    xdr::{
+        chunk::ListLimits,
+        cursor::Reader,
+        encode::{
+            encode_error,
+            Opening, //
+        },
+        error::{
+            Answer,
+            EncodeError,
+            ErrorBody, //
+        },
+        header::{
+            Header,
+            Proc, //
+        },
+        message::{
+            decode,
+            Body,
+            Direction,
+            Parsed,
+            Rejected, //
+        },
+        negotiate::{
+            answer,
+            Server,
+            Settled, //
+        },
+        props::{
+            encode_resprop,
+            Backward,
+            Message,
+            Property, //
+        },
+        units::{
+            Credits,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
+    }, //
 };
 
 const BOTH: Versions = Versions::up_to(Version::Two);

@@ -4,31 +4,33 @@
 
 use std::ops::Deref;
 
-use crate::xdr::chunk::{
-    ListLimits,
-    Lists, //
-};
-use crate::xdr::encode::Opening;
-use crate::xdr::error::DecodeError;
-use crate::xdr::header::Proc;
-use crate::xdr::message::{
-    self,
-    Direction,
-    Parsed,
-    Rejected, //
-};
-use crate::xdr::reply::{
-    self,
-    Outcome, //
-};
-use crate::xdr::segment::Segment;
-use crate::xdr::units::{
-    Credits,
-    Xid, //
-};
-use crate::xdr::version::{
-    Version,
-    Versions, //
+use crate::xdr::{
+    chunk::{
+        ListLimits,
+        Lists, //
+    },
+    encode::Opening,
+    error::DecodeError,
+    header::Proc,
+    message::{
+        self,
+        Direction,
+        Parsed,
+        Rejected, //
+    },
+    reply::{
+        self,
+        Outcome, //
+    },
+    segment::Segment,
+    units::{
+        Credits,
+        Xid, //
+    },
+    version::{
+        Version,
+        Versions, //
+    }, //
 };
 
 /// A message of version 1 that has been decoded.

@@ -2,20 +2,22 @@
 
 //! The tables in `data`, and decoded messages written in their form.
 
-use crate::xdr::error::ErrorBody;
-use crate::xdr::header::Proc;
-use crate::xdr::message::{
-    Body,
-    Direction,
-    Parsed, //
+use crate::xdr::{
+    error::ErrorBody,
+    header::Proc,
+    message::{
+        Body,
+        Direction,
+        Parsed, //
+    },
+    props::{
+        Backward,
+        Message,
+        PropSet,
+        Property, //
+    },
+    segment::Segment, //
 };
-use crate::xdr::props::{
-    Backward,
-    Message,
-    PropSet,
-    Property, //
-};
-use crate::xdr::segment::Segment;
 
 /// A message, and its decoded form.
 pub(crate) struct Vector {

@@ -4,10 +4,12 @@
 //! create the completions; no device is involved.
 
 use super::*;
-use crate::kapi::ext::atomic::Relaxed;
-use crate::kapi::fixture::{
-    contend,
-    pause, //
+use crate::kapi::{
+    ext::atomic::Relaxed,
+    fixture::{
+        contend,
+        pause, //
+    }, //
 };
 use kernel::new_mutex;
 

@@ -31,13 +31,15 @@ use super::{
     GATE_CLOSED,
     GATE_ONE, //
 };
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Relaxed, //
-};
 use crate::kapi::{
     bindings,
-    ext::ratelimit::limited, //
+    ext::{
+        atomic::{
+            Acquire,
+            Relaxed, //
+        },
+        ratelimit::limited, //
+    }, //
 };
 
 /// How long the completions of a QP that is drained may take.

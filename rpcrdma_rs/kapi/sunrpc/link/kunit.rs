@@ -10,8 +10,8 @@ use kernel::{
 };
 
 use super::*;
-use crate::kapi::ext::atomic::Relaxed;
 use crate::kapi::{
+    ext::atomic::Relaxed,
     fixture::{
         long_pause,
         pause,
@@ -23,7 +23,7 @@ use crate::kapi::{
         class::XprtClass,
         rqst::Slot,
         send_lock::SendLocked, //
-    },
+    }, //
 };
 
 /// A transport type that is never instantiated.

@@ -5,14 +5,14 @@
 //! Usage: `corpus FOLDER`; creates `FOLDER/messages`, `FOLDER/private` and, for version 2,
 //! `FOLDER/messages2`, `FOLDER/properties` and `FOLDER/negotiate`.
 
-use std::path::{
-    Path,
-    PathBuf, //
-};
 use std::{
     env,
     fs,
-    io, //
+    io,
+    path::{
+        Path,
+        PathBuf, //
+    }, //
 };
 
 use rpcrdma_host_tests::oracle::seeds;

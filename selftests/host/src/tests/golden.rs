@@ -2,62 +2,66 @@
 
 //! The vectors, both ways: what they decode to, and that encoding gives the same octets.
 
-use crate::checks::{
-    encode_lists,
-    sorted, //
+use crate::{
+    checks::{
+        encode_lists,
+        sorted, //
+    },
+    decoded::{
+        decode,
+        opening,
+        segments,
+        Message, //
+    },
+    vectors::{
+        self,
+        Vector, //
+    },
+    xdr::{
+        chunk::{
+            ListLimits,
+            Lists,
+            WriteChunk, //
+        },
+        encode::{
+            encode_error,
+            encode_one,
+            encode_plain,
+            encode_reply,
+            Encoder,
+            Listed,
+            Opening, //
+        },
+        error::{
+            EncodeError,
+            ErrorBody, //
+        },
+        header::{
+            Header,
+            Proc, //
+        },
+        message::Direction,
+        pcl::{
+            Piece,
+            ReadChunk, //
+        },
+        private::Private,
+        reply::Outcome,
+        segment::{
+            ReadSegment,
+            Segment, //
+        },
+        units::{
+            Credits,
+            Handle,
+            InlineSize,
+            Offset,
+            Position,
+            Xid, //
+        },
+        version::Version, //
+    }, //
 };
-use crate::decoded::{
-    decode,
-    opening,
-    segments,
-    Message, //
-};
-use crate::vectors::{
-    self,
-    Vector, //
-};
-use crate::xdr::chunk::{
-    ListLimits,
-    Lists,
-    WriteChunk, //
-};
-use crate::xdr::encode::{
-    encode_error,
-    encode_one,
-    encode_plain,
-    encode_reply,
-    Encoder,
-    Listed,
-    Opening, //
-};
-use crate::xdr::error::{
-    EncodeError,
-    ErrorBody, //
-};
-use crate::xdr::header::{
-    Header,
-    Proc, //
-};
-use crate::xdr::message::Direction;
-use crate::xdr::pcl::{
-    Piece,
-    ReadChunk, //
-};
-use crate::xdr::private::Private;
-use crate::xdr::reply::Outcome;
-use crate::xdr::segment::{
-    ReadSegment,
-    Segment, //
-};
-use crate::xdr::units::{
-    Credits,
-    Handle,
-    InlineSize,
-    Offset,
-    Position,
-    Xid, //
-};
-use crate::xdr::version::Version;
 
 /// Generous limits: other tests cover their refusals.
 pub(super) const ANY: ListLimits = ListLimits {

@@ -3,39 +3,43 @@
 //! Malformed messages: each is refused for its own reason, and answered as RFC 8166 says.
 
 use super::golden::ANY;
-use crate::checks::sorted;
-use crate::decoded::{
-    decode,
-    segments, //
-};
-use crate::vectors::{
-    self,
-    Vector, //
-};
-use crate::xdr::chunk::ListLimits;
-use crate::xdr::error::{
-    Answer,
-    DecodeError,
-    ErrorBody,
-    Item, //
-};
-use crate::xdr::header::{
-    RESERVED_DONE,
-    RESERVED_MSGP, //
-};
-use crate::xdr::message::{
-    self,
-    Body,
-    Direction, //
-};
-use crate::xdr::pcl::MAX_READ_CHUNKS;
-use crate::xdr::units::{
-    Handle,
-    Xid, //
-};
-use crate::xdr::version::{
-    Version,
-    Versions, //
+use crate::{
+    checks::sorted,
+    decoded::{
+        decode,
+        segments, //
+    },
+    vectors::{
+        self,
+        Vector, //
+    },
+    xdr::{
+        chunk::ListLimits,
+        error::{
+            Answer,
+            DecodeError,
+            ErrorBody,
+            Item, //
+        },
+        header::{
+            RESERVED_DONE,
+            RESERVED_MSGP, //
+        },
+        message::{
+            self,
+            Body,
+            Direction, //
+        },
+        pcl::MAX_READ_CHUNKS,
+        units::{
+            Handle,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
+    }, //
 };
 
 /// Returns the answers of a Responder that supports version 1.

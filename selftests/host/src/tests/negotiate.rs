@@ -3,27 +3,31 @@
 //! The version that a connection uses.
 
 use super::golden::ANY;
-use crate::oracle::vectors;
-use crate::vectors as one;
-use crate::xdr::message::decode;
-use crate::xdr::negotiate::{
-    answer,
-    Server,
-    Settled, //
-};
-use crate::xdr::props::{
-    encode_connprop,
-    Backward,
-    Properties, //
-};
-use crate::xdr::units::{
-    Credits,
-    InlineSize,
-    Xid, //
-};
-use crate::xdr::version::{
-    Version,
-    Versions, //
+use crate::{
+    oracle::vectors,
+    vectors as one,
+    xdr::{
+        message::decode,
+        negotiate::{
+            answer,
+            Server,
+            Settled, //
+        },
+        props::{
+            encode_connprop,
+            Backward,
+            Properties, //
+        },
+        units::{
+            Credits,
+            InlineSize,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
+    }, //
 };
 
 fn vector(name: &str) -> Vec<u8> {

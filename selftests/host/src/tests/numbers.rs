@@ -2,33 +2,37 @@
 
 //! Roundup, credits, sizes in private data, bounded reading and writing.
 
-use crate::vectors;
-use crate::xdr::cursor::{
-    Reader,
-    Writer, //
-};
-use crate::xdr::error::{
-    DecodeError,
-    EncodeError,
-    Item, //
-};
-use crate::xdr::header::{
-    Proc,
-    RESERVED_DONE,
-    RESERVED_MSGP, //
-};
-use crate::xdr::private::Private;
-use crate::xdr::units::{
-    host_len,
-    pad_len,
-    padded_len,
-    wire_len,
-    Credits,
-    InlineSize, //
-};
-use crate::xdr::version::{
-    Version,
-    Versions, //
+use crate::{
+    vectors,
+    xdr::{
+        cursor::{
+            Reader,
+            Writer, //
+        },
+        error::{
+            DecodeError,
+            EncodeError,
+            Item, //
+        },
+        header::{
+            Proc,
+            RESERVED_DONE,
+            RESERVED_MSGP, //
+        },
+        private::Private,
+        units::{
+            host_len,
+            pad_len,
+            padded_len,
+            wire_len,
+            Credits,
+            InlineSize, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
+    }, //
 };
 
 #[test]

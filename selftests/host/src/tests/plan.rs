@@ -7,33 +7,37 @@ use super::golden::{
     ANY, //
 };
 use super::mutation::Random;
-use crate::decoded::{
-    decode,
-    opening, //
+use crate::{
+    decoded::{
+        decode,
+        opening, //
+    },
+    vectors,
+    xdr::{
+        encode::Encoder,
+        header::Proc,
+        plan::{
+            choose,
+            choose_response,
+            gather_sges,
+            header_len,
+            CallMode,
+            CallShape,
+            ReplyMode,
+            ReplyShape,
+            Response,
+            Thresholds, //
+        },
+        segment::ReadSegment,
+        units::{
+            Credits,
+            InlineSize,
+            Position,
+            Xid, //
+        },
+        version::Version, //
+    }, //
 };
-use crate::vectors;
-use crate::xdr::encode::Encoder;
-use crate::xdr::header::Proc;
-use crate::xdr::plan::{
-    choose,
-    choose_response,
-    gather_sges,
-    header_len,
-    CallMode,
-    CallShape,
-    ReplyMode,
-    ReplyShape,
-    Response,
-    Thresholds, //
-};
-use crate::xdr::segment::ReadSegment;
-use crate::xdr::units::{
-    Credits,
-    InlineSize,
-    Position,
-    Xid, //
-};
-use crate::xdr::version::Version;
 
 const LIMITS: Thresholds = Thresholds {
     version: Version::One,

@@ -6,30 +6,34 @@ use super::golden::{
     segment,
     ANY, //
 };
-use crate::decoded::{
-    decode,
-    opening, //
-};
-use crate::xdr::chunk::Lists;
-use crate::xdr::encode::{
-    encode_plain,
-    encode_reply,
-    Encoder, //
-};
-use crate::xdr::error::{
-    DecodeError,
-    EncodeError, //
-};
-use crate::xdr::header::Proc;
-use crate::xdr::reply::Outcome;
-use crate::xdr::segment::{
-    ReadSegment,
-    Segment, //
-};
-use crate::xdr::units::{
-    Credits,
-    Position,
-    Xid, //
+use crate::{
+    decoded::{
+        decode,
+        opening, //
+    },
+    xdr::{
+        chunk::Lists,
+        encode::{
+            encode_plain,
+            encode_reply,
+            Encoder, //
+        },
+        error::{
+            DecodeError,
+            EncodeError, //
+        },
+        header::Proc,
+        reply::Outcome,
+        segment::{
+            ReadSegment,
+            Segment, //
+        },
+        units::{
+            Credits,
+            Position,
+            Xid, //
+        }, //
+    }, //
 };
 
 const XID: Xid = Xid(0x42);

@@ -4,25 +4,29 @@
 
 use super::golden::ANY;
 use super::mutation::Random;
-use crate::checks::sorted;
-use crate::decoded::{
-    decode,
-    opening, //
-};
-use crate::xdr::encode::Encoder;
-use crate::xdr::header::Proc;
-use crate::xdr::pcl::Piece;
-use crate::xdr::segment::{
-    ReadSegment,
-    Segment, //
-};
-use crate::xdr::units::{
-    pad_len,
-    Credits,
-    Handle,
-    Offset,
-    Position,
-    Xid, //
+use crate::{
+    checks::sorted,
+    decoded::{
+        decode,
+        opening, //
+    },
+    xdr::{
+        encode::Encoder,
+        header::Proc,
+        pcl::Piece,
+        segment::{
+            ReadSegment,
+            Segment, //
+        },
+        units::{
+            pad_len,
+            Credits,
+            Handle,
+            Offset,
+            Position,
+            Xid, //
+        }, //
+    }, //
 };
 
 /// A Requester's memory: the unreduced stream itself, cut up. The offset of a segment is the

@@ -3,54 +3,58 @@
 //! Version 2 against messages that were derived from the draft's XDR: see `data/version2.tsv`.
 
 use super::golden::ANY;
-use crate::checks::sorted;
-use crate::decoded::segments;
-use crate::oracle::{
-    hex,
-    malformed,
-    render,
-    vectors, //
-};
-use crate::xdr::chunk::ListLimits;
-use crate::xdr::encode::{
-    encode_error,
-    encode_reply,
-    Encoder,
-    Opening, //
-};
-use crate::xdr::error::{
-    Answer,
-    DecodeError,
-    Item, //
-};
-use crate::xdr::header::{
-    Header,
-    Proc, //
-};
-use crate::xdr::message::{
-    decode,
-    Body,
-    Direction,
-    Parsed, //
-};
-use crate::xdr::props::{
-    encode_connprop,
-    encode_receive,
-    encode_resprop,
-    granted,
-    Backward,
-    Message,
-    Properties, //
-};
-use crate::xdr::units::{
-    Credits,
-    Handle,
-    InlineSize,
-    Xid, //
-};
-use crate::xdr::version::{
-    Version,
-    Versions, //
+use crate::{
+    checks::sorted,
+    decoded::segments,
+    oracle::{
+        hex,
+        malformed,
+        render,
+        vectors, //
+    },
+    xdr::{
+        chunk::ListLimits,
+        encode::{
+            encode_error,
+            encode_reply,
+            Encoder,
+            Opening, //
+        },
+        error::{
+            Answer,
+            DecodeError,
+            Item, //
+        },
+        header::{
+            Header,
+            Proc, //
+        },
+        message::{
+            decode,
+            Body,
+            Direction,
+            Parsed, //
+        },
+        props::{
+            encode_connprop,
+            encode_receive,
+            encode_resprop,
+            granted,
+            Backward,
+            Message,
+            Properties, //
+        },
+        units::{
+            Credits,
+            Handle,
+            InlineSize,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        }, //
+    }, //
 };
 use std::ops::RangeInclusive;
 
