@@ -315,9 +315,10 @@ pub(super) fn our_sizes(asks: bool) -> Private {
     Private {
         remote_invalidation: true,
         send: InlineSize::representable(tunables::MAX_INLINE_WRITE.get()),
-        receive: match asks {
-            true => receive.max(Version::Two.default_inline()),
-            false => receive,
+        receive: if asks {
+            receive.max(Version::Two.default_inline())
+        } else {
+            receive
         },
     }
 }

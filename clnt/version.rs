@@ -226,10 +226,11 @@ impl Negotiation {
         };
         let send = self.ours.send.min(peer.receive);
         let least = Version::Two.default_inline();
-        self.agreed.populate(match announced {
-            true => Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
-                .with_peer(peer.receive),
-            false => Agreed::new(Version::Two, send, least),
+        self.agreed.populate(if announced {
+            Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
+                .with_peer(peer.receive)
+        } else {
+            Agreed::new(Version::Two, send, least)
         });
         Some(window)
     }

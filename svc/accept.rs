@@ -230,9 +230,10 @@ fn build(
 
     let read_depth = read_depth(pending.read_depth, &attrs, &peer)?;
     // iWARP reads into a region, one element whatever it holds.
-    let read_sges = match port.iwarp() {
-        true => u32::MAX,
-        false => attrs.max_sge_rd,
+    let read_sges = if port.iwarp() {
+        u32::MAX
+    } else {
+        attrs.max_sge_rd
     };
     let rw_sges = RW_SGES.min(attrs.max_send_sge).min(read_sges).max(1);
     let sizes = Sizes::new(&Bounds {

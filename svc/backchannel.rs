@@ -117,9 +117,10 @@ impl Conn {
         let written = encode_plain(buffer, &opening).map_err(|_| EINVAL);
         let written = written.and_then(|at| {
             let room = buffer.get_mut(at..).ok_or(EINVAL)?;
-            match call.copy_to(0..len, room) == len {
-                true => Ok(at + len),
-                false => Err(EINVAL),
+            if call.copy_to(0..len, room) == len {
+                Ok(at + len)
+            } else {
+                Err(EINVAL)
             }
         });
         // The last step, because only the completion may return entries that were taken.

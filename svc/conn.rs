@@ -74,9 +74,10 @@ impl QpHandler for Chan {
                 }
             }
             Err(e) => {
-                match e.flushed() {
-                    true => trace_svcrdma_wc_recv_flush(e.cid(), e.status(), e.vendor()),
-                    false => trace_svcrdma_wc_recv_err(e.cid(), e.status(), e.vendor()),
+                if e.flushed() {
+                    trace_svcrdma_wc_recv_flush(e.cid(), e.status(), e.vendor());
+                } else {
+                    trace_svcrdma_wc_recv_err(e.cid(), e.status(), e.vendor());
                 }
                 self.keep_receive(buf);
                 self.fail_completion("Receive", &e);

@@ -148,18 +148,20 @@ impl Ledger {
             return Progress::Idle;
         }
         let was_waited_for = self.marks[0] > self.completed;
-        self.still = match was_waited_for && self.seen == self.completed {
-            true => self.still.saturating_add(1),
-            false => 0,
+        self.still = if was_waited_for && self.seen == self.completed {
+            self.still.saturating_add(1)
+        } else {
+            0
         };
         self.seen = self.completed;
         let checks = if has_access { CHECKS } else { NO_ACCESS_CHECKS };
         let late = self.marks[checks - 1] > self.completed;
         self.marks.copy_within(..CHECKS - 1, 1);
         self.marks[0] = self.admitted;
-        match late || self.still >= STILL_CHECKS {
-            true => Progress::Stalled,
-            false => Progress::Moving,
+        if late || self.still >= STILL_CHECKS {
+            Progress::Stalled
+        } else {
+            Progress::Moving
         }
     }
 

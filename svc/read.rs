@@ -129,9 +129,10 @@ impl Completion for ReadCtx {
                 chan.resume(qp);
             }
             Err(e) => {
-                match e.flushed() {
-                    true => trace_svcrdma_wc_read_flush(e.cid(), e.status(), e.vendor()),
-                    false => trace_svcrdma_wc_read_err(e.cid(), e.status(), e.vendor()),
+                if e.flushed() {
+                    trace_svcrdma_wc_read_flush(e.cid(), e.status(), e.vendor());
+                } else {
+                    trace_svcrdma_wc_read_err(e.cid(), e.status(), e.vendor());
                 }
                 chan.drop_pull(qp, this);
                 chan.fail_completion("RDMA Read", &e);
@@ -169,9 +170,10 @@ impl Chan {
     /// Orders the pull of a Call among those of its client. Returns `None` if the Call has no
     /// sequence number, or the client has not proved that it has access.
     fn order_pull(&self, layout: &Layout) -> Option<OrderedPull> {
-        match layout.ordered && self.handle.has_access() {
-            true => self.member.pull(),
-            false => None,
+        if layout.ordered && self.handle.has_access() {
+            self.member.pull()
+        } else {
+            None
         }
     }
 
@@ -237,12 +239,11 @@ impl Chan {
         let pages = fields.transfer.unmap();
         let count = layout.page_count();
         self.pages.lock().fill(pages, count)?;
-        match pages.len() == count {
-            true => {
-                let traffic = &self.params.live.traffic;
-                layout.map(qp, traffic, &call.lists(bytes), fields.transfer, cid)
-            }
-            false => Err(ENOMEM),
+        if pages.len() == count {
+            let traffic = &self.params.live.traffic;
+            layout.map(qp, traffic, &call.lists(bytes), fields.transfer, cid)
+        } else {
+            Err(ENOMEM)
         }
     }
 
@@ -370,9 +371,10 @@ impl Conn {
                 .map_err(|e| if e == EAGAIN { EBUSY } else { e })
         })
         .map_err(|e| if e == EBUSY { EAGAIN } else { e })?;
-        match transfer.sqes() > chan.sq.depth() {
-            true => Err(E2BIG),
-            false => Ok(ctx),
+        if transfer.sqes() > chan.sq.depth() {
+            Err(E2BIG)
+        } else {
+            Ok(ctx)
         }
     }
 

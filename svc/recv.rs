@@ -200,9 +200,10 @@ impl Chan {
         if recvs.pool.posted() < target / 2 && recvs.total < sizes.contexts {
             self.few_receives.store(true, Relaxed);
         }
-        let list = match sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {
-            true => Some(recvs.pool.missing(target, sizes.batch)),
-            false => None,
+        let list = if sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {
+            Some(recvs.pool.missing(target, sizes.batch))
+        } else {
+            None
         };
         let resize = &recvs.resize;
         if list.is_some() && (resize.is_due() || resize.wants(self.most_receive()).is_some()) {
@@ -259,9 +260,10 @@ impl Chan {
     pub(super) fn trim_receives(&self) {
         loop {
             let mut recvs = self.recvs.lock();
-            let spare = match recvs.pool.posted() >= recvs.target {
-                true => recvs.pool.take(),
-                false => None,
+            let spare = if recvs.pool.posted() >= recvs.target {
+                recvs.pool.take()
+            } else {
+                None
             };
             recvs.total -= u32::from(spare.is_some());
             drop(recvs);
@@ -308,9 +310,10 @@ fn classify(message: &Parsed) -> Result<Disposition, DecodeError> {
         (Some(Direction::Reply), _) => return Ok(Disposition::Answered),
         (None, _) => return Err(DecodeError::RpcHeader),
     }
-    Ok(match is_inline_call(message) {
-        true => Disposition::Deliver,
-        false => Disposition::Pull,
+    Ok(if is_inline_call(message) {
+        Disposition::Deliver
+    } else {
+        Disposition::Pull
     })
 }
 

@@ -159,9 +159,10 @@ impl Completion for SendCtx {
                 chan.resume(qp);
             }
             Err(e) => {
-                match e.flushed() {
-                    true => trace_svcrdma_wc_send_flush(e.cid(), e.status(), e.vendor()),
-                    false => trace_svcrdma_wc_send_err(e.cid(), e.status(), e.vendor()),
+                if e.flushed() {
+                    trace_svcrdma_wc_send_flush(e.cid(), e.status(), e.vendor());
+                } else {
+                    trace_svcrdma_wc_send_err(e.cid(), e.status(), e.vendor());
                 }
                 chan.fail_completion("Send", &e);
             }
@@ -217,9 +218,10 @@ impl Chan {
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
             if ctx.transfer.sqes() != 0 {
                 chain.transfer(&ctx.transfer)?;
-                match ctx.reply_chunk {
-                    true => trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs()),
-                    false => trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs()),
+                if ctx.reply_chunk {
+                    trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs());
+                } else {
+                    trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs());
                 }
             }
             trace_svcrdma_post_send(chain.cid(), 1, ctx.invalidate.map_or(0, |handle| handle.0));
@@ -248,9 +250,10 @@ struct Outgoing<'a> {
 impl Outgoing<'_> {
     /// The smallest part of the reply that contains all octets for RDMA Writes.
     fn placed(&self, reply_chunk: bool) -> Option<Range<usize>> {
-        let part = match reply_chunk {
-            true => 0..self.total,
-            false => self.payloads.span()?,
+        let part = if reply_chunk {
+            0..self.total
+        } else {
+            self.payloads.span()?
         };
         Some(host_len(part.start)..host_len(part.end))
     }
@@ -295,9 +298,10 @@ fn write(
         qp.handler().count_write(segment.length);
         at = end;
     }
-    match at == host_len(from.end) {
-        true => Ok(()),
-        false => Err(EINVAL),
+    if at == host_len(from.end) {
+        Ok(())
+    } else {
+        Err(EINVAL)
     }
 }
 
@@ -547,9 +551,10 @@ impl Conn {
             self.chan().pages.lock().lend(|spare| reply.refill(spare));
         }
         self.chan().map_patiently(fields.transfer, map)?;
-        match fields.transfer.sqes() >= self.chan().sq.depth() {
-            true => Err(E2BIG),
-            false => Ok(()),
+        if fields.transfer.sqes() >= self.chan().sq.depth() {
+            Err(E2BIG)
+        } else {
+            Ok(())
         }
     }
 

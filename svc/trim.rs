@@ -31,9 +31,10 @@ impl WorkItem for Chan {
         this.trim_receives();
         // Pages that are in flight now are returned later.
         let had_none = this.without_pages.xchg(!left, Relaxed);
-        match left || !had_none {
-            true => start(this),
-            false => this.trimming_runs.store(false, Relaxed),
+        if left || !had_none {
+            start(this);
+        } else {
+            this.trimming_runs.store(false, Relaxed);
         }
     }
 }

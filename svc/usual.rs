@@ -71,9 +71,10 @@ fn append(reply: &Reply<'_>, region: Range<u32>, buffer: &mut [u8], at: usize) -
     let region = host_len(region.start)..host_len(region.end);
     let len = region.len();
     let room = buffer.get_mut(at..).ok_or(EINVAL)?;
-    match reply.message().copy_to(region, room) == len {
-        true => Ok(at + len),
-        false => Err(EINVAL),
+    if reply.message().copy_to(region, room) == len {
+        Ok(at + len)
+    } else {
+        Err(EINVAL)
     }
 }
 

@@ -76,9 +76,10 @@ impl Chan {
     /// Returns the largest permitted size of Receives in octets. It does not change if the client
     /// has not sent its properties, because such a client need not support properties.
     pub(super) fn most_receive(&self) -> u32 {
-        match self.negotiation.announced.load(Relaxed) {
-            true => InlineSize::representable(MAX_REQ_SIZE.get()).0,
-            false => 0,
+        if self.negotiation.announced.load(Relaxed) {
+            InlineSize::representable(MAX_REQ_SIZE.get()).0
+        } else {
+            0
         }
     }
 }

@@ -514,9 +514,10 @@ fn without_lists(
 #[cold]
 fn foreign(mut r: Reader<'_>, header: Header, accepts: Versions) -> Result<Parsed, DecodeError> {
     let is_report = header.proc == Proc::Error.to_wire();
-    let least = match is_report {
-        true => LEAST_REPORT,
-        false => Version::One.least_message(),
+    let least = if is_report {
+        LEAST_REPORT
+    } else {
+        Version::One.least_message()
     };
     if r.whole() < least {
         return Err(DecodeError::Truncated(Item::FixedHeader));

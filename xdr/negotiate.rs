@@ -82,9 +82,10 @@ pub(crate) fn answer(
     match parsed.body {
         Body::Error(ErrorBody::Version { low, high }) if ours => {
             let one = (low..=high).contains(&Version::One.word());
-            Some(match one {
-                true => Settled::One,
-                false => Settled::Failed { low, high },
+            Some(if one {
+                Settled::One
+            } else {
+                Settled::Failed { low, high }
             })
         }
         // Another error report says that the server knows the version and no properties.
@@ -95,9 +96,10 @@ pub(crate) fn answer(
                 peer: Properties::DEFAULT.with(&start),
                 announced: start.tells_receive(),
                 // A message with another XID answers no request: its credit value grants nothing.
-                window: match ours {
-                    true => parsed.header.credits.usable(requested),
-                    false => Credits(1),
+                window: if ours {
+                    parsed.header.credits.usable(requested)
+                } else {
+                    Credits(1)
                 },
             }),
             _ => None,

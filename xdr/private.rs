@@ -57,9 +57,10 @@ impl Private {
     /// Encodes the properties for the wire.
     pub(crate) fn encode(&self) -> [u8; Self::WIRE_LEN] {
         let mut bytes = [0; Self::WIRE_LEN];
-        let flags = match self.remote_invalidation {
-            true => REMOTE_INVALIDATION,
-            false => 0,
+        let flags = if self.remote_invalidation {
+            REMOTE_INVALIDATION
+        } else {
+            0
         };
         let tail = [
             VERSION,

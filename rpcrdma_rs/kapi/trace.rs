@@ -180,9 +180,10 @@ impl Task<'_> {
             let client = (*task).tk_client;
             bindings::rpcrdma_trace_task {
                 task: u32::from((*task).tk_pid),
-                client: match client.is_null() {
-                    true => u32::MAX,
-                    false => (*client).cl_clid,
+                client: if client.is_null() {
+                    u32::MAX
+                } else {
+                    (*client).cl_clid
                 },
             }
         }

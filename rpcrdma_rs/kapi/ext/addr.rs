@@ -205,9 +205,10 @@ impl fmt::Display for DisplayIp<'_> {
 impl fmt::Display for SockAddr {
     /// `192.0.2.1:20049` or `[2001:db8::1]:20049`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_ipv6() {
-            true => write!(f, "[{}]:{}", self.display_ip(), self.port()),
-            false => write!(f, "{}:{}", self.display_ip(), self.port()),
+        if self.is_ipv6() {
+            write!(f, "[{}]:{}", self.display_ip(), self.port())
+        } else {
+            write!(f, "{}:{}", self.display_ip(), self.port())
         }
     }
 }

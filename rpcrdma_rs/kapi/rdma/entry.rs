@@ -243,9 +243,10 @@ impl Register {
         // lock.
         unsafe {
             let (previous, next) = ((*raw).previous, (*raw).next);
-            match previous.is_null() {
-                true => list.first = next,
-                false => (*previous).next = next,
+            if previous.is_null() {
+                list.first = next;
+            } else {
+                (*previous).next = next;
             }
             if !next.is_null() {
                 (*next).previous = previous;

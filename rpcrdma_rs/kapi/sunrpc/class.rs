@@ -114,9 +114,10 @@ impl Drop for Open {
 ///
 /// `EAGAIN` unless the class makes transports.
 pub(super) fn check_open() -> Result {
-    match OPEN.load(Acquire) {
-        true => Ok(()),
-        false => Err(EAGAIN),
+    if OPEN.load(Acquire) {
+        Ok(())
+    } else {
+        Err(EAGAIN)
     }
 }
 

@@ -17,9 +17,10 @@ pub(super) fn time_before(a: Jiffies, b: Jiffies) -> bool {
 /// Returns how long before `now` the time `then` was; nothing if another processor, whose clock is
 /// a tick ahead, wrote it after `now` was read.
 pub(super) fn since(now: Jiffies, then: Jiffies) -> Jiffies {
-    match time_before(now, then) {
-        true => 0,
-        false => now.wrapping_sub(then),
+    if time_before(now, then) {
+        0
+    } else {
+        now.wrapping_sub(then)
     }
 }
 

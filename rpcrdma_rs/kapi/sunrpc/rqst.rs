@@ -139,9 +139,10 @@ impl<T: XprtOps> Slot<T> {
         // message yet.
         let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
         let fit = call.len() >= call_size && answer.len() >= answer_size;
-        let grown = match fit {
-            true => 0,
-            false => RpcBuf::reserve_both(call, call_size, answer, answer_size)?,
+        let grown = if fit {
+            0
+        } else {
+            RpcBuf::reserve_both(call, call_size, answer, answer_size)?
         };
         // SAFETY: The request belongs to the task that calls.
         unsafe {

@@ -326,13 +326,12 @@ impl<T: Callbacks> CallbackOps<T> {
             let server = SvcXprt::<T>::from_raw((*(*rqst).rq_xprt).bc_xprt);
             (*rqst).rq_xtime = bindings::ktime_get();
             let call = XdrBuf::from_raw(addr_of_mut!((*rqst).rq_snd_buf));
-            match server.is_closing() {
-                true => {
-                    // Until the server closes us the client would try again at once, and again.
-                    bindings::xprt_disconnect_done((*rqst).rq_xprt);
-                    Err(enotconn())
-                }
-                false => T::send_call(server, u32::from_be((*rqst).rq_xid), call),
+            if server.is_closing() {
+                // Until the server closes us the client would try again at once, and again.
+                bindings::xprt_disconnect_done((*rqst).rq_xprt);
+                Err(enotconn())
+            } else {
+                T::send_call(server, u32::from_be((*rqst).rq_xid), call)
             }
         };
         match sent {

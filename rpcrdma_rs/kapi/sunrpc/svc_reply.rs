@@ -276,16 +276,13 @@ impl<'a> Reply<'a> {
         let map = ReplyMap::new(unsafe { XdrBuf::from_raw(message) }, slots, &part)?;
         let used = map.span(part);
         let lent = self.lent.slots();
-        let taken = match lent.start <= used.start && used.end <= lent.end {
-            true => {
-                let own = self.take_lent(pages, used.end - lent.start);
-                let map = map.after(lent.start);
-                Taken { map, own }
-            }
-            false => {
-                self.take_all(pages, count)?;
-                Taken { map, own: false }
-            }
+        let taken = if lent.start <= used.start && used.end <= lent.end {
+            let own = self.take_lent(pages, used.end - lent.start);
+            let map = map.after(lent.start);
+            Taken { map, own }
+        } else {
+            self.take_all(pages, count)?;
+            Taken { map, own: false }
         };
         self.forget_message();
         Ok(taken)
@@ -424,9 +421,10 @@ impl<'a> Reply<'a> {
         // it. What is in the other slots that were not lent may be of a file.
         let end = self.page_count().unwrap_or(0);
         let Range { start, end: known } = self.settled;
-        let missing = match self.empty == 0 && (end <= 1 || (start <= 1 && end <= known)) {
-            true => 0,
-            false => self.collect_missing(end),
+        let missing = if self.empty == 0 && (end <= 1 || (start <= 1 && end <= known)) {
+            0
+        } else {
+            self.collect_missing(end)
         };
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: The thread is valid, and the array has more entries than that.
@@ -595,9 +593,10 @@ fn locate_pages(message: &XdrBuf, pages: &[*mut bindings::page]) -> Result<usize
     let index = start / size_of::<*mut bindings::page>();
     let start = index * PAGE_SIZE + message.page_base();
     let end = start.checked_add(message.page_len()).ok_or(EINVAL)?;
-    match end.div_ceil(PAGE_SIZE) <= pages.len() {
-        true => Ok(start),
-        false => Err(EINVAL),
+    if end.div_ceil(PAGE_SIZE) <= pages.len() {
+        Ok(start)
+    } else {
+        Err(EINVAL)
     }
 }
 
@@ -613,9 +612,10 @@ fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<usize> {
         if addr >= start && addr - start < PAGE_SIZE {
             let offset = addr - start;
             // Head and tail are each made in one page.
-            return match bytes.len() <= PAGE_SIZE - offset {
-                true => Ok(index * PAGE_SIZE + offset),
-                false => Err(EINVAL),
+            return if bytes.len() <= PAGE_SIZE - offset {
+                Ok(index * PAGE_SIZE + offset)
+            } else {
+                Err(EINVAL)
             };
         }
     }

@@ -313,11 +313,12 @@ impl<T: XprtOps> Xprt<T> {
     /// sunrpc's own counters.
     pub(crate) fn counters(&self) -> Counters {
         let hz = msecs_to_jiffies(1000);
-        let idle = match self.is_connected() {
-            true => since(jiffies(), read_once!(self, last_used))
+        let idle = if self.is_connected() {
+            since(jiffies(), read_once!(self, last_used))
                 .checked_div(hz)
-                .unwrap_or(0),
-            false => 0,
+                .unwrap_or(0)
+        } else {
+            0
         };
         Counters {
             binds: read_once!(self, stat.bind_count),

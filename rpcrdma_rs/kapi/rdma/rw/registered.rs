@@ -105,9 +105,10 @@ impl Registered {
             };
             done += self.add_part(qp, &mut runs, most as usize, rest)?;
         }
-        match done == remote.length && done != 0 {
-            true => Ok(()),
-            false => Err(EINVAL),
+        if done == remote.length && done != 0 {
+            Ok(())
+        } else {
+            Err(EINVAL)
         }
     }
 

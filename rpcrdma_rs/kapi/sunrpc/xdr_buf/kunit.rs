@@ -59,9 +59,10 @@ impl Message {
         }
         for at in 0..this.pages.len() * PAGE_SIZE {
             let inside = (base..base + page_len).contains(&at);
-            let byte = match inside {
-                true => pattern(head_len + at - base, 1),
-                false => FOREIGN,
+            let byte = if inside {
+                pattern(head_len + at - base, 1)
+            } else {
+                FOREIGN
             };
             this.set(at, byte);
         }

@@ -66,9 +66,10 @@ fn call(version: Version, chunks: &[usize], reply_chunk: bool) -> Vec<u8> {
         writes.write_chunk(vec![segment(4096); *segments]).unwrap();
     }
     let reply = writes.end_writes().unwrap();
-    let len = match reply_chunk {
-        true => reply.reply_chunk([segment(8192)]),
-        false => reply.no_reply_chunk(),
+    let len = if reply_chunk {
+        reply.reply_chunk([segment(8192)])
+    } else {
+        reply.no_reply_chunk()
     };
     let len = len.unwrap();
     let mut message = buf[..len].to_vec();
