@@ -256,7 +256,7 @@ fn is_open_ended(answer: &XdrBuf) -> bool {
     answer.page_len() != 0 && !answer.is_read() && answer.total() < LONGEST_OPEN_ENDED
 }
 
-/// Returns a length for the choice of the mode. No message that long can be sent.
+/// Returns a length for the choice of the mode; `u32::MAX`, which no message has, if it is longer.
 fn len32(len: usize) -> u32 {
     wire_len(len).unwrap_or(u32::MAX)
 }

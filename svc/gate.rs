@@ -90,8 +90,8 @@ impl Chan {
     ) -> Option<Incoming<Pulled>> {
         let mut inbox = self.inbox.lock();
         if inbox.is_plain() && self.member.is_open() {
-            // Nothing waits, so that only `queue_message` and `queue_pulled`, under the lock, make
-            // another entry available.
+            // Nothing waits, so only `queue_message` and `queue_pulled` make another entry
+            // available, and both take the lock.
             let next = inbox.messages.pop();
             if inbox.messages.is_empty() {
                 clear();
@@ -101,7 +101,7 @@ impl Chan {
         self.next_ordered(inbox, clear)
     }
 
-    /// As `next_incoming`, for an inbox of any contents.
+    /// Returns the next message as `next_incoming` does, whatever the inbox contains.
     #[inline(never)]
     fn next_ordered(
         self: &Arc<Self>,

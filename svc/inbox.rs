@@ -72,7 +72,8 @@ impl<P: Ordered> Inbox<P> {
         })
     }
 
-    /// Returns whether there is nothing but messages that may be taken, apart from their order.
+    /// Returns whether the gate is open and only `messages` has entries, so that nothing but the order
+    /// of the client's Calls can make one wait.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.gate == Gate::Open

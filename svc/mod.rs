@@ -9,6 +9,7 @@
 //!   recv     decodes a message, and delivers it as a Call or answers with an error
 //!   read     pulls Read chunks before the Call is delivered
 //!   send     Replies: inline, Write list, Reply chunk; error reports
+//!   usual    the short path for Replies in the usual forms
 //!   version  messages of version 2 about properties
 //!   trim     releases memory of a quiet connection
 //!   backchannel  callbacks, in the reverse direction (RFC 8167)

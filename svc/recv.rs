@@ -12,9 +12,9 @@
 //!
 //! A buffer exists for each credit granted, for each reply to a callback, and for one more batch. A
 //! buffer is posted, is free, or contains a Call in process, which counts against the client's
-//! credits as well until it is answered. More are allocated when the client uses many; see [`Receives`]. A client that exceeds its
-//! credits is served while buffers are available. Then no Receive is posted, and it loses its
-//! connection.
+//! credits as well until it is answered. More are allocated when the client uses many; see
+//! [`Receives`]. A client that exceeds its credits is served while buffers are available. Then no
+//! Receive is posted, and it loses its connection.
 
 use super::{
     backchannel,
@@ -456,7 +456,7 @@ impl Conn {
     }
 
     /// Processes `message`, which is in `buf` and may be of any kind.
-    // Not inlined: most messages are inline Calls, and do not need its stack.
+    // Not inlined: inline Calls, which most messages are, then need no stack for it.
     #[inline(never)]
     fn receive_other<'a>(
         &self,

@@ -449,7 +449,7 @@ impl Conn {
         })
     }
 
-    /// Sends the reply that `fill` writes to a context, of which it returns the length.
+    /// Sends the reply that `fill` writes to a context. `fill` returns the length of the message.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Replies in the usual forms, by a short way: inline to a Call without Write chunks and Reply chunk,
-//! and with one payload to a Call whose only chunk is a Write chunk of one segment.
+//! A short path for Replies in the usual forms: inline to a Call without Write chunks and Reply
+//! chunk, and with one payload to a Call whose only chunk is a Write chunk of one segment.
 //!
-//! [`super::send`] sends replies in all forms.
+//! [`super::send`] sends Replies of any form.
 
 use super::{
     call::{

@@ -224,7 +224,7 @@ pub(crate) enum Listed {
     Reply(Segment),
 }
 
-/// Writes the header of a Call with one segment, which is the usual one with chunks. Returns its
+/// Writes the header of a Call with one segment, the usual form of a Call with chunks. Returns its
 /// length. An [`Encoder`] would write the same octets, in more steps.
 pub(crate) fn encode_one(
     buf: &mut [u8],

@@ -342,8 +342,8 @@ pub(crate) fn decode(
     }
 }
 
-/// As [`decode`], and stores the header in `slot`, where the caller keeps it. The slot is empty after
-/// an error.
+/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it.
+/// The slot is empty after an error.
 pub(crate) fn decode_into<'a>(
     slot: &'a mut Option<Parsed>,
     bytes: &[u8],
@@ -395,7 +395,7 @@ fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<
     })
 }
 
-/// Decodes any message.
+/// Decodes and checks a message of any form.
 #[inline(never)]
 fn decode_any(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Result<Parsed, Rejected> {
     let mut r = Reader::new(bytes);

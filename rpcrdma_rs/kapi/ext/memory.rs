@@ -334,8 +334,8 @@ unsafe fn copy_word<T: Copy>(src: *const u8, dst: *mut u8, at: usize) {
     }
 }
 
-/// Returns `value`, of which the compiler knows nothing then, as `OPTIMIZER_HIDE_VAR` does in C.
-/// Otherwise it would unroll the loops of [`copy_bytes`], or turn them into string instructions.
+/// Returns `value`, and hides it from the compiler, as `OPTIMIZER_HIDE_VAR` does in C. The compiler
+/// would otherwise unroll the loops of [`copy_bytes`], or turn them into string instructions.
 #[inline(always)]
 fn hide(mut value: usize) -> usize {
     // SAFETY: No instruction is executed.

@@ -4,8 +4,8 @@
 //!
 //! [`kernel::sync::SpinLock`] calls a C helper, which calls the lock's own function, and one more
 //! helper that asserts that the lock is held, which is empty without lockdep. Here the lock's own
-//! functions are called, as C code does. Where these do not exist, and with lockdep, it is the
-//! kernel's.
+//! functions are called, as C code does. With lockdep, and where these functions do not exist, the
+//! kernel's backend is used.
 //!
 //! C header: [`include/linux/spinlock_api_smp.h`](srctree/include/linux/spinlock_api_smp.h)
 
@@ -42,6 +42,8 @@ mod raw {
 
     pub(super) const CHECKED: bool = false;
 
+    /// Acquires the lock.
+    ///
     /// # Safety
     ///
     /// As for [`Backend::lock`].
@@ -51,6 +53,8 @@ mod raw {
         unsafe { bindings::_raw_spin_lock(ptr.cast()) }
     }
 
+    /// Releases the lock.
+    ///
     /// # Safety
     ///
     /// As for [`Backend::unlock`].
@@ -72,6 +76,8 @@ mod raw {
 
     pub(super) const CHECKED: bool = true;
 
+    /// Acquires the lock.
+    ///
     /// # Safety
     ///
     /// As for [`Backend::lock`].
@@ -81,6 +87,8 @@ mod raw {
         unsafe { SpinLockBackend::lock(ptr) }
     }
 
+    /// Releases the lock.
+    ///
     /// # Safety
     ///
     /// As for [`Backend::unlock`].

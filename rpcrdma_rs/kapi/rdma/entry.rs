@@ -191,7 +191,7 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// The entry must have its fields to the caller, and not move any more.
+    /// The caller must own the entry's fields, and the entry must not move any more.
     #[cold]
     unsafe fn take_over(this: &Arc<Self>, raw: *mut Raw) {
         // SAFETY: By this function's contract; it is in no list when it is added.
@@ -227,9 +227,9 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// The entry must have its fields to the caller.
+    /// The caller must own the entry's fields.
     unsafe fn remove(raw: *mut Raw) {
-        // SAFETY: The caller has the fields to itself by this function's contract. By the invariant of
+        // SAFETY: The caller owns the fields by this function's contract. By the invariant of
         // `Raw` the pointer is null or a reference of the entry, which is taken from it here.
         let register = unsafe {
             let register = core::mem::replace(&mut (*raw).register, core::ptr::null());

@@ -151,8 +151,8 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the pages have not all of these octets, they are not as many as `remote` has
-    /// bytes, there are none, or something is mapped for another QP or direction; `ENOMEM`; what
+    /// `EINVAL` if the pages lack some of these octets, their number is not the length of `remote`,
+    /// there are none, or something is mapped for another QP or direction; `ENOMEM`; what
     /// ib_core says, such as `EAGAIN` when a device has run out of what it needs. A part may be
     /// mapped then, so that all that is left to do is [`Self::unmap`].
     pub(crate) fn add<H: QpHandler>(

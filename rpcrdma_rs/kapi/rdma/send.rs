@@ -53,8 +53,8 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// The first `used` of `sges` are the elements of the message. An element at an index in `mapped` is a DMA-mapped run of
-/// bytes of pages in `pages`; every other element is a part of `body`.
+/// The first `used` of `sges` are the elements of the message. An element at an index in `mapped` is
+/// a DMA-mapped run of bytes of pages in `pages`; every other element is a part of `body`.
 pub(crate) struct SendBuf {
     wr: Opaque<bindings::ib_send_wr>,
     sges: KVec<bindings::ib_sge>,

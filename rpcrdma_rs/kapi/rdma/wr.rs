@@ -229,8 +229,8 @@ impl<'a> Chain<'a> {
         if self.sent || !transfer.enter_chain(self.pd, self.ticket) {
             return Err(EINVAL);
         }
-        // SAFETY: The transfer is of the QP of this PD, entered this chain just now, and is in no other: it
-        // is borrowed for `'a`, and not `Sync`. So its requests stay valid and untouched.
+        // SAFETY: The transfer is of the QP of this PD, entered this chain just now, and is in no
+        // other: it is borrowed for `'a`, and not `Sync`. So its requests stay valid and untouched.
         unsafe { transfer.requests(|list| self.append(list)) };
         Ok(())
     }

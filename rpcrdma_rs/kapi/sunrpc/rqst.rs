@@ -376,9 +376,10 @@ impl<T: XprtOps> Pinned<T> {
     /// the length of the whole message and how much was copied to the pages.
     ///
     /// The upper layer has only guessed the length of the head. It takes a contiguous message
-    /// apart by itself, so that the parts keep their lengths, as over TCP. Of a message with a placed payload only we know what comes before the
-    /// payload: everything, as a placed payload is the last item of its Reply. (Some peers send its
-    /// pad, which is dropped: a message without a pad has a multiple of four bytes.)
+    /// apart by itself, so that the parts keep their lengths, as over TCP. Of a message with a
+    /// placed payload only we know what comes before the payload: everything, as a placed payload
+    /// is the last item of its Reply. (Some peers send its pad, which is dropped: a message without
+    /// a pad has a multiple of four bytes.)
     ///
     /// # Errors
     ///

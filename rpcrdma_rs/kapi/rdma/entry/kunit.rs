@@ -67,7 +67,8 @@ impl Shared {
     }
 
     fn start(self: &Arc<Self>, post: u64) -> bool {
-        // SAFETY: The entry is in an `Arc`, so it does not move. One thread of a test starts it at a time.
+        // SAFETY: The entry is in an `Arc`, so it does not move. One thread of a test starts it at a
+        // time.
         unsafe { Entry::start(self.entry(), &self.register, Ticket { qp: 1, post }) }
     }
 
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn an_entry_passes_from_thread_to_thread() -> Result {
         let shared = shared(&Register::new()?)?;
-        // Owned by the thread that holds the lock, as an entry is by who posts it.
+        // The thread that holds the lock owns the entry, as the thread that posts it does.
         let owner = Arc::pin_init(new_mutex!(()), GFP_KERNEL)?;
         let (theirs, owners) = (shared.clone(), owner.clone());
         contend(4, move |number| {
