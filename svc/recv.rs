@@ -78,7 +78,10 @@ use crate::{
         version::Version, //
     }, //
 };
-use core::ops::Range;
+use core::ops::{
+    DerefMut,
+    Range, //
+};
 use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// The credits that a new connection grants. More are granted once the client uses these.
@@ -196,25 +199,33 @@ impl Chan {
         let mut guard = self.recvs.lock();
         let recvs = &mut *guard;
         change(recvs);
-        let target = recvs.target;
-        if recvs.pool.posted() < target / 2 && recvs.total < sizes.contexts {
+        if recvs.pool.posted() < recvs.target / 2 && recvs.total < sizes.contexts {
             self.few_receives.store(true, Relaxed);
         }
-        let list = if sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {
-            Some(recvs.pool.missing(target, sizes.batch))
-        } else {
-            None
-        };
+        if sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {
+            return self.post_missing(qp, guard);
+        }
+        let live = &self.params.live;
+        live.receives.store(recvs.pool.posted(), Relaxed);
+        Ok(())
+    }
+
+    /// Posts the Receives that are missing. That is due once for each batch, so the code stays out
+    /// of what runs for each Call.
+    #[inline(never)]
+    fn post_missing(&self, qp: &Qp<Chan>, mut recvs: impl DerefMut<Target = Receives>) -> Result {
+        let target = recvs.target;
+        let list = recvs.pool.missing(target, self.params.sizes.batch);
         let resize = &recvs.resize;
-        if list.is_some() && (resize.is_due() || resize.wants(self.most_receive()).is_some()) {
+        if resize.is_due() || resize.wants(self.most_receive()).is_some() {
             self.few_receives.store(true, Relaxed);
         }
         let live = &self.params.live;
         live.receives.store(recvs.pool.posted(), Relaxed);
-        drop(guard);
-        match list {
-            Some(list) if !list.is_empty() => self.post_receives(qp, list),
-            _ => Ok(()),
+        drop(recvs);
+        match list.is_empty() {
+            true => Ok(()),
+            false => self.post_receives(qp, list),
         }
     }
 
