@@ -90,6 +90,29 @@ pub(super) struct Direct {
     direction: TransferDir,
 }
 
+/// Makes room for `more` items. In steady state there is.
+#[inline]
+fn make_room<T>(items: &mut KVec<T>, more: usize) -> Result {
+    match items.capacity().saturating_sub(items.len()) < more {
+        true => grow(items, more),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn grow<T>(items: &mut KVec<T>, more: usize) -> Result {
+    Ok(items.reserve(more, GFP_KERNEL)?)
+}
+
+/// Allocates one more request.
+#[cold]
+#[inline(never)]
+fn add_request(requests: &mut KVec<Opaque<bindings::ib_rdma_wr>>) -> Result {
+    let unused = Opaque::new(bindings::ib_rdma_wr::default());
+    Ok(requests.push(unused, GFP_KERNEL)?)
+}
+
 impl Direct {
     pub(super) const fn new() -> Self {
         Direct {
@@ -157,7 +180,7 @@ impl Direct {
         for range in octets {
             // No run is shorter than a page, but for the first and the last.
             let most = range.len().div_ceil(PAGE_SIZE) + 1;
-            self.runs.reserve(most.min(pages.len()), GFP_KERNEL)?;
+            make_room(&mut self.runs, most.min(pages.len()))?;
             for run in pages.runs(range) {
                 self.runs
                     .push_within_capacity(describe(&run))
@@ -178,7 +201,7 @@ impl Direct {
         remote: Remote,
     ) -> Result {
         let first = self.elements.len();
-        self.elements.reserve(count, GFP_KERNEL)?;
+        make_room(&mut self.elements, count)?;
         for run in self.runs.get(start..start + count).ok_or(EINVAL)? {
             let (addr, length) = mapped_run(run);
             let lkey = target.lkey;
@@ -196,8 +219,7 @@ impl Direct {
         while !elements.is_empty() {
             let (part, rest) = elements.split_at(elements.len().min(target.max_sge));
             if self.used == self.requests.len() {
-                let unused = Opaque::new(bindings::ib_rdma_wr::default());
-                self.requests.push(unused, GFP_KERNEL)?;
+                add_request(&mut self.requests)?;
             }
             let request = self.requests.get(self.used).ok_or(EINVAL)?.get();
             // SAFETY: The request is ours, and in no chain, as the transfer is borrowed mutably.

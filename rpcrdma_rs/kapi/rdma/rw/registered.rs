@@ -82,7 +82,9 @@ impl Registered {
         self.sqes
     }
 
-    /// See [`Transfer::add`](super::Transfer::add).
+    /// See [`Transfer::add`](super::Transfer::add). It is only for some devices, so the code stays
+    /// out of that for all.
+    #[inline(never)]
     pub(super) fn add<H: QpHandler>(
         &mut self,
         qp: &Qp<H>,
