@@ -30,7 +30,10 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::atomic::Relaxed,
+        ext::{
+            atomic::Relaxed,
+            spinlock::SpinLockGuard, //
+        },
         rdma::{
             qp::Qp,
             recv::{
@@ -78,10 +81,7 @@ use crate::{
         version::Version, //
     }, //
 };
-use core::ops::{
-    DerefMut,
-    Range, //
-};
+use core::ops::Range;
 use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// The credits that a new connection grants. More are granted once the client uses these.
@@ -213,7 +213,7 @@ impl Chan {
     /// Posts the Receives that are missing. That is due once for each batch, so the code stays out
     /// of what runs for each Call.
     #[inline(never)]
-    fn post_missing(&self, qp: &Qp<Chan>, mut recvs: impl DerefMut<Target = Receives>) -> Result {
+    fn post_missing(&self, qp: &Qp<Chan>, mut recvs: SpinLockGuard<'_, Receives>) -> Result {
         let target = recvs.target;
         let list = recvs.pool.missing(target, self.params.sizes.batch);
         let resize = &recvs.resize;
@@ -223,10 +223,10 @@ impl Chan {
         let live = &self.params.live;
         live.receives.store(recvs.pool.posted(), Relaxed);
         drop(recvs);
-        match list.is_empty() {
-            true => Ok(()),
-            false => self.post_receives(qp, list),
+        if list.is_empty() {
+            return Ok(());
         }
+        self.post_receives(qp, list)
     }
 
     fn post_receives(&self, qp: &Qp<Chan>, list: RecvList<CallData<CallState>>) -> Result {

@@ -93,10 +93,10 @@ pub(super) struct Direct {
 /// Makes room for `more` items. In steady state there is.
 #[inline]
 fn make_room<T>(items: &mut KVec<T>, more: usize) -> Result {
-    match items.capacity().saturating_sub(items.len()) < more {
-        true => grow(items, more),
-        false => Ok(()),
+    if items.capacity().saturating_sub(items.len()) < more {
+        return grow(items, more);
     }
+    Ok(())
 }
 
 #[cold]
