@@ -308,6 +308,14 @@ pub(in crate::kapi) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usiz
         };
     }
     step!([u64; 4]);
+    if let Some(last) = len.checked_sub(size_of::<[u64; 4]>()) {
+        if at != len {
+            // SAFETY: The last words are bytes that are valid by this function's contract. Some of
+            // them are copied again.
+            unsafe { copy_word::<[u64; 4]>(src, dst, last) };
+        }
+        return;
+    }
     step!(u64);
     match len - at {
         0 => (),
