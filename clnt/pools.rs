@@ -185,11 +185,7 @@ impl Pools {
         self.queue.claim(entries);
         self.queue.post();
         self.owed += 1;
-        for _ in 0..count {
-            if let Some(mr) = self.idle.pop() {
-                regions.push(mr);
-            }
-        }
+        regions.append(&mut self.idle.take_front(count));
         self.live.owed.store(self.owed, Relaxed);
         self.live.idle.store(self.idle.len(), Relaxed);
         self.show_queue();
