@@ -162,10 +162,12 @@ impl Chunks {
 
     /// Returns the chunk of the last region, if there is one.
     fn kind_of_last(&self) -> Kind {
-        match (self.list.len() - self.reads, self.whole) {
-            (0, _) => Kind::Read,
-            (_, false) => Kind::Write,
-            (_, true) => Kind::Reply,
+        if self.list.len() == self.reads {
+            Kind::Read
+        } else if self.whole {
+            Kind::Reply
+        } else {
+            Kind::Write
         }
     }
 
