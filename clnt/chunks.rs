@@ -346,11 +346,16 @@ pub(super) fn unmap_fenced(list: &mut MrList, invalidated: Option<Invalidated<'_
 }
 
 /// Unmaps the regions in `list` that are fenced, and returns them. The others stay in `list`.
-#[inline(never)]
 pub(super) fn take_fenced(list: &mut MrList) -> MrList {
     if unmap_fenced(list, None) {
         return core::mem::take(list);
     }
+    split_fenced(list)
+}
+
+/// Removes the regions that [`unmap_fenced`] has unmapped from `list`, and returns them.
+#[cold]
+pub(super) fn split_fenced(list: &mut MrList) -> MrList {
     let mut idle = MrList::new();
     for _ in 0..list.len() {
         let Some(mut mr) = list.pop() else {

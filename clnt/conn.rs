@@ -275,9 +275,13 @@ impl Conn {
             return self.events.feed(Event::Down(Failure::Lost));
         }
         if !self.reported.xchg(true, Relaxed) {
+            // The Receives of an attempt to connect that fails are flushed, but no connection ends.
+            let connected = self.live.is_connected();
             self.live.set_state(State::Lost);
             if let Some(xprt) = self.link.get() {
-                xprt.note_end(Ended::Completion);
+                if connected {
+                    xprt.note_end(Ended::Completion);
+                }
                 xprt.force_disconnect();
             }
         }

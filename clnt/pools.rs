@@ -323,6 +323,7 @@ impl Pools {
         // There is room for as many as there may be.
         let _ = self.invs.push_within_capacity(inv);
         self.show_regions();
+        self.show_queue();
     }
 
     /// Allows Calls from the server.

@@ -31,6 +31,7 @@ use kernel::{
 
 use super::{
     chunks::{
+        split_fenced,
         take_fenced,
         unmap_fenced,
         Chunks,
@@ -319,7 +320,7 @@ impl Conn {
             self.negotiation.note_reply();
         }
         if !list.is_empty() && !unmap_fenced(&mut list, buffer.invalidated()) {
-            let mut idle = take_fenced(&mut list);
+            let mut idle = split_fenced(&mut list);
             if !list.is_empty() {
                 let answer = PendingReply {
                     rqst,

@@ -136,7 +136,7 @@ impl Conn {
         mut shortage: Shortage,
     ) -> Result<Pin<KBox<SendCtx>>> {
         // Each turn allocates the resource that was short; the last one waits for it.
-        for _ in 0..3 {
+        for _ in 0..4 {
             match shortage {
                 Shortage::Receives => {
                     self.post_receives(qp, true)?;

@@ -205,14 +205,6 @@ pub(crate) fn encode_plain(buf: &mut [u8], opening: &Opening) -> Result<usize, E
     Ok(w.len())
 }
 
-/// Returns the words of a segment.
-fn words(segment: Segment) -> [u32; 4] {
-    let [h0, h1, h2, h3, l0, l1, l2, l3] = segment.offset.0.to_be_bytes();
-    let high = u32::from_be_bytes([h0, h1, h2, h3]);
-    let low = u32::from_be_bytes([l0, l1, l2, l3]);
-    [segment.handle.0, segment.length, high, low]
-}
-
 /// A segment, and the list that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listed {
@@ -235,15 +227,15 @@ pub(crate) fn encode_one(
     opening.encode(&mut w)?;
     match segment {
         Listed::Read(ReadSegment { position, segment }) => {
-            let [handle, length, high, low] = words(segment);
+            let [handle, length, high, low] = segment.words();
             w.words([1, position.0, handle, length, high, low, 0, 0, 0])?;
         }
         Listed::Write(segment) => {
-            let [handle, length, high, low] = words(segment);
+            let [handle, length, high, low] = segment.words();
             w.words([0, 1, 1, handle, length, high, low, 0, 0])?;
         }
         Listed::Reply(segment) => {
-            let [handle, length, high, low] = words(segment);
+            let [handle, length, high, low] = segment.words();
             w.words([0, 0, 1, 1, handle, length, high, low])?;
         }
     }
