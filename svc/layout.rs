@@ -213,9 +213,10 @@ impl Layout {
             Ok(())
         };
         let Some(chunk) = self.alone() else {
-            return self
-                .segments(lists)
-                .try_for_each(|(position, octets, segment)| add(position, octets, segment));
+            for (position, octets, segment) in self.segments(lists) {
+                add(position, octets, segment)?;
+            }
+            return Ok(());
         };
         let mut at = 0;
         for segment in lists.read.chunk_range(chunk.position, 0, chunk.length) {

@@ -70,7 +70,6 @@ use crate::kapi::{
     bindings,
     ext::{
         atomic::{
-            Acquire,
             Atomic,
             Relaxed,
             Release, //
@@ -156,11 +155,6 @@ impl Unposted {
 /// The number of the next QP.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// The bit of [`Qp::gate`] that refuses posts. The bits above count the chains and Receives whose
-/// post has begun, of which each is [`GATE_ONE`].
-const GATE_CLOSED: u64 = 1;
-const GATE_ONE: u64 = 2;
-
 /// A QP. [`QpOwner::new`] creates it in an `Arc`.
 ///
 /// # Examples
@@ -183,12 +177,7 @@ const GATE_ONE: u64 = 2;
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
-    gate: Atomic<u64>,
-    /// The number of chains and Receives whose post has begun and ended, without those that the
-    /// gate has refused.
-    ended: Atomic<u64>,
-    /// The number of those that the device has not accepted.
-    unposted: Atomic<u64>,
+    gate: Gate,
     /// The number of completions. Only completions write it, which run one at a time, and
     /// [`Register::flush`], when no completion can run any more.
     completed: Atomic<u64>,
@@ -241,32 +230,17 @@ impl<H: QpHandler> Qp<H> {
         self.qp.load(Relaxed)
     }
 
-    fn ticket(&self, gate: u64) -> Ticket {
+    /// Returns the ticket of the post with this number.
+    fn ticket(&self, post: u64) -> Ticket {
         Ticket {
             qp: self.number,
-            post: gate / GATE_ONE,
+            post,
         }
     }
 
     /// Returns the next ticket. Every post that began before has an earlier one.
     pub(super) fn next_ticket(&self) -> Ticket {
-        self.ticket(self.gate.load(Relaxed))
-    }
-
-    /// Begins a post of `count` chains or Receives, and returns its ticket. Draining the QP waits
-    /// until the post has ended. There is no post if the QP is closing.
-    #[inline]
-    fn enter(&self, count: usize) -> (Ticket, Option<Posting<'_, H>>) {
-        // CAST: A `usize` has 64 bits.
-        let count = count as u64;
-        // Counts first, so that `close` either sees us or is seen by us.
-        let gate = self.gate.fetch_add(count * GATE_ONE, Acquire);
-        let posting = (gate & GATE_CLOSED == 0).then_some(Posting {
-            qp: self,
-            count,
-            unposted: count,
-        });
-        (self.ticket(gate), posting)
+        self.ticket(self.gate.next())
     }
 
     /// Begins a completion, which ends when the value is dropped.
@@ -296,7 +270,8 @@ impl<H: QpHandler> Qp<H> {
     where
         T: Completion<Handler = H>,
     {
-        let (ticket, posting) = self.enter(1);
+        let (number, posting) = self.gate.enter(1);
+        let ticket = self.ticket(number);
         let owner = give_up(owner);
         // SAFETY: The owner is valid until it is taken back.
         let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
@@ -365,7 +340,7 @@ impl<H: QpHandler> Qp<H> {
         &self,
         list: RecvList<H::Recv>,
     ) -> Result<(), (Error, RecvList<H::Recv>)> {
-        let (_, Some(mut posting)) = self.enter(list.len()) else {
+        let (_, Some(mut posting)) = self.gate.enter(list.len()) else {
             return Err((enotconn(), list));
         };
         // SAFETY: The QP's CQ calls `recv::handle_completion::<H>` with this QP as context, and
@@ -392,23 +367,6 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
             // SAFETY: The CQ is ours and no QP uses it any more.
             unsafe { bindings::ib_free_cq(cq) };
         }
-    }
-}
-
-/// A post in progress of `count` chains or Receives, of which the device has not accepted `unposted`.
-struct Posting<'a, H: QpHandler> {
-    qp: &'a Qp<H>,
-    count: u64,
-    unposted: u64,
-}
-
-impl<H: QpHandler> Drop for Posting<'_, H> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.unposted != 0 {
-            self.qp.unposted.add(self.unposted, Relaxed);
-        }
-        self.qp.ended.add(self.count, Release);
     }
 }
 
@@ -465,9 +423,7 @@ impl<H: QpHandler> QpOwner<H> {
             pin_init!(Qp {
                 qp: Atomic::new(core::ptr::null_mut()),
                 cq: Atomic::new(core::ptr::null_mut()),
-                gate: Atomic::new(0),
-                ended: Atomic::new(0),
-                unposted: Atomic::new(0),
+                gate: Gate::new(),
                 completed: Atomic::new(0),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 register,
@@ -621,5 +577,8 @@ pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'
 }
 
 mod close;
+mod gate;
 #[cfg(rpcrdma_kunit)]
 mod kunit;
+
+use gate::Gate;

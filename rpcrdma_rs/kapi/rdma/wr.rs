@@ -157,19 +157,7 @@ impl<'a> Chain<'a> {
     #[inline]
     unsafe fn append(&mut self, list: Requests) {
         // SAFETY: All requests of `list` are valid by this function's contract.
-        unsafe {
-            (*list.last).next = null_mut();
-            self.append_last(list);
-        }
-    }
-
-    /// Appends requests, the last of which has a null `next`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::append`].
-    #[inline]
-    unsafe fn append_last(&mut self, list: Requests) {
+        unsafe { (*list.last).next = null_mut() };
         if self.last.is_null() {
             self.first = list.first;
         } else {
@@ -246,8 +234,8 @@ impl<'a> Chain<'a> {
         }
         let wr = message.request(opcode, key);
         // SAFETY: The request is in the message, which is borrowed for `'a` and not `Sync`; this
-        // is the only Send of the chain. No request ever follows a Send: see above.
-        unsafe { self.append_last(Requests::one(wr, Kind::Plain)) };
+        // is the only Send of the chain.
+        unsafe { self.append(Requests::one(wr, Kind::Plain)) };
         // INVARIANT: The last request is a Send.
         self.sent = true;
         Ok(())
@@ -281,20 +269,15 @@ impl<'a> Chain<'a> {
     /// Makes the last request the signaled one, and returns the first; `None` if the chain is empty.
     /// No request may be added afterwards.
     ///
-    /// The device may complete the chain, and the owner may link its requests into another chain,
-    /// before the driver has checked whether another request follows the last one. No request ever
-    /// follows a Send. Of any other last request the driver gets a copy, which is valid as long as
-    /// the chain.
+    /// The driver gets a copy of the last request, which is valid as long as the chain. Drivers check
+    /// whether another request follows it after the device may have completed it: by then the owner
+    /// may have linked the request into another chain, or freed it.
     #[inline]
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
         if self.last.is_null() {
             return None;
         }
-        let end = if self.sent {
-            self.last
-        } else {
-            self.copy_last()
-        };
+        let end = self.copy_last();
         // SAFETY: By the type's invariant the request, or its copy, is valid and this chain's.
         unsafe {
             (*end).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
@@ -304,7 +287,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Replaces the last request of the list by a copy, and returns that.
-    #[inline(never)]
+    #[inline]
     fn copy_last(&mut self) -> *mut bindings::ib_send_wr {
         let end: *mut Copied = self.end.as_mut_ptr();
         let wr = end.cast::<bindings::ib_send_wr>();

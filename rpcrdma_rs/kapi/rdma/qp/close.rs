@@ -27,9 +27,7 @@ use kernel::{
 
 use super::{
     Qp,
-    QpHandler,
-    GATE_CLOSED,
-    GATE_ONE, //
+    QpHandler, //
 };
 use crate::kapi::{
     bindings,
@@ -92,8 +90,8 @@ impl<H: QpHandler> Qp<H> {
         if *closed {
             return;
         }
-        let posts = self.gate.fetch_add(GATE_CLOSED, Relaxed) / GATE_ONE;
-        while self.ended.load(Acquire) != posts {
+        let begun = self.gate.close();
+        while !self.gate.have_ended(begun) {
             fsleep(Delta::from_micros(20));
         }
         let Stop { stopped, settled } = self.stop();
@@ -145,11 +143,8 @@ impl<H: QpHandler> Qp<H> {
     /// Returns how many chains and Receives the device has taken and not completed. No post is in
     /// progress.
     fn in_flight(&self) -> u64 {
-        let taken = self
-            .ended
-            .load(Acquire)
-            .wrapping_sub(self.unposted.load(Relaxed));
-        taken.wrapping_sub(self.completed.load(Acquire))
+        let accepted = self.gate.accepted();
+        accepted.wrapping_sub(self.completed.load(Acquire))
     }
 
     /// Drains the QP and waits for its completions; `false` if there are some that do not come.
