@@ -146,7 +146,10 @@ impl Chan {
             inbox.gate = Gate::Open;
         }
         self.wake(inbox);
-        // The ring has room for all contexts, so `full` is empty.
+        // Only a client that exceeds its credits by far has more Calls than there are contexts.
+        if full.is_err() {
+            self.fail();
+        }
         drop(full);
     }
 

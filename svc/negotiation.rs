@@ -21,7 +21,10 @@ use crate::{
     },
     xdr::{
         error::DecodeError,
-        message::Parsed,
+        message::{
+            Body,
+            Parsed, //
+        },
         negotiate::Server,
         props::{
             Backward,
@@ -104,7 +107,12 @@ impl Negotiation {
             return Ok(());
         };
         if before == Server::Decided(version) {
-            return Ok(());
+            // Another message may have decided since this one was decoded. An error report is not
+            // answered.
+            if version == message.version || matches!(message.body, Body::Error(_)) {
+                return Ok(());
+            }
+            return Err(DecodeError::Version(self.accepts()));
         }
         match self.decided.cmpxchg(0, version.word(), Relaxed) {
             Ok(_) => {

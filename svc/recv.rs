@@ -418,8 +418,10 @@ impl Chan {
     #[cold]
     fn note_version(&self, message: &Parsed) -> Result<(), DecodeError> {
         self.negotiation.note_version(&self.params.peer, message)?;
-        let version = self.negotiation.version().word();
-        self.params.live.traffic.version.store(version, Relaxed);
+        if self.negotiation.has_decided(message.version) {
+            let version = message.version.word();
+            self.params.live.traffic.version.store(version, Relaxed);
+        }
         Ok(())
     }
 
