@@ -224,6 +224,7 @@ fn trace<T: XprtOps>(slot: &Slot<T>, call_mode: CallMode, reply_mode: ReplyMode,
     );
 }
 
+/// Returns the lengths of the parts of a Call, from which its transfer mode is chosen.
 fn call_shape(call: &XdrBuf) -> CallShape {
     CallShape {
         head: len32(call.head_len()),
@@ -235,6 +236,8 @@ fn call_shape(call: &XdrBuf) -> CallShape {
     }
 }
 
+/// Returns the maximum lengths of the parts of a Reply, from which its transfer mode is chosen.
+/// `open_ended` is whether the Reply may be longer than that, see [`is_open_ended`].
 fn reply_shape(answer: &XdrBuf, open_ended: bool) -> ReplyShape {
     ReplyShape {
         head: len32(answer.head_len()),
@@ -347,6 +350,8 @@ fn first_handle(chunks: &Chunks) -> Option<Handle> {
     Some(first.handle).filter(|handle| handle.0 != 0)
 }
 
+/// Writes the header of a Call, with its lists, and traces its segments. Returns the length of the
+/// header.
 fn encode_lists(
     body: &mut [u8],
     opening: &Opening,

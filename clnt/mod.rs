@@ -2,23 +2,34 @@
 
 //! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
 //!
-//! Each file uses only files further down, apart from `conn`, `sizes`, `invalidate` and `pools`,
-//! which use each other:
+//! A file imports only files below it, except that `conn`, `invalidate` and `pools` import each
+//! other:
 //!
 //! ```text
-//!   xprt          the callbacks of sunrpc
-//!   send, reply   sending a Call; handling a received message
-//!   backchannel   Calls of the reverse direction, and their Replies
-//!   connect       setup and teardown of a connection (state, backoff: pure)
-//!   sizes         changes of the message sizes of version 2
-//!   conn          the data of a connection, and its watchdog
-//!   events        events of a connection; version: the version that it uses
-//!   invalidate    local invalidation of regions
-//!   transport     data of a transport that outlives its connections, and of a request slot
-//!   marshal       the header of a Call, its memory, its Send
-//!   pools         the Sends, regions and Receives of a connection (send_queue: pure)
-//!   chunks, sendctx, stats, tunables
+//!   xprt         the callbacks of sunrpc
+//!   send         sends a Call
+//!   reply        handles a received message
+//!   backchannel  Calls of the reverse direction, and their Replies
+//!   connect      setup and teardown of a connection
+//!   sizes        changes of the message sizes of version 2
+//!   conn         the data of a connection, and its watchdog
+//!   invalidate   local invalidation of regions
+//!   pools        the Sends, regions and Receives of a connection
+//!   send_queue   entries of the Send Queue, and detection of stalls
+//!   events       events of the CM, of device removal and of the QP
+//!   live         the status of a connection in debugfs
+//!   state        the state of a connection
+//!   transport    data of a transport that outlives its connections, and of a request slot
+//!   backoff      when to connect again
+//!   version      the version of a connection, and its message sizes
+//!   marshal      the transfer modes of a Call, its header, its memory and its Send
+//!   chunks       the regions of a request
+//!   sendctx      the owner of a posted Send
+//!   stats        counters, and the line of mountstats
+//!   tunables     the sysctls
 //! ```
+//!
+//! `backoff`, `send_queue` and `state` are pure.
 
 #![deny(unsafe_code)]
 

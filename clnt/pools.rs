@@ -158,7 +158,7 @@ impl Pools {
     }
 
     /// Takes the resources of a Call: a Send, and up to `count` idle regions, which are appended to
-    /// `regions`. Takes nothing if one of them is short.
+    /// `regions`. Returns the Send, or which resource is short; nothing is taken then.
     #[inline(always)]
     pub(super) fn take(
         &mut self,
@@ -452,6 +452,7 @@ impl Pools {
         (progress, surplus)
     }
 
+    /// Moves the idle Receives and regions that a quiet connection does not need to `surplus`.
     fn trim(&mut self, surplus: &mut Surplus) {
         surplus.receives = core::mem::take(&mut self.free);
         let kept = Self::per_request(&self.limits);

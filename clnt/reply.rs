@@ -448,7 +448,7 @@ fn trace_report(task: Task<'_>, xid: u32, body: ErrorBody) {
     }
 }
 
-/// Checks a Reply against the chunks that its Call offered.
+/// Checks a Reply against the chunks that its Call offered, and returns how to complete the RPC.
 fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunks) -> Delivery {
     let outcome = check(
         parsed,
@@ -467,6 +467,8 @@ fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunk
     }
 }
 
+/// Returns how to complete the RPC with an inline Reply that has `written` octets in its Write
+/// chunk. A message that is no RPC Reply fails the RPC.
 fn inline(message: &Parsed, written: u32) -> Delivery {
     match message.direction {
         Some(Direction::Reply) => Delivery::Inline {

@@ -113,6 +113,8 @@ impl Conn {
         }
     }
 
+    /// Takes the resources of a Call as [`Self::take`] does, or returns which one is short. Does
+    /// not sleep.
     #[inline(always)]
     fn try_take(
         self: &Arc<Self>,
@@ -178,6 +180,7 @@ fn retried(error: Error) -> Error {
     }
 }
 
+/// Counts and traces a Call that was not sent because of `error`.
 fn marshal_failed(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>, error: Error) {
     xprt.stats.failed_marshal.add(1);
     trace_xprtrdma_marshal_failed(Task::of(slot), slot.xid(), error.to_errno());

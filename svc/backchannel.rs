@@ -96,6 +96,7 @@ impl Chan {
 }
 
 impl Conn {
+    /// Posts a callback. May sleep for memory, without I/O.
     fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
         // Reclaim may be waiting for the worker that runs this function.
         let _no_io = NoIo::begin();

@@ -82,6 +82,7 @@ impl<P: Ordered> Inbox<P> {
             && self.pulled.first().is_none()
     }
 
+    /// Returns whether there is a received message, whether or not it may be taken.
     pub(super) fn has_messages(&self) -> bool {
         self.first.is_some() || !self.held.is_empty() || !self.messages.is_empty()
     }

@@ -6,8 +6,8 @@
 //!   listen   the listener: receives connection requests
 //!   accept   accepts a request: limits, queues, first Receives
 //!   conn     the callbacks of sunrpc and of completions; teardown
-//!   recv     decodes a message, and delivers it as a Call or answers with an error
 //!   read     pulls Read chunks before the Call is delivered
+//!   recv     posts Receives, and decodes a message, which is delivered as a Call or refused
 //!   send     Replies: inline, Write list, Reply chunk; error reports
 //!   usual    the short path for Replies in the usual forms
 //!   version  messages of version 2 about properties
@@ -22,10 +22,15 @@
 //!   layout   where the octets of Read chunks are placed
 //!   receives the number and the size of the Receives
 //!   negotiation  the version that the connection uses
+//!   live     the status of a connection in debugfs
+//!   call     the state of a Call, and the parts of its Reply
 //!   client   the order of Calls over all connections of one client
 //!   order    the same, as pure code
-//!   sq       room in the Send Queue, waiting chains, stall detection
+//!   sq       room in the Send Queue, waiting chains
+//!   ledger   entries of the Send Queue, and detection of stalls
 //!   pool     pages that are reused between RPCs
+//!   limits   the sizes of the queues
+//!   tunables the sysctls, and the counters
 //! ```
 //!
 //! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `call` are pure.

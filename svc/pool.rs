@@ -55,8 +55,9 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Inserts an item before the later ones of those at the end: `precedes` tells whether its first
-    /// item has to be before the second, or `None` if that does not matter. Returns the item if the
+    /// Appends an item, and moves it forward past those that it has to precede. `precedes` tells
+    /// whether its first argument has to be before the second, and returns `None` if their order
+    /// does not matter. Such an item neither stops the new one nor moves. Returns the item if the
     /// queue is full.
     pub(super) fn insert(
         &mut self,

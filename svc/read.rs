@@ -207,6 +207,11 @@ impl Chan {
         None
     }
 
+    /// Maps spare pages for the RDMA Reads of the Call in `buf`. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`, `ENOMEM` or `EINVAL`: a service thread has to handle the Call.
     fn prepare_pull_at_once(&self, qp: &Qp<Chan>, buf: &mut CallBox) -> Result<Pin<KBox<ReadCtx>>> {
         // Over iWARP memory regions may be short, and only a service thread can wait for them.
         if self.params.read_mrs != 0 {
@@ -292,6 +297,9 @@ impl Conn {
         None
     }
 
+    /// Posts the RDMA Reads of a Call. The Call returns to the inbox if it may not be pulled yet,
+    /// or if memory regions are in use. It is refused, or the connection closed, if the Reads
+    /// cannot be posted at all. Waits for memory.
     fn pull(
         &self,
         mut receiver: Receiver<'_, CallBox>,
@@ -401,6 +409,8 @@ impl Conn {
         delivered
     }
 
+    /// Delivers the pulled Call of `job`, whose Read chunks are in `pages`. Returns `None` if it
+    /// was refused.
     fn assemble<'a>(
         &self,
         mut receiver: Receiver<'a, CallBox>,

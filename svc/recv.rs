@@ -210,8 +210,8 @@ impl Chan {
         Ok(())
     }
 
-    /// Posts the Receives that are missing. That is due once for each batch, so the code stays out
-    /// of what runs for each Call.
+    /// Posts the Receives that are missing, if there is a batch of them.
+    // Not inlined: it runs once for each batch, its callers run for each Call.
     #[inline(never)]
     fn post_missing(&self, qp: &Qp<Chan>, mut recvs: SpinLockGuard<'_, Receives>) -> Result {
         let target = recvs.target;
@@ -436,8 +436,8 @@ impl Chan {
 }
 
 impl Conn {
-    /// Processes a message: delivers it, or starts to pull its Read chunks, or answers
-    /// it with an error.
+    /// Processes a message: delivers it, or starts to pull its Read chunks, or answers it with an
+    /// error. Returns the Call if it was delivered.
     #[inline(always)]
     pub(super) fn receive_message<'a>(
         &self,
@@ -468,7 +468,8 @@ impl Conn {
         self.deliver_inline(receiver, buf, header_len, slots)
     }
 
-    /// Processes `message`, which is in `buf` and may be of any kind.
+    /// Processes `message`, which is in `buf` and may be of any kind. Returns the Call if it was
+    /// delivered.
     // Not inlined: inline Calls, which most messages are, then need no stack for it.
     #[inline(never)]
     fn receive_other<'a>(

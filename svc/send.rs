@@ -248,7 +248,8 @@ struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// The smallest part of the reply that contains all octets for RDMA Writes.
+    /// Returns the smallest part of the reply that contains all octets for RDMA Writes, if there
+    /// are any.
     fn placed(&self, reply_chunk: bool) -> Option<Range<usize>> {
         let part = if reply_chunk {
             0..self.total
@@ -434,6 +435,8 @@ impl Conn {
         }
     }
 
+    /// Sends the reply that `out` describes, its message inline or in `reply_chunk`.
+    ///
     /// # Errors
     ///
     /// `E2BIG` if the client has not offered room for this reply; otherwise the connection must be
@@ -453,7 +456,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// Those of `fill`; for others the connection must be closed.
+    /// Those of `fill`. After any other error the connection must be closed.
     #[inline(always)]
     pub(super) fn send_filled(
         &self,

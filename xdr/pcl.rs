@@ -127,7 +127,8 @@ impl ReadChunks {
         Ok(())
     }
 
-    /// As [`Self::set`], for one segment behind the start of an inline message.
+    /// Does what [`Self::set`] does, for an inline message and one segment that has octets and is
+    /// not at position zero.
     fn set_one(
         &mut self,
         item: &ReadSegment,

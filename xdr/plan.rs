@@ -126,6 +126,8 @@ pub(crate) fn choose(
     )
 }
 
+/// Chooses how the Reply is moved: inline if it fits, and in a Write chunk rather than in the Reply
+/// chunk.
 fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool) -> ReplyMode {
     let rest = host_len(reply.head).saturating_add(host_len(reply.tail));
     let all = rest.saturating_add(host_len(reply.pages));
@@ -143,6 +145,7 @@ fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool)
     }
 }
 
+/// Chooses how the Call is moved, after the mode of the Reply, whose chunks are in the same header.
 fn choose_call(
     limits: &Thresholds,
     call: &CallShape,
@@ -216,6 +219,7 @@ pub(crate) fn gather_sges(call: &CallShape) -> u32 {
         .saturating_add(u32::from(call.tail != 0))
 }
 
+/// Returns whether a header and a message of these lengths fit inline.
 fn fits(threshold: InlineSize, header: usize, message: usize) -> bool {
     header.saturating_add(message) <= host_len(threshold.0)
 }

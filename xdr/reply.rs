@@ -93,7 +93,8 @@ fn only_write_segment(parsed: &Parsed, message: &[u8]) -> Option<Segment> {
     r.rest().is_empty().then(|| Segment::from_wire(segment))
 }
 
-/// Returns the outcome of a Reply with so many octets in its chunks.
+/// Returns the outcome of a Reply with `written` octets in its Write chunk and `reply_written` in
+/// its Reply chunk.
 fn outcome<'a>(
     parsed: &Parsed,
     message: &'a [u8],
@@ -121,6 +122,7 @@ pub(crate) fn check_chunk(
     check_segments(returned.iter(), offered)
 }
 
+/// Compares the segments of a returned chunk with those offered, as [`check_chunk`] does.
 #[inline]
 fn check_segments(
     returned: impl Iterator<Item = Segment>,

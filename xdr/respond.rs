@@ -57,6 +57,7 @@ pub(crate) fn encode_sole_write(
     )
 }
 
+/// Writes the header of the Reply to `call`, with the three lists in `lists`. Returns its length.
 #[inline(always)]
 fn encode<const N: usize>(
     buf: &mut [u8],

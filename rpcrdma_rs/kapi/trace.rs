@@ -172,6 +172,7 @@ impl_argument! {
 }
 
 impl Task<'_> {
+    /// Returns the numbers of the task and of its RPC client, as the trace events print them.
     fn numbers(self) -> bindings::rpcrdma_trace_task {
         // SAFETY: By the type's invariant. A request that no RPC client has made has a task
         // without one.

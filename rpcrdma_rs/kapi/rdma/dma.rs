@@ -30,6 +30,7 @@ use crate::kapi::{
     ext::memory::MemSeg, //
 };
 
+/// Returns whether `addr` is what mapping returns when it fails. With virtual DMA it never fails.
 fn mapping_failed(device: &Device, addr: u64) -> bool {
     if device.uses_virt_dma() {
         return false;

@@ -90,7 +90,7 @@ impl Entry {
     }
 
     /// Marks the entry as in flight on the QP of `register`. Returns `false` if it already is in
-    /// flight, because a driver has completed an earlier flight twice.
+    /// flight, because a driver has completed an earlier post twice.
     ///
     /// # Safety
     ///

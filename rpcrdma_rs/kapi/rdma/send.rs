@@ -109,6 +109,7 @@ impl SendBuf {
         self.body.as_mut_slice()
     }
 
+    /// Appends an element to the message, or returns `ENOSPC`.
     fn push(&mut self, sge: bindings::ib_sge) -> Result {
         *self.sges.get_mut(self.used).ok_or(ENOSPC)? = sge;
         // INVARIANT: The new element is the last one of the message.
@@ -157,6 +158,12 @@ impl SendBuf {
         Ok(())
     }
 
+    /// Maps a run of pages, takes references to them, and appends it to the message.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if the message has as many elements as the device accepts; those of
+    /// [`PageRef::add`] and [`map_run`].
     fn add_run(&mut self, seg: &MemSeg<'_>) -> Result {
         if self.used == self.sges.len() {
             return Err(ENOSPC);
@@ -175,6 +182,7 @@ impl SendBuf {
         Ok(())
     }
 
+    /// Unmaps the pages of the message, if it has any, and drops the references to them.
     #[inline]
     fn unmap(&mut self) {
         // Each mapped run has pages.
@@ -183,6 +191,7 @@ impl SendBuf {
         }
     }
 
+    /// Does what [`Self::unmap`] has to do for a message with pages.
     #[inline(never)]
     fn unmap_pages(&mut self) {
         let mapped = core::mem::take(&mut self.mapped);

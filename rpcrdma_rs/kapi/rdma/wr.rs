@@ -223,6 +223,8 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
+    /// Appends a Send of `message` with this opcode. `key` is the handle that it invalidates, if
+    /// any.
     fn send_with(
         &mut self,
         message: &'a SendBuf,

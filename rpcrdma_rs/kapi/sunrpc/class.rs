@@ -110,9 +110,7 @@ impl Drop for Open {
     }
 }
 
-/// # Errors
-///
-/// `EAGAIN` unless the class makes transports.
+/// Returns `EAGAIN` unless the class may create transports.
 pub(super) fn check_open() -> Result {
     if OPEN.load(Acquire) {
         Ok(())

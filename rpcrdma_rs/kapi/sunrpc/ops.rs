@@ -316,6 +316,8 @@ impl<T: XprtOps> OpsTable<T> {
         }
     }
 
+    /// Ends the access of the server and the device to the buffers of the request of `task`.
+    ///
     /// # Safety
     ///
     /// `task` must run, and have a request of a transport of ours.
@@ -332,6 +334,8 @@ impl<T: XprtOps> OpsTable<T> {
         }
     }
 
+    /// Sends a Call, or a Reply of the reverse direction. Returns zero or an errno.
+    ///
     /// # Safety
     ///
     /// `rqst` must be a request of a transport of ours, and the caller have the send lock.

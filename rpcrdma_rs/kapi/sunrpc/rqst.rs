@@ -371,19 +371,19 @@ impl<T: XprtOps> Pinned<T> {
     /// Makes the RPC message in `bytes` what the upper layer will decode, with `placed` bytes
     /// already put into the page part by the peer.
     ///
-    /// Head and tail are copied to the slot's own memory, the rest of the message to the pages: what
-    /// it was received in is free at once, and keeps no device as long as the task takes. Returns
-    /// the length of the whole message and how much was copied to the pages.
+    /// Head and tail are copied to the slot's own memory, the rest of the message to the pages. So
+    /// the Receive buffer is free at once, and a slow task does not delay removal of the device.
+    /// Returns the length of the whole message and how much was copied to the pages.
     ///
-    /// The upper layer has only guessed the length of the head. It takes a contiguous message
-    /// apart by itself, so that the parts keep their lengths, as over TCP. Of a message with a
-    /// placed payload only we know what comes before the payload: everything, as a placed payload
-    /// is the last item of its Reply. (Some peers send its pad, which is dropped: a message without
-    /// a pad has a multiple of four bytes.)
+    /// The upper layer only estimates the length of the head. It splits a contiguous message by
+    /// itself, so the parts keep their lengths, as over TCP. If a payload was placed, only this
+    /// function knows what comes before the payload: everything, as a placed payload is the last
+    /// item of its Reply. (Some peers send its pad, which is dropped: a message without a pad has a
+    /// multiple of four bytes.)
     ///
     /// # Errors
     ///
-    /// `EIO` when the message does not fit what the upper layer has made ready.
+    /// `EIO` if the message does not fit the memory that the upper layer has provided.
     fn deliver(&self, bytes: &[u8], placed: usize) -> Result<(usize, usize)> {
         let answer = self.answer();
         if placed == 0 {
@@ -416,8 +416,9 @@ impl<T: XprtOps> Pinned<T> {
         Ok((len + arrived(head, placed), 0))
     }
 
-    /// Makes a copy of `head` the head of the answer, and one of `tail` its tail, unless that stays
-    /// where it is; as much of it as there is room for, which is returned.
+    /// Makes a copy of `head` the head of the answer. If there is a `tail`, makes a copy of it the
+    /// tail, or of as much of it as the slot's memory has room for. Returns the number of bytes of
+    /// the tail that were copied.
     ///
     /// # Errors
     ///

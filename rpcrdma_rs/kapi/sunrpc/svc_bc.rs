@@ -312,6 +312,8 @@ impl<T: Callbacks> CallbackOps<T> {
         unsafe { bindings::kfree((*(*task).tk_rqstp).rq_buffer) };
     }
 
+    /// Sends a callback if the client's grant permits it. Returns zero or an errno.
+    ///
     /// # Safety
     ///
     /// For sunrpc; the sender has the transport's send lock.

@@ -340,8 +340,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Takes what is in the first `count` slots of those whose pages are lent, and puts the lent
-    /// pages into all of these slots again. Returns whether what it took are pages of the thread:
+    /// Moves the pages in the first `count` of the slots whose pages are lent to `pages`, and the
+    /// lent pages back to all of these slots. Returns whether the moved pages are the thread's own;
     /// their slots are empty then.
     fn take_lent(&mut self, pages: &mut PageVec, count: usize) -> bool {
         core::mem::swap(pages, &mut self.lent.pages);

@@ -136,6 +136,8 @@ pub(crate) struct Delivered<'a> {
 }
 
 impl<'a, C: CallContext> Receiver<'a, C> {
+    /// Returns the right to deliver one Call to a thread.
+    ///
     /// # Safety
     ///
     /// `rqstp` is a thread that is in `xpo_recvfrom` for the lifetime of the result.
@@ -294,6 +296,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         Ok(unsafe { self.finish(call, head, null_mut(), 1, lengths) })
     }
 
+    /// Delivers `call` with these parts.
+    ///
     /// # Safety
     ///
     /// `head` and `tail` are valid for their lengths as long as the Call is the thread's, and

@@ -221,7 +221,7 @@ impl XdrBuf {
         done
     }
 
-    /// Writes `src` to the front of the head if it fits there; returns whether.
+    /// Writes `src` to the front of the head if it fits there. Returns whether it does.
     #[inline]
     pub(super) fn fill_head(&self, src: &[u8]) -> bool {
         fill(&self.raw().head[0], src)
@@ -246,7 +246,7 @@ impl XdrBuf {
         src.len() - rest.len()
     }
 
-    /// Writes `src` to the front of the tail if it fits there; returns whether.
+    /// Writes `src` to the front of the tail if it fits there. Returns whether it does.
     pub(super) fn fill_tail(&self, src: &[u8]) -> bool {
         fill(&self.raw().tail[0], src)
     }
@@ -329,8 +329,8 @@ impl XdrBuf {
     }
 }
 
-/// Writes `src`, which is no part of the message, to the front of `vec`, the head or the tail of a
-/// message, if it fits there; returns whether.
+/// Writes `src`, which is not part of the message, to the front of `vec`, the head or the tail of a
+/// message, if it fits there. Returns whether it does.
 #[inline]
 fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
     if src.len() > vec.iov_len {

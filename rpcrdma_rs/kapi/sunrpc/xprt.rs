@@ -310,7 +310,7 @@ impl<T: XprtOps> Xprt<T> {
         !read_once!(self, bc_serv).is_null()
     }
 
-    /// sunrpc's own counters.
+    /// Returns sunrpc's own counters of the transport.
     pub(crate) fn counters(&self) -> Counters {
         let hz = msecs_to_jiffies(1000);
         let idle = if self.is_connected() {

@@ -66,6 +66,7 @@ impl Shared {
         Arc::as_ptr(self).cast_mut().cast()
     }
 
+    /// Starts the entry for post `post`. Returns `false` if it is in flight.
     fn start(self: &Arc<Self>, post: u64) -> bool {
         // SAFETY: The entry is in an `Arc`, so it does not move. One thread of a test starts it at a
         // time.

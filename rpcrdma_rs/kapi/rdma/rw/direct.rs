@@ -99,6 +99,7 @@ fn make_room<T>(items: &mut KVec<T>, more: usize) -> Result {
     Ok(())
 }
 
+/// Does what [`make_room`] has to do if there is too little.
 #[cold]
 #[inline(never)]
 fn grow<T>(items: &mut KVec<T>, more: usize) -> Result {
@@ -114,6 +115,7 @@ fn add_request(requests: &mut KVec<Opaque<bindings::ib_rdma_wr>>) -> Result {
 }
 
 impl Direct {
+    /// Returns an object without mapped runs and without memory.
     pub(super) const fn new() -> Self {
         Direct {
             runs: KVec::new(),
@@ -124,10 +126,12 @@ impl Direct {
         }
     }
 
+    /// Returns whether runs are mapped.
     pub(super) fn is_mapped(&self) -> bool {
         !self.runs.is_empty()
     }
 
+    /// Returns the number of Send Queue entries that the RDMA Reads or Writes take.
     pub(super) fn sqes(&self) -> u32 {
         // CAST: Each takes more than a byte of memory that is less than 4 GiB.
         self.used as u32
@@ -288,6 +292,7 @@ impl Direct {
         self.runs.clear();
     }
 
+    /// Unmaps the runs, for a device with real DMA.
     #[inline(never)]
     fn dma_unmap(&mut self, device: &Device) {
         for list in self.runs.split_inclusive_mut(ends_list) {

@@ -64,6 +64,7 @@ pub(super) struct Registered {
 }
 
 impl Registered {
+    /// Returns an object without mapped segments and without memory.
     pub(super) const fn new() -> Self {
         Registered {
             segments: KVec::new(),
@@ -82,8 +83,8 @@ impl Registered {
         self.sqes
     }
 
-    /// See [`Transfer::add`](super::Transfer::add). It is only for some devices, so the code stays
-    /// out of that for all.
+    /// See [`Transfer::add`](super::Transfer::add).
+    // Not inlined, as only some devices need it.
     #[inline(never)]
     pub(super) fn add<H: QpHandler>(
         &mut self,

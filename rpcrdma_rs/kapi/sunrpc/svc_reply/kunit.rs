@@ -53,6 +53,7 @@ impl Thread {
         })
     }
 
+    /// Lends the pages in `slots`, as a received Call does.
     fn lend(&mut self, slots: Range<usize>) -> Lent {
         let mut lent = Lent::default();
         // SAFETY: The `svc_rqst` is in the state that `xpo_recvfrom` finds.

@@ -40,6 +40,7 @@ struct Message {
 }
 
 impl Message {
+    /// Creates a message with parts of these lengths; its pages begin at offset `base`.
     fn new([head_len, base, page_len, tail_len]: [usize; 4]) -> Result<Self> {
         let mut pages = KVec::new();
         for _ in 0..(base + page_len).div_ceil(PAGE_SIZE) {
