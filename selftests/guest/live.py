@@ -26,7 +26,7 @@ SERVER = os.environ.get("SERVER_MODULE") == "rust"
 MOST_OFF = 0.02
 # Requests in an interval for which rates are compared: those in flight at its ends, which one side
 # has counted and the other has not, are far fewer.
-ENOUGH = 2000
+ENOUGH = 1000
 CLEAR = b"\x1b[H\x1b[2J"
 
 
@@ -170,7 +170,7 @@ def of_mountstats():
              "read_chunks": "written", "write_chunks": "total_rdma_reply"}
     mirrored = {"messages_sent": "messages_received", "messages_received": "messages_sent"}
     ahead, stats = clock_ahead() if SERVER else 0, Stats()
-    with subprocess.Popen(["fio", "--name=rates", f"--directory={FOLDER}", "--rw=randrw", "--bs=16k",
+    with subprocess.Popen(["fio", "--name=rates", f"--directory={FOLDER}", "--rw=randrw", "--bs=4k",
                            "--size=8m", "--direct=1", "--ioengine=libaio", "--iodepth=4",
                            "--time_based", "--runtime=1000", "--output=/tmp/fio"]) as fio:
         time.sleep(4)
