@@ -40,6 +40,7 @@ use crate::{
             class::XprtClass,
             errno::{
                 ebadslt,
+                ecanceled,
                 enotconn,
                 eproto, //
             },
@@ -262,7 +263,7 @@ impl XprtOps for ClntXprt {
         // error must not be one after which sunrpc tries again: the senders of other requests would
         // get it, and try in vain to connect, until the task of this one runs.
         if rqst.connection() != conn.number() {
-            return Err(ECANCELED);
+            return Err(ecanceled());
         }
         trace_xprtrdma_cb_reply(Peer::of(xprt), rqst.xid());
         let sent = conn.reverse_reply(connection.qp(), rqst);

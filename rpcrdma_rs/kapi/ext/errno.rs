@@ -42,6 +42,8 @@ errnos! {
     econnrefused = ECONNREFUSED;
     /// The connection was aborted.
     econnaborted = ECONNABORTED;
+    /// The operation was cancelled.
+    ecanceled = ECANCELED;
 }
 
 #[cfg(rpcrdma_kunit)]

@@ -17,8 +17,11 @@ mod tests {
             (ebadslt(), 57),
             (eproto(), 71),
             (enetunreach(), 101),
+            (ehostunreach(), 113),
+            (eaddrinuse(), 98),
             (econnrefused(), 111),
             (econnaborted(), 103),
+            (ecanceled(), 125),
         ] {
             assert_eq!(error.to_errno(), -number);
         }
