@@ -233,6 +233,25 @@ def most_held(connected, wanted):
     return held
 
 
+def hold_payloads(server, region, count, wanted):
+    """Return what `count` stalled connections with 16 large Calls each hold, in bytes; wait for more
+    than `wanted`."""
+    with large_payloads():
+        before = settled()
+        with Stalled(server, count) as stalled:
+            connected = settled()
+            stalled.send(1, null)
+            stalled.send(16, lambda: write_call(server, region, LARGEST))
+            held = most_held(connected, wanted)
+    server.notes.append(f"{count} connections: {(before - connected) >> 20} MiB with the "
+                        f"clients' own; 16 Calls of each: {held >> 20} MiB")
+    # Each client itself uses some 1 MiB, as do the Receives that the server posts once there are
+    # messages. Other programs of the guest run meanwhile.
+    if before - connected > count * (CONNECTION + (1 << 20)) + SLACK:
+        raise Failed(f"{count} connections cost {(before - connected) >> 20} MiB")
+    return held
+
+
 @case("stalled clients without access hold little memory", skip=NO_RNR)
 def hold_memory(server):
     only_ours(server)
@@ -242,19 +261,11 @@ def hold_memory(server):
     # Without the limit of a connection, the first kind holds all of UNPROVEN; without UNPROVEN, the
     # second kind holds a payload for each connection.
     for count, bound in (1, LARGEST), (40, UNPROVEN):
-        with large_payloads():
-            before = settled()
-            with Stalled(server, count) as stalled:
-                connected = settled()
-                stalled.send(1, null)
-                stalled.send(16, lambda: write_call(server, region, LARGEST))
-                held = most_held(connected, bound / 4)
-        server.notes.append(f"{count} connections: {(before - connected) >> 20} MiB with the "
-                            f"clients' own; 16 Calls of each: {held >> 20} MiB")
-        # Each client itself uses some 1 MiB, as do the Receives that the server posts once there are
-        # messages. Other programs of the guest run meanwhile.
-        if before - connected > count * (CONNECTION + (1 << 20)) + SLACK:
-            raise Failed(f"{count} connections cost {(before - connected) >> 20} MiB")
+        # Memory that earlier cases held may still be freed meanwhile, and hide what is held.
+        for _ in range(3):
+            held = hold_payloads(server, region, count, bound / 4)
+            if held > bound / 4:
+                break
         if not bound / 4 < held < bound + count * (1 << 20) + SLACK:
             raise Failed(f"{count} connections hold {held >> 20} MiB")
     region.close()
