@@ -29,6 +29,28 @@ def log_faults(text):
     return found
 
 
+# rxe hands a packet to a queue pair and then wakes the queue pair, which may be gone by then. See
+# Documentation/known-issues.rst.
+RXE_WAKES_LATE = r"WARNING: drivers/infiniband/sw/rxe/rxe_task\.c:\d+ at rxe_sched_task"
+
+
+def unknown(faults, known, say):
+    """Return the faults of a kernel log without the first warning of each known kind and its
+    call trace."""
+    left, known, traced = [], list(known), True
+    for line in faults:
+        kind = next((kind for kind in known if re.search(kind, line)), None)
+        if kind:
+            say(f"known issue: {line}")
+            known.remove(kind)
+            traced = False
+        elif not traced and "Call Trace:" in line:
+            traced = True
+        else:
+            left.append(line)
+    return left
+
+
 class KernelLog:
     """The kernel log of this machine from the object's creation on."""
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from guest import GuestError
+from kernel_log import RXE_WAKES_LATE, unknown
 from run import Pair, add_machine_options, default_module, host_name, host_path, machine, \
     run_folder, say
 
@@ -155,7 +156,8 @@ ALONE = [
 HOSTILE = Group(
     "hostile",
     "module_load rust && server_start && client_start && bash /t/hostile/run.sh rust", 540,
-    (r"WARNING: SOFTIRQ-safe -> SOFTIRQ-unsafe .*; clock-AF_INET in inet_child_forget",))
+    (r"WARNING: SOFTIRQ-safe -> SOFTIRQ-unsafe .*; clock-AF_INET in inet_child_forget",
+     RXE_WAKES_LATE))
 
 
 @dataclass
@@ -208,6 +210,10 @@ class Results:
         else:
             self.lines.append(text)
 
+    def remark(self, text):
+        """Print a remark on this group, or store it."""
+        self.say(f"    # {text}")
+
     def case(self, ok, name, why=""):
         """Count and print one test of the group."""
         self.number += 1
@@ -240,23 +246,6 @@ class Results:
     def end(self, started):
         """End a group that began at `started`."""
         self.totals.add(self, time.time() - started)
-
-
-def unknown(faults, known, say):
-    """Return the faults of a kernel log without the first warning of each known kind and its
-    call trace."""
-    left, known, traced = [], list(known), True
-    for line in faults:
-        kind = next((kind for kind in known if re.search(kind, line)), None)
-        if kind:
-            say(f"    # known issue: {line}")
-            known.remove(kind)
-            traced = False
-        elif not traced and "Call Trace:" in line:
-            traced = True
-        else:
-            left.append(line)
-    return left
 
 
 class Boot:
@@ -378,7 +367,7 @@ class Boot:
                 leaks = dict(zip(guests, pool.map(
                     lambda guest: guest.output(script, 300), guests)))
         for guest in guests:
-            faults = unknown(guest.new_log_faults(), known, self.results.say)
+            faults = unknown(guest.new_log_faults(), known, self.results.remark)
             self.results.case(not faults, f"kernel log of {guest.name} is clean",
                               "; ".join(faults[:5]))
             if guest in leaks:
@@ -402,7 +391,7 @@ class Boot:
         started = time.time()
         self.results.begin(f"{self.name} shut down")
         for name, faults in self.pair.stop().items():
-            faults = unknown(faults, (), self.results.say)
+            faults = unknown(faults, (), self.results.remark)
             self.results.case(not faults, f"kernel log of {name} is clean to its end",
                               "; ".join(faults[:5]))
         self.results.end(started)
