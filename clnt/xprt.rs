@@ -151,7 +151,7 @@ impl XprtOps for ClntXprt {
         };
         connection.shutdown();
         if connection.conn().negotiation.useless_refusal() {
-            xprt.avoid_version_2("hangs up after it has refused version 2 of RPC-over-RDMA");
+            xprt.avoid_version_2("answers no Call after it has refused version 2 of RPC-over-RDMA");
         }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
         for slot in xprt.slot_data() {
