@@ -76,6 +76,8 @@ pub(super) struct Live {
     /// Memory regions, and how many of them are idle.
     pub(super) regions: Atomic<usize>,
     pub(super) idle: Atomic<usize>,
+    /// Chains of LOCAL_INV in flight.
+    pub(super) invalidations: Atomic<usize>,
     /// Replies that failed their RPC, and further Replies to the same Call.
     pub(super) bad_replies: Count,
     /// Replies that match no Call.
@@ -111,6 +113,7 @@ impl Live {
             receives: Atomic::new(0),
             regions: Atomic::new(0),
             idle: Atomic::new(0),
+            invalidations: Atomic::new(0),
             bad_replies: Count::new(),
             stray_replies: Count::new(),
         };
@@ -166,6 +169,8 @@ impl Status for Live {
         writeln!(f, "send_queue_used: {used}")?;
         writeln!(f, "regions: {}", self.regions.load(Relaxed))?;
         writeln!(f, "regions_idle: {idle}")?;
+        let invalidations = self.invalidations.load(Relaxed);
+        writeln!(f, "invalidations: {invalidations}")?;
         self.traffic.show_counts(f)?;
         writeln!(f, "bad_replies: {}", self.bad_replies.get())?;
         writeln!(f, "stray_replies: {}", self.stray_replies.get())?;

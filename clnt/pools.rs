@@ -204,6 +204,12 @@ impl Pools {
         self.live.idle.store(self.idle.len(), Relaxed);
     }
 
+    /// Updates the number of chains of LOCAL_INV in flight in the debugfs status.
+    fn show_invalidations(&self) {
+        let in_flight = self.regions_made.saturating_sub(self.invs.len());
+        self.live.invalidations.store(in_flight, Relaxed);
+    }
+
     /// Updates the room in the Send Queue in the debugfs status.
     fn show_queue(&self) {
         self.live.queue_room.store(self.queue.room(), Relaxed);
@@ -284,6 +290,7 @@ impl Pools {
     pub(super) fn take_inv(&mut self) -> Option<Pin<KBox<InvCtx>>> {
         let ctx = self.invs.pop()?;
         self.queue.post();
+        self.show_invalidations();
         Some(ctx)
     }
 
@@ -292,6 +299,7 @@ impl Pools {
         self.queue.complete();
         // There is room, because it was taken from there.
         let _ = self.invs.push_within_capacity(ctx);
+        self.show_invalidations();
     }
 
     /// Returns regions that are idle again.

@@ -64,6 +64,10 @@ pub(super) struct Live {
     pub(super) queue_free: Atomic<u32>,
     /// Times that a chain had to wait for room in the Send Queue.
     pub(super) queue_waits: Count,
+    /// Chains that had to wait, and then were posted.
+    pub(super) queue_resumed: Count,
+    /// Spare pages when unused ones were last released.
+    pub(super) spare_pages: Atomic<usize>,
     /// Calls whose chunks could not be served.
     pub(super) refused: Count,
 }
@@ -94,6 +98,8 @@ impl Live {
             receives: Atomic::new(0),
             queue_free: Atomic::new(sizes.sends),
             queue_waits: Count::new(),
+            queue_resumed: Count::new(),
+            spare_pages: Atomic::new(0),
             refused: Count::new(),
         };
         Ok(Arc::new(live, GFP_KERNEL)?)
@@ -133,7 +139,13 @@ impl Status for Live {
         writeln!(f, "receives_posted: {}", self.receives.load(Relaxed))?;
         writeln!(f, "send_queue_depth: {depth}")?;
         writeln!(f, "send_queue_used: {used}")?;
-        writeln!(f, "send_queue_waits: {}", self.queue_waits.get())?;
+        // Read first, so that the difference is not too small.
+        let resumed = self.queue_resumed.get();
+        let waits = self.queue_waits.get();
+        writeln!(f, "send_queue_waits: {waits}")?;
+        let waiting = waits.saturating_sub(resumed);
+        writeln!(f, "send_queue_waiting: {waiting}")?;
+        writeln!(f, "pages_spare: {}", self.spare_pages.load(Relaxed))?;
         writeln!(f, "refused: {}", self.refused.get())?;
         self.traffic.show_counts(f)
     }

@@ -255,8 +255,8 @@ impl PagePool {
     }
 
     /// Removes the spare pages that were not used since the last call, and the arrays once no page
-    /// is left, so that the caller drops them. Also returns whether any page is left.
-    pub(super) fn trim(&mut self) -> (SparePages, KVec<PageVec>, bool) {
+    /// is left, so that the caller drops them. Also returns the number of pages left.
+    pub(super) fn trim(&mut self) -> (SparePages, KVec<PageVec>, usize) {
         let excess = match self.spare.len() {
             // No page was used: return the array itself, which needs no memory.
             len if self.low >= len => core::mem::take(&mut self.spare),
@@ -269,7 +269,7 @@ impl PagePool {
             0 => core::mem::take(&mut self.arrays),
             _ => KVec::new(),
         };
-        (excess, arrays, left != 0)
+        (excess, arrays, left)
     }
 }
 

@@ -107,6 +107,7 @@ impl Chan {
         let mut resumed = false;
         while let Some((waiting, reservation)) = self.sq.next() {
             resumed = true;
+            self.params.live.queue_resumed.add(1);
             let sqes = waiting.work.sqes();
             trace_svcrdma_sq_retry(sqes, 0, self.sq.depth());
             if self.post(qp, waiting.work, reservation).is_err() {

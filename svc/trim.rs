@@ -28,10 +28,11 @@ impl WorkItem for Chan {
     fn run(this: Arc<Self>) {
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
+        this.params.live.spare_pages.store(left, Relaxed);
         this.trim_receives();
         // Pages that are in flight now are returned later.
-        let had_none = this.without_pages.xchg(!left, Relaxed);
-        if left || !had_none {
+        let had_none = this.without_pages.xchg(left == 0, Relaxed);
+        if left != 0 || !had_none {
             start(this);
         } else {
             this.trimming_runs.store(false, Relaxed);

@@ -94,6 +94,12 @@ def counts():
                     server["messages_received"] >= end["messages_sent"])
         near("octets of Read chunks", server["read_chunks"], end["read_chunks"])
         near("octets of RDMA Writes", server["write_chunks"], end["write_chunks"])
+        # The pages of the WRITEs are kept, and counted when unused ones are next released.
+        limit = time.monotonic() + 15
+        while not (server := of_side("server", look("peer")))["pages_spare"]:
+            expect_that("no spare pages", time.monotonic() < limit)
+    expect("chains that wait", server["send_queue_waiting"] if SERVER else 0, 0)
+    expect("invalidations in flight", of_side("client", look())["invalidations"], 0)
 
 
 def rate():

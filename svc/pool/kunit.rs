@@ -142,14 +142,14 @@ mod tests {
         assert_eq!((used.len(), pool.spare.len()), (0, 5));
         // Nobody has used any since, but they were not there all the time either.
         let (excess, _, left) = pool.trim();
-        assert_eq!((excess.len(), left), (0, true));
+        assert_eq!((excess.len(), left), (0, 5));
         pool.fill(&mut used, 2)?;
         assert_eq!((used.len(), pool.spare.len()), (2, 3));
         pool.put(&mut used);
         let (excess, _, left) = pool.trim();
-        assert_eq!((excess.len(), left), (3, true));
+        assert_eq!((excess.len(), left), (3, 2));
         let (excess, _, left) = pool.trim();
-        assert_eq!((excess.len(), left), (2, false));
+        assert_eq!((excess.len(), left), (2, 0));
         assert_eq!(pool.share.count, 0);
         // There is no room for more than an array can hold.
         assert!(pool.fill(&mut PageVec::new(), 1) == Err(ENOMEM));
