@@ -48,6 +48,7 @@ use crate::{
             Message,
             PropSet, //
         },
+        resize::ResizeAnswer,
         units::{
             Credits,
             InlineSize, //
@@ -104,19 +105,20 @@ impl Conn {
         qp: &Qp<Conn>,
         agreed: &Agreed,
     ) {
-        let resize = self.pools.lock().resize;
-        if !resize.is_due() {
+        let Some(octets) = self.pools.lock().resize.due() else {
             return;
-        }
+        };
         let (xid, credits) = (self.xid(), Credits(REVERSE_REQUESTS));
-        let octets = resize.size();
         let sent = self.send_message(qp, |body| {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
-        // The server handles it before any Call that is sent later.
-        if sent.is_ok() && self.pools.lock().resize.due().is_some() {
+        let mut pools = self.pools.lock();
+        pools.resize.end_announcement(sent.is_ok());
+        // The server handles the message before any Call that is sent later.
+        agreed.grow(InlineSize(pools.resize.announced()));
+        drop(pools);
+        if sent.is_ok() {
             trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_wire(), octets);
-            agreed.grow(InlineSize(octets));
             self.live.show_sizes(agreed);
         }
     }
@@ -212,16 +214,14 @@ impl Conn {
     /// sizes that is granted now. A larger size is announced when the Receives have it.
     pub(super) fn ask_of_us(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
-        let sizes = Version::Two.default_inline().0..=pools.resize.announced();
-        if let Some(octets) = want.receive() {
-            pools.resize.ask(octets);
-        }
-        let announced = InlineSize(pools.resize.announced());
-        drop(pools);
-        if let Some(agreed) = self.negotiation.agreed() {
-            agreed.grow(announced);
+        let most = match want.receive() {
+            Some(octets) if pools.resize.ask(octets) == ResizeAnswer::Done => octets,
+            _ => 0,
+        };
+        if let (1.., Some(agreed)) = (most, self.negotiation.agreed()) {
+            agreed.grow(InlineSize(most));
             self.live.show_sizes(agreed);
         }
-        sizes
+        Version::Two.default_inline().0..=most
     }
 }

@@ -95,6 +95,11 @@ impl Conn {
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
         let sent =
             self.send_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
+        self.chan()
+            .recvs
+            .lock()
+            .resize
+            .end_announcement(sent.is_ok());
         if sent.is_err() {
             self.chan().fail();
         }

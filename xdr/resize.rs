@@ -12,6 +12,10 @@
 //!   lowered   requested by the peer: granted ─▶ replacements allocated ─begin─▶ larger ones complete
 //! ```
 //!
+//! The peer may handle an announcement and the answer to its request in another order than they were
+//! decided in, if two threads send them. So a request is rejected from the decision to announce a size
+//! until the announcement is posted.
+//!
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
 //! is in progress at a time.
 
@@ -34,6 +38,8 @@ pub(crate) struct Resize {
     size: u32,
     /// The size that the peer knows.
     announced: u32,
+    /// The size that the peer knew before the announcement that is being sent; zero if none is.
+    before: u32,
     /// The size that the peer has requested.
     asked: u32,
     /// The number of posted Receives of the former size.
@@ -48,6 +54,7 @@ impl Resize {
         Self {
             size,
             announced: size,
+            before: 0,
             asked: u32::MAX,
             old: 0,
             refused: 0,
@@ -103,24 +110,34 @@ impl Resize {
     }
 
     /// Returns the larger size to announce to the peer, if there is one, and counts it as
-    /// announced.
+    /// announced. The caller sends the announcement, and calls [`Self::end_announcement`].
     pub(crate) fn due(&mut self) -> Option<u32> {
-        let due = self.is_due();
-        due.then(|| {
-            self.announced = self.size;
-            self.size
-        })
+        if !self.is_due() || self.before != 0 {
+            return None;
+        }
+        self.before = self.announced;
+        self.announced = self.size;
+        Some(self.size)
     }
 
-    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once. A
-    /// larger one is rejected for now, and announced once the Receives have it, if the limit allows
+    /// Records that the announcement was posted or, if it was not `sent`, that the peer does not get
     /// it.
+    pub(crate) fn end_announcement(&mut self, sent: bool) {
+        let before = core::mem::take(&mut self.before);
+        if !sent && before != 0 {
+            self.announced = before;
+        }
+    }
+
+    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
+    /// a larger one is being announced. A larger one is rejected for now, and announced once the
+    /// Receives have it, if the limit allows it.
     pub(crate) fn ask(&mut self, octets: u32) -> ResizeAnswer {
         if octets < Version::Two.default_inline().0 {
             return ResizeAnswer::Rejected;
         }
         self.asked = octets;
-        if octets > self.announced {
+        if octets > self.announced || self.before != 0 {
             return ResizeAnswer::Rejected;
         }
         self.announced = octets;

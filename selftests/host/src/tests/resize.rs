@@ -19,6 +19,8 @@ struct Queue {
     in_process: Vec<u32>,
     /// The size that the peer may send, as announced to it or as it has requested.
     peer: u32,
+    /// An announcement that a thread is about to post.
+    telling: Option<u32>,
 }
 
 impl Queue {
@@ -32,6 +34,7 @@ impl Queue {
             free: vec![size; Self::TARGET],
             in_process: Vec::new(),
             peer: size,
+            telling: None,
         };
         queue.post();
         queue
@@ -68,10 +71,22 @@ impl Queue {
         }
     }
 
-    fn tell(&mut self) {
+    /// Decides on an announcement. Its post may be later than that of an answer.
+    fn decide(&mut self) {
         if let Some(size) = self.resize.due() {
-            assert!(size > self.peer);
-            self.peer = size;
+            assert!(size > self.peer && self.telling.is_none());
+            self.telling = Some(size);
+        }
+    }
+
+    /// Posts an announcement, or fails to.
+    fn tell(&mut self, sent: bool) {
+        self.decide();
+        if let Some(size) = self.telling.take() {
+            self.resize.end_announcement(sent);
+            if sent {
+                self.peer = size;
+            }
         }
     }
 
@@ -90,11 +105,11 @@ fn a_larger_size_is_announced_when_no_small_receive_is_left() {
     queue.most = 16384;
     queue.exchange();
     for _ in 0..Queue::TARGET {
-        queue.tell();
+        queue.tell(true);
         assert_eq!(queue.peer, 4096);
         queue.land();
     }
-    queue.tell();
+    queue.tell(true);
     assert_eq!((queue.peer, queue.resize.announced()), (16384, 16384));
     assert_eq!(queue.resize.wants(16384), None);
 }
@@ -123,11 +138,46 @@ fn an_unwanted_size_is_not_announced() {
     queue.exchange();
     assert_eq!(queue.ask(4096), ResizeAnswer::Done);
     (0..Queue::TARGET).for_each(|_| queue.land());
-    queue.tell();
+    queue.tell(true);
     assert_eq!(queue.peer, 4096);
     queue.exchange();
     (0..Queue::TARGET).for_each(|_| queue.land());
     assert!(queue.posted.iter().all(|size| *size == 4096));
+}
+
+/// Returns a queue whose Receives have become larger, which is about to be announced.
+fn larger() -> Queue {
+    let mut queue = Queue::new(4096);
+    queue.most = 16384;
+    queue.exchange();
+    (0..Queue::TARGET).for_each(|_| queue.land());
+    queue.decide();
+    assert_eq!(queue.telling, Some(16384));
+    queue
+}
+
+#[test]
+fn a_request_that_crosses_an_announcement_is_rejected() {
+    for octets in [4096, 8192, 16384, 65536] {
+        let mut queue = larger();
+        // The answer may be posted before the announcement or after it.
+        assert_eq!(queue.ask(octets), ResizeAnswer::Rejected);
+        assert_eq!(queue.resize.wants(16384), None);
+        queue.tell(true);
+        (0..2 * Queue::TARGET).for_each(|_| queue.land());
+        // A request after the announcement is granted as usual.
+        assert_eq!(queue.ask(4096), ResizeAnswer::Done);
+    }
+}
+
+#[test]
+fn an_announcement_that_was_not_sent_is_due_again() {
+    let mut queue = larger();
+    assert_eq!(queue.resize.due(), None);
+    queue.tell(false);
+    assert_eq!((queue.peer, queue.resize.announced()), (4096, 4096));
+    queue.tell(true);
+    assert_eq!((queue.peer, queue.resize.announced()), (16384, 16384));
 }
 
 #[test]
@@ -151,9 +201,10 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
                 0 => queue.most = size,
                 1 => done += u32::from(queue.ask(size) == ResizeAnswer::Done),
                 2..=4 => queue.exchange(),
-                5..=7 => {
+                5 => queue.decide(),
+                6..=7 => {
                     let before = queue.peer;
-                    queue.tell();
+                    queue.tell(random.below(4) != 0);
                     announced += u32::from(queue.peer != before);
                 }
                 8..=12 => queue.release(),
