@@ -315,7 +315,18 @@ impl Conn {
         if self.credits.load(Relaxed) != grant.0 {
             self.credits.store(grant.0, Relaxed);
             self.live.granted.store(grant.0, Relaxed);
-            xprt.set_credits(grant.0);
+            self.update_window(xprt);
+        }
+    }
+
+    /// Passes the number of credits that Calls may use to the transport, if it has changed.
+    #[cold]
+    pub(super) fn update_window(&self, xprt: &Xprt<ClntXprt>) {
+        // The lock is held to the end, so that the last caller sets the window that is valid then.
+        let mut pools = self.pools.lock();
+        let requested = self.negotiation.has_request();
+        if let Some(window) = pools.reserve.window(self.granted(), requested) {
+            xprt.set_credits(window);
         }
     }
 

@@ -16,6 +16,7 @@
 //!   invalidate   local invalidation of regions
 //!   pools        the Sends, regions and Receives of a connection
 //!   send_queue   entries of the Send Queue, and detection of stalls
+//!   credits      credits that messages about properties use
 //!   events       events of the CM, of device removal and of the QP
 //!   live         the status of a connection in debugfs
 //!   state        the state of a connection
@@ -29,7 +30,7 @@
 //!   tunables     the sysctls
 //! ```
 //!
-//! `backoff`, `send_queue` and `state` are pure.
+//! `backoff`, `credits`, `send_queue` and `state` are pure.
 
 #![deny(unsafe_code)]
 
@@ -38,6 +39,7 @@ mod backoff;
 mod chunks;
 mod conn;
 mod connect;
+mod credits;
 mod events;
 mod invalidate;
 mod live;

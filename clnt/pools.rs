@@ -16,6 +16,7 @@ use core::pin::Pin;
 use kernel::{prelude::*, sync::Arc};
 
 use super::{
+    credits::Reserve,
     invalidate::InvCtx,
     live::Live,
     send_queue::{
@@ -94,6 +95,8 @@ pub(super) struct Pools {
     pub(super) resize: Resize,
     /// The number of Replies that the server owes.
     owed: u32,
+    /// Credits that Calls may not use.
+    pub(super) reserve: Reserve,
     /// Whether the server may call.
     reverse: bool,
     queue: SendQueue,
@@ -126,6 +129,7 @@ impl Pools {
             posted: 0,
             resize: Resize::new(receive.0),
             owed: 0,
+            reserve: Reserve::new(),
             reverse: false,
             queue: SendQueue::new(limits.send_wr.saturating_sub(REVERSE_CALLS)),
             starved: false,
@@ -346,6 +350,7 @@ impl Pools {
         self.resize.note_completed(capacity, 1);
         if owed {
             self.owed = self.owed.saturating_sub(1);
+            self.reserve.note_reply();
         }
         self.show_receives();
     }
@@ -413,9 +418,27 @@ impl Pools {
         self.show_receives();
     }
 
-    /// Returns the number of Replies that are due.
-    pub(super) fn owed(&self) -> u32 {
-        self.owed
+    /// Returns whether a message about properties may be sent in addition to a Call, see
+    /// [`Reserve::has_credit`].
+    pub(super) fn has_credit(&mut self, granted: u32, requested: bool) -> bool {
+        self.reserve.has_credit(granted, self.owed, requested)
+    }
+
+    /// Returns the larger Receive size to announce to the server, if there is one and an announcement
+    /// may be sent in addition to a Call. Counts the size as announced, see [`Resize::due`].
+    pub(super) fn announcement(&mut self, granted: u32, requested: bool) -> Option<u32> {
+        let may_send = self.resize.is_due()
+            && !self.reserve.has_update()
+            && self.has_credit(granted, requested);
+        may_send.then(|| self.resize.due()).flatten()
+    }
+
+    /// Records that the announcement was posted or, if it was not `sent`, that it could not be.
+    pub(super) fn end_announcement(&mut self, sent: bool) {
+        self.resize.end_announcement(sent);
+        if sent {
+            self.reserve.note_update(self.owed);
+        }
     }
 
     /// How many Receives are posted.

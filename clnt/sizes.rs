@@ -72,8 +72,11 @@ impl Conn {
             return;
         }
         self.exchange_receives();
+        self.negotiation.expire_request();
+        self.pools.lock().reserve.end_wait();
         self.tell_receive_size(xprt, qp, agreed);
         self.ask_receive_size(xprt, qp, agreed);
+        self.update_window(xprt);
     }
 
     /// Replaces the Receives if another size is wanted and memory for them is available.
@@ -105,7 +108,9 @@ impl Conn {
         qp: &Qp<Conn>,
         agreed: &Agreed,
     ) {
-        let Some(octets) = self.pools.lock().resize.due() else {
+        let (granted, requested) = (self.granted(), self.negotiation.has_request());
+        let due = self.pools.lock().announcement(granted, requested);
+        let Some(octets) = due else {
             return;
         };
         let (xid, credits) = (self.xid(), Credits(REVERSE_REQUESTS));
@@ -113,7 +118,7 @@ impl Conn {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
         let mut pools = self.pools.lock();
-        pools.resize.end_announcement(sent.is_ok());
+        pools.end_announcement(sent.is_ok());
         // The server handles the message before any Call that is sent later.
         agreed.grow(InlineSize(pools.resize.announced()));
         drop(pools);
@@ -132,16 +137,11 @@ impl Conn {
         agreed: &Agreed,
     ) {
         let most = most(tunables::MAX_INLINE_WRITE.get()).min(self.negotiation.ours().send);
-        if self.negotiation.expire_request() {
-            xprt.set_credits(self.granted());
-        }
-        let granted = self.granted();
-        if granted <= 1 || !agreed.is_wanting(most) || self.negotiation.has_request() {
+        if !agreed.is_wanting(most) || self.negotiation.has_request() {
             return;
         }
-        // The request uses a credit until it is answered, and so does the Call that is being sent.
-        xprt.set_credits(granted - 1);
-        if self.pools.lock().owed().saturating_add(2) > granted {
+        // The request uses a credit until it is answered.
+        if !self.pools.lock().has_credit(self.granted(), false) {
             return;
         }
         // The client sends no longer messages than requested from here on.
@@ -157,7 +157,7 @@ impl Conn {
                 self.live.show_sizes(agreed);
             }
             Err(_) => {
-                self.end_request();
+                self.negotiation.take_request();
             }
         }
     }
@@ -167,7 +167,7 @@ impl Conn {
     fn end_request(&self) -> Option<u32> {
         let request = self.negotiation.take_request()?;
         if let Some(xprt) = self.xprt() {
-            xprt.set_credits(self.granted());
+            self.update_window(&xprt);
         }
         Some(request)
     }

@@ -272,12 +272,11 @@ impl Negotiation {
         }
     }
 
-    /// Ends a request that the server has not answered for [`REQUEST_MS`]. Returns whether there was
-    /// one.
-    pub(super) fn expire_request(&self) -> bool {
-        self.has_request()
-            && msecs_since(self.requested_at.load(Relaxed)) > REQUEST_MS
-            && self.take_request().is_some()
+    /// Ends a request that the server has not answered for [`REQUEST_MS`].
+    pub(super) fn expire_request(&self) {
+        if self.has_request() && msecs_since(self.requested_at.load(Relaxed)) > REQUEST_MS {
+            self.take_request();
+        }
     }
 
     /// Records that the server had no room for a Reply that would fit inline: it can send less than

@@ -240,6 +240,8 @@ class FakeServer(threading.Thread):
         self.size = 4096
         # How many Receives a new connection has; None: as many as the client may need.
         self.posted = None
+        # The credits in good answers.
+        self.granted = 32
         self.connections = 0
         self.refusals = 0
         self.orders = queue.Queue()
@@ -324,4 +326,4 @@ class FakeServer(threading.Thread):
                 self.hang_up()
         else:
             self.times += self.spoiled is not None and call.xid == self.spoiled.xid
-            call.good()
+            call.good(credits=self.granted)

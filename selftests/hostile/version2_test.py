@@ -60,7 +60,7 @@ class Fake2(FakeServer):
     def agree(self, xid, receive=4096):
         """Return the valid answer to the request for version 2."""
         start = wire.u32(2, RBSIZ, 4, receive, BRS, 4, 1, 1, 2)
-        self.end.send(wire.u32(xid, 2, 32, CONNPROP) + start)
+        self.end.send(wire.u32(xid, 2, self.granted, CONNPROP) + start)
 
     def take(self, data):
         xid, version, _, proc = (int.from_bytes(data[at:at + 4], "big") for at in range(0, 16, 4))
@@ -341,6 +341,25 @@ def names_none(subject):
         subject.expect(1, 1)
         if seen != wanted:
             raise Failed(f"messages about properties: {seen}, wanted {wanted}")
+
+
+@case("a server that grants one credit gets one message at a time, and none about properties")
+def one_credit(subject):
+    fake = subject.fake
+    # The message would come in addition to the Call that is being sent.
+    for granted, wanted in ((1, set()), (3, {UPDPROP}), (4, {REQPROP, UPDPROP})):
+        fake.granted = granted
+        try:
+            with setting(SENDS, 16384 if granted == 4 else 4096), subject.mount() as mount, \
+                    setting(RECEIVES, 16384):
+                for _ in range(400):
+                    mount.attempt(mount.getattr)
+                seen = {int.from_bytes(answer[12:16], "big") for answer in fake.answers}
+        finally:
+            fake.granted = 32
+        subject.expect(1, 1)
+        if seen != wanted:
+            raise Failed(f"messages about properties with {granted} credits: {seen}, wanted {wanted}")
 
 
 @case("each error report fails its RPC, which is not sent again")

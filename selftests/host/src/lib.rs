@@ -16,6 +16,7 @@ mod xdr;
 #[path = "../../../clnt"]
 mod clnt {
     mod backoff;
+    mod credits;
     mod send_queue;
     mod state;
 }

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The credits that messages about properties use (draft-cel-nfsv4-rpcrdma-version-two-04, sections
+//! 5.3.2 and 5.3.4). Pure.
+//!
+//! Each message to the server needs one of its Receives, whether or not it is a Call. RDMA2_REQPROP
+//! uses a credit until it is answered. Nothing answers RDMA2_UPDPROP, but the server handles it
+//! before the Calls that are sent later. So it uses a credit until more Replies have arrived than
+//! were due when it was sent: one of them is the Reply to a later Call.
+
+/// The credits that are not available for Calls.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    /// Replies that have to arrive until RDMA2_UPDPROP has certainly been handled; zero if none is
+    /// in flight.
+    update: u32,
+    /// Whether a message waits for a credit.
+    waits: bool,
+    /// The number of credits that Calls may use, as last returned.
+    window: u32,
+}
+
+impl Reserve {
+    /// Creates the state of a new connection, on which one Call may be sent.
+    pub(super) const fn new() -> Self {
+        Self {
+            update: 0,
+            waits: false,
+            window: 1,
+        }
+    }
+
+    /// Returns the number of credits in use, or waited for. `requested` is whether an RDMA2_REQPROP is
+    /// outstanding.
+    fn held(&self, requested: bool) -> u32 {
+        u32::from(requested) + u32::from(self.update != 0) + u32::from(self.waits)
+    }
+
+    /// Returns the number of credits that Calls may use, of `granted`, if it has changed.
+    pub(super) fn window(&mut self, granted: u32, requested: bool) -> Option<u32> {
+        let window = granted.saturating_sub(self.held(requested)).max(1);
+        let before = core::mem::replace(&mut self.window, window);
+        (window != before).then_some(window)
+    }
+
+    /// Records that no message waits for a credit.
+    pub(super) fn end_wait(&mut self) {
+        self.waits = false;
+    }
+
+    /// Returns whether a message about properties may be sent now, in addition to a Call, while `due`
+    /// Replies are due. If not, one Call less may be sent from now on, so that the message can be sent
+    /// later. One credit is always left for Calls.
+    pub(super) fn has_credit(&mut self, granted: u32, due: u32, requested: bool) -> bool {
+        let held = self.held(requested);
+        if granted < held.saturating_add(2) {
+            return false;
+        }
+        let free = due.saturating_add(held).saturating_add(2) <= granted;
+        self.waits |= !free;
+        free
+    }
+
+    /// Returns whether an RDMA2_UPDPROP may still be in flight.
+    pub(super) fn has_update(&self) -> bool {
+        self.update != 0
+    }
+
+    /// Records that RDMA2_UPDPROP was sent while `due` Replies were due.
+    pub(super) fn note_update(&mut self, due: u32) {
+        self.update = due.saturating_add(1);
+    }
+
+    /// Records that a Reply has arrived.
+    pub(super) fn note_reply(&mut self) {
+        self.update = self.update.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_waits_until_a_credit_is_free() {
+        let mut reserve = Reserve::new();
+        assert_eq!(reserve.window(8, false), Some(8));
+        // The Call that is being sent needs the last credit.
+        assert!(!reserve.has_credit(8, 7, false));
+        assert_eq!(reserve.window(8, false), Some(7));
+        assert_eq!(reserve.window(8, false), None);
+        reserve.end_wait();
+        assert!(reserve.has_credit(8, 6, false));
+        assert_eq!(reserve.window(8, true), None);
+        assert_eq!(reserve.window(8, false), Some(8));
+    }
+
+    #[test]
+    fn an_update_holds_its_credit_until_a_later_call_is_answered() {
+        let mut reserve = Reserve::new();
+        assert!(reserve.has_credit(8, 3, false));
+        reserve.note_update(3);
+        assert!(reserve.has_update());
+        assert_eq!(reserve.window(8, false), Some(7));
+        // These Replies may all be to earlier Calls.
+        (0..3).for_each(|_| reserve.note_reply());
+        assert_eq!(reserve.window(8, false), None);
+        reserve.note_reply();
+        assert!(!reserve.has_update());
+        assert_eq!(reserve.window(8, false), Some(8));
+        reserve.note_reply();
+        assert_eq!(reserve.window(8, false), None);
+    }
+
+    #[test]
+    fn the_last_credit_is_for_calls() {
+        for granted in 0..4 {
+            let mut reserve = Reserve::new();
+            assert_eq!(reserve.has_credit(granted, 0, false), granted >= 2);
+            reserve.note_update(0);
+            assert_eq!(reserve.has_credit(granted, 0, false), granted >= 3);
+            assert_eq!(reserve.has_credit(granted, 0, true), granted >= 4);
+            assert_eq!(
+                reserve.window(granted, true).unwrap_or(1),
+                granted.saturating_sub(2).max(1)
+            );
+        }
+    }
+
+    /// A server with as many Receives as it has granted credits, which answers in any order.
+    #[test]
+    fn no_message_lacks_a_receive() {
+        let mut random = 8166_u32;
+        let mut below = |n: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 16) % n
+        };
+        let mut updates = 0;
+        for granted in 2..20 {
+            let mut reserve = Reserve::new();
+            let (mut window, mut requested) = (1, false);
+            // What the server has not received yet, the Calls that it has, and the Replies due.
+            let (mut sent, mut calls, mut due) = (Vec::new(), 0, 0);
+            for _ in 0..5000 {
+                window = reserve.window(granted, requested).unwrap_or(window);
+                match below(8) {
+                    0..=2 if due < window => {
+                        sent.push("call");
+                        due += 1;
+                    }
+                    3 if due < window && !reserve.has_update() => {
+                        reserve.end_wait();
+                        if reserve.has_credit(granted, due, requested) {
+                            reserve.note_update(due);
+                            sent.push("update");
+                            updates += 1;
+                        }
+                    }
+                    4 if due < window && !requested => {
+                        requested = reserve.has_credit(granted, due, requested);
+                        sent.extend(requested.then_some("request"));
+                    }
+                    5..=6 if !sent.is_empty() => match sent.remove(0) {
+                        "call" => calls += 1,
+                        "request" => requested = false,
+                        _ => (),
+                    },
+                    _ if calls != 0 => {
+                        (calls, due) = (calls - 1, due - 1);
+                        reserve.note_reply();
+                    }
+                    _ => (),
+                }
+                // An answered Call has its Receive until the answer.
+                assert!(sent.len() as u32 + calls <= granted);
+            }
+        }
+        assert!(updates > 1000);
+    }
+}
