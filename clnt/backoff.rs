@@ -4,13 +4,28 @@
 //!
 //! ```text
 //!   the connection carried a good Reply            at once
+//!   it did, but again lost the same Call           500 ms after its start, then doubled up to 2 s
 //!   there was no connection, or no good Reply      500 ms after its start, then doubled
 //! ```
 //!
 //! A server that restarts must not be waited for longer than needed, and one that accepts
 //! connections and drops them must not keep us busy. A connection without a good Reply does not
 //! make a server useless: one that drops a Call (RFC 2203, section 5.3.3.1) closes the connection,
-//! and may drop the same Call again on the next. All times are in jiffies, which wrap around.
+//! and may drop the same Call again on the next.
+//!
+//! A good Reply does not show that a connection can carry every Call. If the network drops large
+//! packets, small Calls are answered, and each Call with a large Reply ends its connection, forever.
+//! So connections that end before the same Call is answered, [`SAME_CALL`] in a row, are made less
+//! often. The pauses stay short, as other Calls are answered in between. They count from the start
+//! of the last attempt, so a connection that lasts longer is not delayed at all.
+//!
+//! All times are in jiffies, which wrap around.
+
+/// The number of connections in a row that end before the same Call is answered, from which on
+/// there are pauses. A server that restarts, or a link that fails, ends fewer. The C server drops
+/// a Call with Kerberos up to ten times in a row while other Calls are answered, and it is best sent
+/// again at once.
+const SAME_CALL: u32 = 16;
 
 /// The shortest pauses, in jiffies.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +34,9 @@ pub(super) struct Pauses {
     pub(super) least: usize,
     /// The time between the starts after the first attempt in a row without a good Reply.
     pub(super) first: usize,
+    /// The longest time between the starts if there were good Replies, but the same Call was lost
+    /// again.
+    pub(super) same_call: usize,
 }
 
 /// The outcome of the last attempt.
@@ -28,6 +46,41 @@ pub(super) enum LastAttempt {
     NoReply,
     /// There was a good Reply.
     GoodReply,
+    /// There was a good Reply, but a Call was lost, as with many connections before.
+    SameCall,
+}
+
+impl LastAttempt {
+    /// Returns the outcome of an attempt. `useful` is whether there was a good Reply, `losses` the
+    /// number of connections in a row that were lost before the same Call was answered.
+    pub(super) fn new(useful: bool, losses: u32) -> Self {
+        match (useful, losses) {
+            (false, _) => LastAttempt::NoReply,
+            (true, SAME_CALL..) => LastAttempt::SameCall,
+            (true, _) => LastAttempt::GoodReply,
+        }
+    }
+}
+
+/// How often the Call of a request slot was lost with its connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    xid: u32,
+    count: u32,
+}
+
+impl Losses {
+    /// Records that the connection was lost before the Call `xid` was answered. Returns the number of
+    /// connections that this Call was lost with. It is sent again under the same XID, and no other
+    /// Call has that for long.
+    pub(super) fn add(&mut self, xid: u32) -> u32 {
+        let before = if self.xid == xid { self.count } else { 0 };
+        *self = Self {
+            xid,
+            count: before.saturating_add(1),
+        };
+        self.count
+    }
 }
 
 /// The start of the last attempt, and the time from it to the start of the next one.
@@ -59,6 +112,10 @@ impl Backoff {
         self.spacing = match last {
             LastAttempt::GoodReply => 0,
             LastAttempt::NoReply => doubled.max(self.pauses.first).min(longest),
+            LastAttempt::SameCall => doubled
+                .max(self.pauses.first)
+                .min(self.pauses.same_call)
+                .min(longest),
         };
         let due = self.spacing.max(self.pauses.least);
         // An attempt that has not begun yet counts as beginning now.
@@ -79,6 +136,7 @@ mod tests {
     const PAUSES: Pauses = Pauses {
         least: 5,
         first: 50,
+        same_call: 200,
     };
     const LONGEST: usize = 1500;
 
@@ -117,6 +175,35 @@ mod tests {
         assert_eq!(backoff.pause(now + 10, LastAttempt::NoReply, LONGEST), 40);
         assert_eq!(backoff.pause(now + 60, LastAttempt::GoodReply, LONGEST), 0);
         assert_eq!(backoff.pause(now + 65, LastAttempt::NoReply, LONGEST), 45);
+    }
+
+    #[test]
+    fn pauses_are_short_if_only_the_same_call_is_lost() {
+        let failed = pauses(&mut attempted(0), 0, LastAttempt::SameCall);
+        assert_eq!(failed, [50, 100, 200, 200, 200, 200, 200]);
+        let mut backoff = attempted(0);
+        pauses(&mut backoff, 0, LastAttempt::NoReply);
+        let now = 100_000;
+        assert_eq!(backoff.pause(now, LastAttempt::SameCall, LONGEST), 0);
+        // Unless that connection lasted.
+        assert_eq!(backoff.pause(now + 10, LastAttempt::SameCall, LONGEST), 190);
+        assert_eq!(backoff.pause(now + 500, LastAttempt::SameCall, LONGEST), 0);
+        assert_eq!(backoff.pause(now + 510, LastAttempt::GoodReply, LONGEST), 0);
+    }
+
+    #[test]
+    fn a_few_losses_of_a_call_are_no_reason_to_wait() {
+        let (mut slot, mut other) = (Losses::default(), Losses::default());
+        let outcome = |slot: &mut Losses, xid| LastAttempt::new(true, slot.add(xid));
+        for xid in [0, 7, 8, 7, u32::MAX] {
+            for _ in 1..SAME_CALL {
+                assert_eq!(outcome(&mut slot, xid), LastAttempt::GoodReply);
+            }
+        }
+        assert_eq!(outcome(&mut slot, u32::MAX), LastAttempt::SameCall);
+        assert_eq!(outcome(&mut slot, u32::MAX), LastAttempt::SameCall);
+        assert_eq!(outcome(&mut other, u32::MAX), LastAttempt::GoodReply);
+        assert_eq!(LastAttempt::new(false, 9), LastAttempt::NoReply);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use kernel::{
     },
 };
 
+use super::backoff::Losses;
 use crate::{
     kapi::{
         ext::{
@@ -104,12 +105,16 @@ pub(super) struct Chunks {
     /// Regions of an answered Call that could not be invalidated. The connection is lost, and they
     /// are fenced once it is drained.
     unfenced: MrList,
+    /// The XID of the Call that was sent last.
+    xid: u32,
+    losses: Losses,
 }
 
 impl Chunks {
-    /// Records that the Call was sent, so that a Reply may arrive.
-    pub(super) fn set_outstanding(&mut self) {
+    /// Records that the Call `xid` was sent, so that a Reply may arrive.
+    pub(super) fn set_outstanding(&mut self, xid: u32) {
         self.stage = Stage::Outstanding;
+        self.xid = xid;
     }
 
     /// Returns whether a Reply is due. Any other Reply is not for this Call.
@@ -300,6 +305,18 @@ impl Held<'_> {
         let list = self.chunks.take();
         self.used.store(false, Release);
         list
+    }
+
+    /// Does what [`Self::take`] does, for a connection that is drained. Also returns the number of
+    /// connections that were lost before the Call was answered; zero if no Reply was due.
+    pub(super) fn lose(mut self) -> (MrList, u32) {
+        let losses = if self.is_outstanding() {
+            let xid = self.xid;
+            self.losses.add(xid)
+        } else {
+            0
+        };
+        (self.take(), losses)
     }
 }
 

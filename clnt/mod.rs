@@ -21,10 +21,10 @@
 //!   live         the status of a connection in debugfs
 //!   state        the state of a connection
 //!   transport    data of a transport that outlives its connections, and of a request slot
-//!   backoff      when to connect again
 //!   version      the version of a connection, and its message sizes
 //!   marshal      the transfer modes of a Call, its header, its memory and its Send
 //!   chunks       the regions of a request
+//!   backoff      when to connect again
 //!   sendctx      the owner of a posted Send
 //!   stats        counters, and the line of mountstats
 //!   tunables     the sysctls

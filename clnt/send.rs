@@ -78,7 +78,7 @@ pub(super) fn send_call(
         ctx,
     );
     let Err((error, ctx)) = result else {
-        chunks.set_outstanding();
+        chunks.set_outstanding(slot.xid());
         drop(chunks);
         if !regions.is_empty() {
             conn.give_back(|pools| pools.unused(&mut regions));

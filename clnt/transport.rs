@@ -51,6 +51,8 @@ pub(crate) struct ClntXprt {
     failed: Atomic<bool>,
     /// Whether a good Reply, or a good Call of the server, has arrived since the last attempt.
     useful: Atomic<bool>,
+    /// The number of connections in a row that were lost before the same Call was answered.
+    losses: Atomic<u32>,
     /// Why the last connection has ended, as `Ended`; 0 if none has.
     ended: Atomic<u32>,
     /// Whether `ended` is about the current connection.
@@ -95,12 +97,14 @@ impl ClntXprt {
         let pauses = Pauses {
             least: msecs_to_jiffies(50),
             first: msecs_to_jiffies(500),
+            same_call: msecs_to_jiffies(2000),
         };
         try_pin_init!(Self {
             stats: Stats::new(),
             link,
             failed: Atomic::new(false),
             useful: Atomic::new(false),
+            losses: Atomic::new(0),
             backoff <- new_spinlock!(Backoff::new(pauses)),
             ended: Atomic::new(0),
             end_noted: Atomic::new(false),
@@ -122,13 +126,16 @@ impl ClntXprt {
         }
     }
 
+    /// Records that a connection has ended, the last one of `losses` in a row that were lost before the
+    /// same Call was answered; zero if no Reply was due.
+    pub(super) fn note_losses(&self, losses: u32) {
+        self.losses.store(losses, Relaxed);
+    }
+
     /// Returns the pause before the next attempt to connect, in jiffies; `longest` is the limit.
     pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
-        let last = if self.useful.xchg(false, Relaxed) {
-            LastAttempt::GoodReply
-        } else {
-            LastAttempt::NoReply
-        };
+        let useful = self.useful.xchg(false, Relaxed);
+        let last = LastAttempt::new(useful, self.losses.load(Relaxed));
         self.backoff.lock().pause(jiffies(), last, longest)
     }
 

@@ -154,10 +154,13 @@ impl XprtOps for ClntXprt {
             xprt.avoid_version_2("answers no Call after it has refused version 2 of RPC-over-RDMA");
         }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
+        let mut most = 0;
         for slot in xprt.slot_data() {
             // These regions are fenced by now, and the next connection cannot use them.
-            drop(slot.chunks.lock().take());
+            let (_regions, losses) = slot.chunks.lock().lose();
+            most = most.max(losses);
         }
+        xprt.note_losses(most);
         drop(xprt.set_conn(None));
     }
 

@@ -11,7 +11,7 @@ import time
 
 import peer
 import wire
-from client_cases import PATIENCE, POOL, RETRIED, TABLE, hang_up, spoiled
+from client_cases import PATIENCE, POOL, RETRIED, TABLE, UNASKED_PAUSE, hang_up, spoiled
 from fake import GETATTR, READ, READLINK, WRITE
 from cases import Failed
 
@@ -303,6 +303,32 @@ def _no_use(mount):
     mount.notes.append(f"{made} connections in 4 s")
     if mount.kind == "rust" and made > 4:
         raise Failed(f"{made} connections in 4 s")
+
+
+@TABLE.case("a server that hangs up on one Call and answers others has pauses between connections")
+def _same_call(mount):
+    """After 15 connections that were made at once, the next ones are made 0.5 s, 1 s and 2 s later,
+    although each carries a good message. A Call of the server is one, and needs no credit."""
+    before = mount.fake.connections
+
+    def spoil(call):
+        call.reply(wire.call(call.xid, 0, prog=wire.NFS_CB, vers=1))
+        time.sleep(UNASKED_PAUSE)
+        hang_up(call)
+        mount.fake.answer_next(GETATTR, spoil)
+
+    mount.fake.answer_next(GETATTR, spoil)
+    task = POOL.submit(mount.getattr)
+    time.sleep(8)
+    made = mount.fake.connections - before
+    mount.fake.plan = None
+    try:
+        task.result(PATIENCE)
+    except OSError as error:
+        mount.notes.append(errno.errorcode[error.errno])
+    mount.notes.append(f"{made} connections in 8 s")
+    if mount.kind == "rust" and not 5 <= made <= 20:
+        raise Failed(f"{made} connections in 8 s")
 
 
 @TABLE.case("hang-ups in quick succession")
