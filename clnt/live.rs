@@ -32,7 +32,10 @@ use crate::{
         },
         live::Traffic,
         rdma::device::DeviceName,
-        sunrpc::xprt::Xprt, //
+        sunrpc::{
+            addr::SockAddr,
+            xprt::Xprt, //
+        }, //
     },
     xdr::limits::ClientLimits, //
 };
@@ -90,19 +93,36 @@ impl Live {
     /// # Errors
     ///
     /// `ENOMEM`.
-    // Not inlined, as it is too large for the stack of the function that connects.
-    #[inline(never)]
     pub(super) fn new(
         xprt: &Xprt<ClntXprt>,
         device: DeviceName,
         limits: &ClientLimits,
     ) -> Result<Arc<Self>> {
+        let reconnects = xprt.counters().connects as u64;
+        Self::of(xprt.server(), device, limits, reconnects, xprt.ended())
+    }
+
+    /// Allocates the status of a connection to `server`, before which `reconnects` others have ended,
+    /// the last one by `ended`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    // Not inlined, as it is too large for the stack of the function that connects.
+    #[inline(never)]
+    pub(super) fn of(
+        server: SockAddr,
+        device: DeviceName,
+        limits: &ClientLimits,
+        reconnects: u64,
+        ended: Option<Ended>,
+    ) -> Result<Arc<Self>> {
         let live = Live {
-            traffic: Traffic::new(xprt.server(), device),
+            traffic: Traffic::new(server, device),
             credits: limits.requests,
             depth: limits.send_wr,
-            reconnects: xprt.counters().connects as u64,
-            ended: xprt.ended(),
+            reconnects,
+            ended,
             state: Atomic::new(State::Connecting as u32),
             send: Atomic::new(0),
             receive: Atomic::new(0),

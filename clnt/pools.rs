@@ -67,9 +67,9 @@ type Pool<T> = KVec<Pin<KBox<T>>>;
 pub(super) enum Shortage {
     /// Sends, and another one may be allocated.
     Send,
-    /// Sends, and their number has reached its limit; or Send Queue entries.
+    /// Sends or idle regions, and their number has reached its limit; or Send Queue entries.
     Room,
-    /// Idle regions.
+    /// Idle regions, and more may be allocated.
     Regions,
     /// Posted Receives.
     Receives,
@@ -173,7 +173,7 @@ impl Pools {
             return Err(Shortage::Receives);
         }
         if self.idle.len() < count {
-            return Err(Shortage::Regions);
+            return Err(self.lack_of_regions());
         }
         let entries = Self::entries(count);
         if !self.queue.has_room(entries) {
@@ -194,6 +194,17 @@ impl Pools {
         self.live.idle.store(self.idle.len(), Relaxed);
         self.show_queue();
         Ok(ctx)
+    }
+
+    /// Returns the shortage when too few regions are idle. At the limit the sender waits for a Reply: a
+    /// refill, which wakes the sender, would find nothing to do, and the sender would ask for another
+    /// one at once.
+    #[cold]
+    fn lack_of_regions(&self) -> Shortage {
+        match self.regions_missing() {
+            0 => Shortage::Room,
+            _ => Shortage::Regions,
+        }
     }
 
     /// Updates the number of Receives and of Replies due in the debugfs status.
@@ -521,3 +532,6 @@ pub(super) struct Surplus {
     /// Idle regions.
     pub(super) regions: MrList,
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

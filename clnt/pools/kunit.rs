@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: what a Call takes from the pools, and which resource is short. Nothing is posted.
+
+use super::*;
+use crate::kapi::{
+    fixture::{
+        addr,
+        pd, //
+    },
+    rdma::pd::Pd, //
+};
+
+/// A region each for the Read chunk, for the Reply and for the spare page.
+const REGIONS: usize = 3;
+
+const LIMITS: ClientLimits = ClientLimits {
+    requests: 4,
+    pages_per_segment: 1,
+    segments: 1,
+    send_sges: 3,
+    send_wr: 100,
+    recv_wr: 100,
+    recv_batch: 1,
+};
+
+/// Returns the pools of a connection on which Receives are posted, with all Sends, but without regions.
+fn pools(pd: &Arc<Pd>) -> Result<Pools> {
+    let live = Live::of(addr(0, 0)?, pd.device().name(), &LIMITS, 0, None)?;
+    let mut pools = Pools::new(&LIMITS, InlineSize(1024), live)?;
+    let _counted_as_posted = pools.receives_to_post(true);
+    for _ in 0..LIMITS.requests {
+        let send = SendCtx::new(pd, 1024, 3, false)?;
+        assert!(pools.add_send(send).is_ok());
+    }
+    Ok(pools)
+}
+
+/// Allocates `count` regions.
+fn add_regions(pools: &mut Pools, pd: &Arc<Pd>, count: usize) -> Result {
+    for _ in 0..count {
+        pools.add_region(Mr::new(pd, 1)?, InvCtx::new()?);
+    }
+    Ok(())
+}
+
+#[kunit_tests(rpcrdma_client_pools)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refill_is_requested_below_the_limit_only() -> Result {
+        let pd = pd()?;
+        let (mut pools, mut taken) = (pools(&pd)?, MrList::new());
+        let most = Pools::most_regions(&LIMITS);
+        while pools.regions_made < most {
+            let mut list = MrList::new();
+            assert!(pools.take(REGIONS, &mut list).err() == Some(Shortage::Regions));
+            let missing = pools.regions_missing();
+            assert!(missing != 0 && list.is_empty());
+            add_regions(&mut pools, &pd, missing)?;
+            // The regions are used, and the Send completes.
+            let mut list = MrList::new();
+            let send = pools.take(REGIONS, &mut list);
+            pools.send_done(send.map_err(|_| EIO)?, REGIONS);
+            taken.append(&mut list);
+        }
+        while pools.idle.len() >= REGIONS {
+            let mut list = MrList::new();
+            let send = pools.take(REGIONS, &mut list);
+            pools.send_done(send.map_err(|_| EIO)?, REGIONS);
+            taken.append(&mut list);
+        }
+        // No refill can help: the sender waits for a Reply.
+        let mut list = MrList::new();
+        assert!(pools.take(REGIONS, &mut list).err() == Some(Shortage::Room));
+        assert!(pools.starve(REGIONS) && pools.take_starved());
+        pools.recycled(&mut taken);
+        assert!(pools.take(REGIONS, &mut list).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_call_takes_is_returned() -> Result {
+        let pd = pd()?;
+        let mut pools = pools(&pd)?;
+        add_regions(&mut pools, &pd, REGIONS)?;
+        let (room, sends) = (pools.queue.room(), pools.sends.len());
+        for used in 0..=REGIONS {
+            // A Call that was posted with `used` regions, and one that was not.
+            for posted in [true, false] {
+                let (mut list, owed) = (MrList::new(), pools.owed);
+                let send = pools.take(REGIONS, &mut list).map_err(|_| EIO)?;
+                assert!(pools.queue.room() + Pools::entries(REGIONS) == room);
+                let mut registered = list.take_front(used);
+                if posted {
+                    pools.unused(&mut list);
+                    pools.send_done(send, used);
+                    pools.received(true, 1024);
+                } else {
+                    pools.return_unused(send, used, &mut list);
+                }
+                pools.recycled(&mut registered);
+                assert!(pools.owed == owed);
+                assert!(pools.idle.len() == REGIONS);
+                assert!(pools.queue.room() == room && pools.sends.len() == sends);
+            }
+        }
+        Ok(())
+    }
+}
