@@ -4,7 +4,7 @@
 //!
 //! A [`Conn`] is the handler of the connection's QP. Everything in it belongs to that connection,
 //! and is dropped with it. The lock of its pools is a spin lock that nests inside the lock of a
-//! request's chunks.
+//! request's chunks. sunrpc's transport lock nests inside that of the pools.
 //!
 //! While a connection is in use, a watchdog checks it every [`WATCHDOG_MS`]:
 //!
