@@ -304,6 +304,7 @@ impl Conn {
             check_delivery(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
         if parsed.is_some_and(Parsed::lacks_room) && chunks.len(Kind::Reply) == 0 {
+            let _pools = self.pools.lock();
             self.negotiation.server_sends_less();
         }
         let mut list = chunks.take();

@@ -145,7 +145,7 @@ impl Conn {
             return;
         }
         // The client sends no longer messages than requested from here on.
-        agreed.want(most, self.negotiation.ours().send);
+        let before = self.want(agreed, most);
         self.negotiation.note_request(most);
         let (xid, credits) = (self.xid(), Credits(self.limits().requests));
         let asked = self.send_message(qp, |body| {
@@ -156,10 +156,18 @@ impl Conn {
                 trace_xprtrdma_property(Peer::of(xprt), Proc::ReqProp.to_wire(), most.0);
                 self.live.show_sizes(agreed);
             }
+            // Tried again with the next batch of Receives.
             Err(_) => {
                 self.negotiation.take_request();
+                self.want(agreed, before);
             }
         }
+    }
+
+    /// Records a request for Receives of `size`. Returns the size that was requested before.
+    fn want(&self, agreed: &Agreed, size: InlineSize) -> InlineSize {
+        let _pools = self.pools.lock();
+        agreed.want(size, self.negotiation.ours().send)
     }
 
     /// Ends the outstanding request, if there is one, and frees its credit. Returns the size
@@ -190,8 +198,10 @@ impl Conn {
             _ => None,
         };
         if let Some(octets) = size {
+            let pools = self.pools.lock();
             agreed.note_peer(octets, self.negotiation.ours().send);
             self.live.show_sizes(agreed);
+            drop(pools);
             if let Some(xprt) = self.xprt() {
                 trace_xprtrdma_property(Peer::of(&xprt), parsed.header.proc, agreed.peer().0);
             }

@@ -51,6 +51,9 @@ use crate::{
 const REQUEST_MS: u64 = 30_000;
 
 /// The negotiated version and message sizes of a connection.
+///
+/// Each size depends on others, and the sender and completions change them. So they change only under
+/// the lock of the connection's pools; reading one needs no lock.
 pub(super) struct Agreed {
     /// The version of its messages.
     pub(super) version: Version,
@@ -130,9 +133,11 @@ impl Agreed {
     }
 
     /// Records a request for Receives of `size`. The client sends no longer messages from now on.
-    pub(super) fn want(&self, size: InlineSize, send: InlineSize) {
-        self.wanted.store(size.0, Relaxed);
+    /// Returns the size that was requested before.
+    pub(super) fn want(&self, size: InlineSize, send: InlineSize) -> InlineSize {
+        let before = self.wanted.xchg(size.0, Relaxed);
         self.fit_send(send);
+        InlineSize(before)
     }
 
     /// Returns the largest message to the server.
@@ -280,7 +285,7 @@ impl Negotiation {
     }
 
     /// Records that the server had no room for a Reply that would fit inline: it can send less than
-    /// it receives.
+    /// it receives. The caller holds the lock of the pools.
     pub(super) fn server_sends_less(&self) {
         if let Some(agreed) = self.agreed() {
             let least = agreed.version.default_inline().min(agreed.receive());
@@ -301,3 +306,6 @@ impl Negotiation {
         self.settled() == Some(Settled::One) && !self.replied.load(Relaxed)
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
