@@ -157,7 +157,7 @@ HOSTILE = Group(
     "hostile",
     "module_load rust && server_start && client_start && bash /t/hostile/run.sh rust", 540,
     (r"WARNING: SOFTIRQ-safe -> SOFTIRQ-unsafe .*; clock-AF_INET in inet_child_forget",
-     RXE_WAKES_LATE))
+     *RXE_WAKES_LATE))
 
 
 @dataclass
