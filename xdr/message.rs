@@ -361,7 +361,7 @@ pub(crate) fn decode_into<'a>(
 /// Returns `None` for another message, and for one that [`decode_any`] would refuse.
 // Inlined, so that the header is built where the caller keeps it.
 #[inline(always)]
-fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
+pub(crate) fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
     let mut r = Reader::new(bytes);
     let header = Header::from_wire(r.array(Item::FixedHeader).ok()?);
     let version = accepts.find(header.version)?;
@@ -395,9 +395,13 @@ fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<
     })
 }
 
-/// Decodes and checks a message of any form.
+/// Decodes and checks a message of any form, also of the usual one: tests compare the two.
 #[inline(never)]
-fn decode_any(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Result<Parsed, Rejected> {
+pub(crate) fn decode_any(
+    bytes: &[u8],
+    limits: &ListLimits,
+    accepts: Versions,
+) -> Result<Parsed, Rejected> {
     let mut r = Reader::new(bytes);
     let header = match r.array(Item::FixedHeader) {
         Ok(words) => Header::from_wire(words),

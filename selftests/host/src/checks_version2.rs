@@ -4,6 +4,7 @@
 
 use crate::{
     checks::encode_lists,
+    decoded::decode_as,
     xdr::{
         chunk::ListLimits,
         cursor::Reader,
@@ -21,7 +22,6 @@ use crate::{
             Proc, //
         },
         message::{
-            decode,
             Body,
             Direction,
             Parsed,
@@ -59,14 +59,14 @@ const LIMITS: ListLimits = ListLimits {
 /// Checks a peer that supports both versions and receives `data`.
 pub fn message2(data: &[u8]) {
     for accepts in [BOTH, Versions::only(Version::Two)] {
-        match decode(data, &LIMITS, accepts) {
+        match decode_as(data, &LIMITS, accepts) {
             Ok(parsed) => check_parsed(data, &parsed),
             Err(rejected) => check_rejected(data, &rejected),
         }
     }
     // An unsupported version changes nothing for the supported ones.
-    let one = decode(data, &LIMITS, Versions::only(Version::One));
-    let both = decode(data, &LIMITS, BOTH);
+    let one = decode_as(data, &LIMITS, Versions::only(Version::One));
+    let both = decode_as(data, &LIMITS, BOTH);
     if data.get(4..8) == Some(&[0, 0, 0, 1]) {
         assert_eq!(one, both);
     }
@@ -89,7 +89,7 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
     if let Answer::Report(report) = answer {
         let mut buf = [0; 32];
         let len = encode_error(&mut buf, &header, Credits(5), report).expect("room");
-        let again = decode(&buf[..len], &LIMITS, BOTH).expect("our own report");
+        let again = decode_as(&buf[..len], &LIMITS, BOTH).expect("our own report");
         assert_eq!(again.header.xid, header.xid);
         assert_eq!(again.header.version, header.version);
         assert_eq!(again.body, Body::Error(report));
@@ -205,7 +205,7 @@ pub fn properties(data: &[u8]) {
     let mut message = vec![0, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 7];
     message.extend(data);
     let model = model_set(&mut Reader::new(data));
-    let Ok(parsed) = decode(&message, &LIMITS, BOTH) else {
+    let Ok(parsed) = decode_as(&message, &LIMITS, BOTH) else {
         return assert!(model.is_none() || message.len() < 20);
     };
     let model = model.expect("a good set");
@@ -231,7 +231,7 @@ pub fn properties(data: &[u8]) {
     let Ok(len) = encode_resprop(&mut buf, Xid(9), Credits(3), &want, &sizes) else {
         return assert!(model.len() > 10_000);
     };
-    let back = decode(&buf[..len], &LIMITS, BOTH).expect("our own response");
+    let back = decode_as(&buf[..len], &LIMITS, BOTH).expect("our own response");
     assert!(matches!(
         back.properties(&buf[..len]),
         Some(Message::Response { .. })
@@ -274,7 +274,7 @@ pub fn negotiate(data: &[u8]) {
 
 fn check_server(server: &mut Server, message: &[u8]) {
     let accepts = server.accepts();
-    let heard = decode(message, &LIMITS, accepts);
+    let heard = decode_as(message, &LIMITS, accepts);
     let before = *server;
     match heard {
         Ok(parsed) => {
@@ -299,7 +299,7 @@ fn check_server(server: &mut Server, message: &[u8]) {
 }
 
 fn check_client(message: &[u8]) {
-    let Ok(parsed) = decode(message, &LIMITS, Versions::only(Version::Two)) else {
+    let Ok(parsed) = decode_as(message, &LIMITS, Versions::only(Version::Two)) else {
         return;
     };
     let xid = parsed.header.xid;

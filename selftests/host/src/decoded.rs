@@ -42,8 +42,24 @@ pub(crate) struct Message<'a> {
 
 /// Decodes a message on a connection that speaks version 1.
 pub(crate) fn decode<'a>(bytes: &'a [u8], limits: &ListLimits) -> Result<Message<'a>, Rejected> {
-    let parsed = message::decode(bytes, limits, Versions::only(Version::One))?;
+    let parsed = decode_as(bytes, limits, Versions::only(Version::One))?;
     Ok(Message { parsed, bytes })
+}
+
+/// Decodes a message of one of the versions in `accepts`, after a check that the general path alone
+/// decodes it to the same.
+pub(crate) fn decode_as(
+    bytes: &[u8],
+    limits: &ListLimits,
+    accepts: Versions,
+) -> Result<Parsed, Rejected> {
+    let general = message::decode_any(bytes, limits, accepts);
+    assert_eq!(message::decode(bytes, limits, accepts), general);
+    let mut slot = None;
+    let kept = message::decode_into(&mut slot, bytes, limits, accepts).copied();
+    assert_eq!(kept, general);
+    assert_eq!(slot, general.ok());
+    general
 }
 
 impl Deref for Message<'_> {

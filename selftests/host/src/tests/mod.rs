@@ -14,4 +14,5 @@ mod respond;
 mod returned;
 mod rpc;
 mod streams;
+mod usual;
 mod version2;

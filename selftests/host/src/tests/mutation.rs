@@ -49,7 +49,7 @@ const EDGES: [u32; 14] = [
     u32::MAX,
 ];
 
-fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
+pub(super) fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..=random.below(4) {
         let words = bytes.len() / 4;
         if words == 0 {

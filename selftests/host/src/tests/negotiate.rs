@@ -4,10 +4,10 @@
 
 use super::golden::ANY;
 use crate::{
+    decoded::decode_as,
     oracle::vectors,
     vectors as one,
     xdr::{
-        message::decode,
         negotiate::{
             answer,
             Server,
@@ -38,7 +38,7 @@ fn vector(name: &str) -> Vec<u8> {
 /// Returns how a client interprets `bytes`. It has sent its request with `xid` and wants 128
 /// credits.
 fn settled(bytes: &[u8], xid: u32) -> Option<Settled> {
-    let parsed = decode(bytes, &ANY, Versions::only(Version::Two)).ok()?;
+    let parsed = decode_as(bytes, &ANY, Versions::only(Version::Two)).ok()?;
     answer(&parsed, bytes, Xid(xid), Credits(128))
 }
 
@@ -143,7 +143,7 @@ fn the_first_valid_message_decides() {
     let both = Versions::up_to(Version::Two);
     let silent = Server::Silent(Version::Two);
     assert_eq!(silent.accepts(), both);
-    let after = |server: Server, bytes: &[u8]| match decode(bytes, &ANY, server.accepts()) {
+    let after = |server: Server, bytes: &[u8]| match decode_as(bytes, &ANY, server.accepts()) {
         Ok(parsed) => server.heard(&parsed),
         Err(_) => server,
     };
@@ -190,7 +190,7 @@ fn connprop() {
     let mut buf = [0; 64];
     let len = encode_connprop(&mut buf, Xid(7), Credits(4), &ours).unwrap();
     assert_eq!(len, 52);
-    let parsed = decode(&buf[..len], &ANY, Versions::up_to(Version::Two)).unwrap();
+    let parsed = decode_as(&buf[..len], &ANY, Versions::up_to(Version::Two)).unwrap();
     let settled = answer(&parsed, &buf[..len], Xid(7), Credits(128));
     let expected = Settled::Two {
         peer: ours,

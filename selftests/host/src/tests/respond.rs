@@ -2,34 +2,34 @@
 
 //! Headers of the usual Replies: the same octets as those of `encode_reply`.
 
-use crate::xdr::{
-    chunk::ListLimits,
-    encode::{
-        encode_reply,
-        Encoder,
-        Opening, //
-    },
-    header::Proc,
-    message::{
-        decode,
-        Direction, //
-    },
-    respond::{
-        encode_no_chunk,
-        encode_sole_write,
-        no_chunk_len,
-        sole_write_len, //
-    },
-    segment::Segment,
-    units::{
-        Credits,
-        Handle,
-        Offset,
-        Xid, //
-    },
-    version::{
-        Version,
-        Versions, //
+use crate::{
+    decoded::decode_as,
+    xdr::{
+        chunk::ListLimits,
+        encode::{
+            encode_reply,
+            Encoder,
+            Opening, //
+        },
+        header::Proc,
+        message::Direction,
+        respond::{
+            encode_no_chunk,
+            encode_sole_write,
+            no_chunk_len,
+            sole_write_len, //
+        },
+        segment::Segment,
+        units::{
+            Credits,
+            Handle,
+            Offset,
+            Xid, //
+        },
+        version::{
+            Version,
+            Versions, //
+        },
     },
 };
 
@@ -82,7 +82,7 @@ fn call(version: Version, chunks: &[usize], reply_chunk: bool) -> Vec<u8> {
 fn without_a_chunk() {
     for version in [Version::One, Version::Two] {
         let bytes = call(version, &[], false);
-        let call = decode(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
+        let call = decode_as(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
         assert!(call.has_no_chunks() && call.sole_write(&bytes).is_none());
         let (mut usual, mut any) = ([0; 64], [0; 64]);
         let len = encode_no_chunk(&mut usual, &call, CREDITS);
@@ -102,7 +102,7 @@ fn without_a_chunk() {
 fn with_one_write_chunk_of_one_segment() {
     for version in [Version::One, Version::Two] {
         let bytes = call(version, &[1], false);
-        let call = decode(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
+        let call = decode_as(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
         assert_eq!(call.sole_write(&bytes), Some(segment(4096)));
         // Other octets give any segment, or none.
         assert!(call
@@ -128,7 +128,7 @@ fn other_chunks() {
             [(&[2], false), (&[1, 1], false), (&[1], true), (&[], true)];
         for (chunks, reply_chunk) in forms {
             let bytes = call(version, chunks, reply_chunk);
-            let call = decode(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
+            let call = decode_as(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
             assert!(!call.has_no_chunks());
             assert!(call.sole_write(&bytes).is_none());
         }

@@ -5,7 +5,10 @@
 use super::golden::ANY;
 use crate::{
     checks::sorted,
-    decoded::segments,
+    decoded::{
+        decode_as,
+        segments, //
+    },
     oracle::{
         hex,
         malformed,
@@ -30,7 +33,6 @@ use crate::{
             Proc, //
         },
         message::{
-            decode,
             Body,
             Direction,
             Parsed, //
@@ -115,7 +117,7 @@ fn encode_again(buf: &mut [u8], parsed: &Parsed, bytes: &[u8]) -> usize {
 fn vectors_are_read() {
     let (mut good, mut refused) = (0, 0);
     for vector in vectors() {
-        match decode(&vector.bytes, &ANY, BOTH) {
+        match decode_as(&vector.bytes, &ANY, BOTH) {
             Ok(parsed) => {
                 // ERR_VERS may have any version.
                 let number = parsed.header.version;
@@ -148,7 +150,7 @@ fn vectors_are_read() {
 fn vectors_are_written() {
     let (mut written, mut refused, mut optional, mut properties) = (0, 0, 0, 0);
     for vector in vectors() {
-        let Ok(parsed) = decode(&vector.bytes, &ANY, BOTH) else {
+        let Ok(parsed) = decode_as(&vector.bytes, &ANY, BOTH) else {
             refused += 1;
             continue;
         };
@@ -213,11 +215,11 @@ fn responses_about_properties() {
     for (request, response, sizes) in RESPONSES {
         let request = find(request);
         let response = find(response);
-        let parsed = decode(&request.bytes, &ANY, BOTH).unwrap();
+        let parsed = decode_as(&request.bytes, &ANY, BOTH).unwrap();
         let Some(Message::Request { want }) = parsed.properties(&request.bytes) else {
             panic!("{}", request.name);
         };
-        let header = decode(&response.bytes, &ANY, BOTH).unwrap().header;
+        let header = decode_as(&response.bytes, &ANY, BOTH).unwrap().header;
         let mut buf = [0xee; 64];
         let len = encode_resprop(&mut buf, header.xid, header.credits, &want, &sizes).unwrap();
         assert_eq!(hex(&buf[..len]), hex(&response.bytes), "{}", response.name);
@@ -226,7 +228,7 @@ fn responses_about_properties() {
 
 #[test]
 fn no_shorter_header_is_a_message() {
-    let server = |bytes: &[u8]| decode(bytes, &ANY, BOTH);
+    let server = |bytes: &[u8]| decode_as(bytes, &ANY, BOTH);
     for vector in vectors() {
         let Ok(whole) = server(&vector.bytes) else {
             continue;
@@ -254,7 +256,7 @@ fn no_shorter_header_is_a_message() {
 
 /// Returns the answer of a server that supports both versions.
 fn server_answer(bytes: &[u8], limits: &ListLimits) -> Answer {
-    let parsed = match decode(bytes, limits, BOTH) {
+    let parsed = match decode_as(bytes, limits, BOTH) {
         Ok(parsed) => parsed,
         Err(rejected) => return rejected.answer(),
     };
@@ -323,7 +325,7 @@ fn limits_are_reported() {
         lists.extend([0, 0]);
         call(0, 0, &lists)
     };
-    assert!(decode(&writes(8), &ANY, BOTH).is_ok());
+    assert!(decode_as(&writes(8), &ANY, BOTH).is_ok());
     let max = 8;
     assert_eq!(answer(&writes(9), &ANY), ErrorBody::WriteChunks { max });
     let few = ListLimits { segments: 3, ..ANY };
@@ -353,13 +355,13 @@ fn handle_to_invalidate() {
     ];
     for handle in [0x11, 0x22, 0x33] {
         let bytes = call(0, handle, &lists);
-        let parsed = decode(&bytes, &ANY, BOTH).unwrap();
+        let parsed = decode_as(&bytes, &ANY, BOTH).unwrap();
         assert_eq!(parsed.invalidate, Some(Handle(handle)));
         assert_eq!(segments(&parsed.lists(&bytes)).count(), 3);
     }
-    let parsed = decode(&call(0, 0, &lists), &ANY, BOTH).unwrap();
+    let parsed = decode_as(&call(0, 0, &lists), &ANY, BOTH).unwrap();
     assert_eq!(parsed.invalidate, None);
-    let rejected = decode(&call(0, 0x44, &lists), &ANY, BOTH).unwrap_err();
+    let rejected = decode_as(&call(0, 0x44, &lists), &ANY, BOTH).unwrap_err();
     assert_eq!(rejected.error, DecodeError::Invalidate);
 }
 
@@ -376,14 +378,14 @@ fn header_lengths() {
         lists.extend([handle, 4096, 0, 0]);
     }
     let bytes = call(1, 0, &lists);
-    let parsed = decode(&bytes, &ANY, BOTH).unwrap();
+    let parsed = decode_as(&bytes, &ANY, BOTH).unwrap();
     assert_eq!(parsed.header_len, 36 + 16 * 24 + 4 + 16 * 16);
     let lists = parsed.lists(&bytes);
     assert_eq!(lists.reply_header_len(Version::Two), 36 + 4 + 16 * 16);
     let mut buf = [0; 1024];
     let len = encode_reply(&mut buf, &parsed, Credits(3), &lists, [], Some(5000)).unwrap();
     assert_eq!(len, lists.reply_header_len(Version::Two));
-    let reply = decode(&buf[..len], &ANY, BOTH).unwrap();
+    let reply = decode_as(&buf[..len], &ANY, BOTH).unwrap();
     assert_eq!(reply.direction, Some(Direction::Reply));
     assert_eq!(reply.header.xid, Xid(0x77));
     assert_eq!(reply.grant(), Some(Credits(3)));
@@ -393,7 +395,7 @@ fn header_lengths() {
 #[test]
 fn a_connection_of_one_version_refuses_the_other() {
     let bytes = call(0, 0, &[0, 0, 0]);
-    let range = |bytes: &[u8], version| match decode(bytes, &ANY, Versions::only(version)) {
+    let range = |bytes: &[u8], version| match decode_as(bytes, &ANY, Versions::only(version)) {
         Ok(_) => None,
         Err(rejected) => Some(rejected.answer()),
     };
@@ -413,7 +415,7 @@ fn a_connection_of_one_version_refuses_the_other() {
 fn announced_properties() {
     let announced = |name: &str| {
         let vector = vectors().find(|v| v.name == name).expect("a vector");
-        let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
+        let parsed = decode_as(&vector.bytes, &ANY, BOTH).unwrap();
         match parsed.properties(&vector.bytes) {
             Some(Message::Connect { start }) => {
                 (Properties::DEFAULT.with(&start), start.tells_receive())
@@ -444,7 +446,7 @@ fn announced_properties() {
 fn receive_sizes_requested_and_announced() {
     for (name, proc) in RECEIVE_SIZES {
         let vector = vectors().find(|v| v.name == name).expect("a vector");
-        let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
+        let parsed = decode_as(&vector.bytes, &ANY, BOTH).unwrap();
         let octets = match parsed.properties(&vector.bytes) {
             Some(Message::Request { want: set } | Message::Update { now: set }) => set.receive(),
             _ => None,
@@ -472,7 +474,7 @@ fn responses_to_a_request() {
         ("resprop-overlap", None),
     ] {
         let vector = vectors().find(|v| v.name == name).expect("a vector");
-        let parsed = decode(&vector.bytes, &ANY, BOTH).unwrap();
+        let parsed = decode_as(&vector.bytes, &ANY, BOTH).unwrap();
         let Some(Message::Response {
             done,
             rejected,
