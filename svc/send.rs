@@ -30,7 +30,8 @@ use super::{
         SendCtx,
         Work, //
     },
-    tunables::STAT_WRITE, //
+    tunables::STAT_WRITE,
+    usual::append, //
 };
 use crate::{
     kapi::{
@@ -507,12 +508,7 @@ impl Conn {
         .map_err(|_| EINVAL)?;
         if reply_chunk.is_none() {
             for region in out.payloads.regions(out.total) {
-                let region = host_len(region.start)..host_len(region.end);
-                let room = buffer.get_mut(len..).ok_or(EINVAL)?;
-                if reply.message().copy_to(region.clone(), room) != region.len() {
-                    return Err(EINVAL);
-                }
-                len += region.len();
+                len = append(reply, region, buffer, len)?;
             }
         }
         let Some(part) = out.placed(reply_chunk.is_some()) else {

@@ -67,7 +67,12 @@ fn fits(send: InlineSize, header: usize, message: u32) -> bool {
 
 /// Copies the octets `region` of the reply to `buffer`, at `at`. Returns the offset after them.
 #[inline]
-fn append(reply: &Reply<'_>, region: Range<u32>, buffer: &mut [u8], at: usize) -> Result<usize> {
+pub(super) fn append(
+    reply: &Reply<'_>,
+    region: Range<u32>,
+    buffer: &mut [u8],
+    at: usize,
+) -> Result<usize> {
     let region = host_len(region.start)..host_len(region.end);
     let len = region.len();
     let room = buffer.get_mut(at..).ok_or(EINVAL)?;
