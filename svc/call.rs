@@ -12,7 +12,10 @@
 //!   message  |--- a ---|-- b --|-- c --|
 //! ```
 
-use super::order::Place;
+use super::order::{
+    Arrival,
+    Place, //
+};
 use crate::xdr::{
     error::ErrorBody,
     message::Parsed,
@@ -62,6 +65,8 @@ pub(super) struct CallState {
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
+    /// The number of the message on its connection.
+    pub(super) arrival: Arrival,
     /// The place of the message in the order of its client's messages.
     pub(super) place: Place,
     /// The results of the reply that are placed directly.

@@ -30,6 +30,7 @@ use super::{
     limits::Sizes,
     live::Live,
     negotiation::Negotiation,
+    order::Arrival,
     pool::PagePool,
     receives::{
         CallBox,
@@ -401,6 +402,8 @@ pub(super) struct ReadCtx {
 /// The Call.
 pub(super) struct Job {
     pub(super) buf: CallBox,
+    /// The number of the Call on its connection.
+    pub(super) arrival: Arrival,
     pub(super) permit: PullPermit,
     /// Held until a service thread takes the Call; `None` if its order does not matter.
     pub(super) ordered: Option<OrderedPull>,

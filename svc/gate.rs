@@ -125,12 +125,17 @@ impl Chan {
         next
     }
 
-    /// Returns permission to pull the Read chunks of a Call without a service thread. Only a client that
-    /// has proved that it has access gets it, and only while no Call is held back.
-    pub(super) fn permit_at_once(&self) -> Option<PullPermit> {
-        let inbox = self.inbox.lock();
+    /// Returns permission to pull the Read chunks of `message`, which has just arrived, without a
+    /// service thread. Only a client that has proved that it has access gets it, and only while no Call
+    /// is held back.
+    pub(super) fn permit_at_once(&self, message: &mut CallBox) -> Option<PullPermit> {
+        let mut inbox = self.inbox.lock();
         let free = inbox.gate == Gate::Open && inbox.held.is_empty();
-        (free && self.handle.has_access()).then_some(PullPermit { share: None })
+        if !free || !self.handle.has_access() {
+            return None;
+        }
+        message.data_mut().state.arrival = inbox.arrive();
+        Some(PullPermit { share: None })
     }
 
     /// Queues a Call whose Read chunks have been pulled, and wakes a service thread. Drops the Call
@@ -162,10 +167,11 @@ impl Chan {
         self.handle.enqueue();
     }
 
-    /// Queues a message, and wakes a service thread.
+    /// Queues a message that has just arrived, and wakes a service thread.
     pub(super) fn queue_message(&self, mut message: CallBox) {
         message.data_mut().state.place = self.member.place();
         let mut inbox = self.inbox.lock();
+        message.data_mut().state.arrival = inbox.arrive();
         inbox.messages.push(message);
         self.handle.set_data();
         drop(inbox);

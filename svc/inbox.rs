@@ -6,7 +6,10 @@
 use super::{
     call::CallState,
     client::Member,
-    order::Place,
+    order::{
+        Arrival,
+        Place, //
+    },
     pool::{
         Ring,
         Share, //
@@ -24,6 +27,9 @@ pub(super) trait Ordered {
     /// Returns the place of its pull; `None` if its order does not matter.
     fn place(&self) -> Option<Place>;
 
+    /// Returns the number of the Call on its connection.
+    fn arrival(&self) -> Arrival;
+
     /// Returns whether a service thread may take it now.
     fn is_next(&self, member: &Member) -> bool {
         self.place().is_none_or(|place| member.allows(place))
@@ -37,9 +43,12 @@ pub(super) struct Inbox<P> {
     pub(super) first: Option<CallBox>,
     /// Calls whose RDMA Reads had to wait. They are older than `messages`.
     pub(super) held: RecvList<CallData<CallState>>,
-    /// Calls whose Read chunks have been pulled. They are older still.
+    /// Calls whose Read chunks have been pulled. A pull may begin when the Call arrives, while older
+    /// messages wait for a service thread.
     pub(super) pulled: Ring<P>,
     pub(super) gate: Gate,
+    /// The number of the last message that arrived.
+    last: Arrival,
 }
 
 /// Whether messages may be taken out of the inbox. Pulled Calls may always be taken.
@@ -69,7 +78,15 @@ impl<P: Ordered> Inbox<P> {
             held: RecvList::new(),
             pulled: Ring::new(contexts, GFP_KERNEL)?,
             gate: Gate::Open,
+            last: Arrival::default(),
         })
+    }
+
+    /// Returns the number of a message that arrives now.
+    #[inline]
+    pub(super) fn arrive(&mut self) -> Arrival {
+        self.last = self.last.next();
+        self.last
     }
 
     /// Returns whether the gate is open and only `messages` has entries, so that nothing but the order
@@ -136,20 +153,22 @@ impl<P: Ordered> Inbox<P> {
         first.is_some_and(|first| member.allows(first.data_mut().state.place))
     }
 
-    /// Removes the next entry that may be taken.
+    /// Removes the next entry that may be taken: a message if it arrived before the first pulled Call.
+    /// Otherwise messages would wait for as long as the client sends Calls that are pulled at once.
     pub(super) fn next(&mut self, has_access: bool, member: &Member) -> Option<Incoming<P>> {
-        if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
-            return self.pulled.pop().map(Incoming::Pulled);
+        let pulled = self.pulled.first().filter(|call| call.is_next(member));
+        let pulled = pulled.map(P::arrival);
+        if self.is_open(has_access) {
+            if let Some(mut message) = self.pop_message() {
+                let state = &message.data_mut().state;
+                let is_older = pulled.is_none_or(|pulled| state.arrival.precedes(pulled));
+                if is_older && member.allows(state.place) {
+                    return Some(Incoming::Message(message));
+                }
+                self.first = Some(message);
+            }
         }
-        if !self.is_open(has_access) {
-            return None;
-        }
-        let mut message = self.pop_message()?;
-        if !member.allows(message.data_mut().state.place) {
-            self.first = Some(message);
-            return None;
-        }
-        Some(Incoming::Message(message))
+        pulled.and_then(|_| self.pulled.pop().map(Incoming::Pulled))
     }
 }
 

@@ -27,6 +27,22 @@ impl Place {
     }
 }
 
+/// The number of a message among those of its connection, counted as they arrive. It wraps around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Arrival(pub(super) u32);
+
+impl Arrival {
+    /// Returns the number of the next message.
+    pub(super) const fn next(self) -> Self {
+        Arrival(self.0.wrapping_add(1))
+    }
+
+    /// Returns whether this message arrived before `other`. Both wait for a service thread.
+    pub(super) fn precedes(self, other: Self) -> bool {
+        (1..1 << 31).contains(&other.0.wrapping_sub(self.0))
+    }
+}
+
 /// The pulls of one client.
 #[derive(Default)]
 pub(super) struct Order {
@@ -179,6 +195,19 @@ mod tests {
                 let precedes = |other: &Place| pull.precedes(*other);
                 assert!(!pulls[..=at].iter().any(precedes));
                 assert!(pulls[at + 1..].iter().all(precedes));
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_precedes_those_that_arrive_later() {
+        for first in [0, 77, u32::MAX - 3, u32::MAX] {
+            let first = Arrival(first);
+            let mut later = first;
+            assert!(!first.precedes(first));
+            for _ in 0..40_000 {
+                later = later.next();
+                assert!(first.precedes(later) && !later.precedes(first));
             }
         }
     }

@@ -41,7 +41,10 @@ use super::{
         PullPermit,
     },
     layout::Layout,
-    order::Place,
+    order::{
+        Arrival,
+        Place, //
+    },
     receives::{
         decoded,
         CallBox, //
@@ -110,6 +113,10 @@ impl Ordered for Pulled {
     fn place(&self) -> Option<Place> {
         let job = self.job.as_ref()?;
         job.ordered.as_ref().map(|ordered| ordered.place)
+    }
+
+    fn arrival(&self) -> Arrival {
+        self.job.as_ref().map(|job| job.arrival).unwrap_or_default()
     }
 }
 
@@ -198,8 +205,10 @@ impl Chan {
         };
         STAT_RECV.inc();
         let ordered = self.order_pull(&ctx.layout);
+        let arrival = buf.data_mut().state.arrival;
         *ctx.as_mut().project().job = Some(Job {
             buf,
+            arrival,
             permit,
             ordered,
         });
@@ -307,15 +316,18 @@ impl Conn {
         layout: Layout,
         call: &Parsed,
     ) {
-        let Some((buf, permit)) = self.shared_chan().admit_pull(buf, layout.page_count()) else {
+        let Some((mut buf, permit)) = self.shared_chan().admit_pull(buf, layout.page_count())
+        else {
             return;
         };
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
                 let ordered = self.chan().order_pull(&layout);
+                let arrival = buf.data_mut().state.arrival;
                 let fields = ctx.as_mut().project();
                 *fields.job = Some(Job {
                     buf,
+                    arrival,
                     permit,
                     ordered,
                 });
@@ -422,6 +434,7 @@ impl Conn {
             mut buf,
             permit,
             ordered,
+            ..
         } = job;
         drop(ordered);
         self.chan().pull_ended(permit);

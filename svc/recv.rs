@@ -382,7 +382,7 @@ impl Chan {
         if !message::may_have_read_list(buf.bytes()) {
             return Some(buf);
         }
-        let Some(permit) = self.permit_at_once() else {
+        let Some(permit) = self.permit_at_once(&mut buf) else {
             return Some(buf);
         };
         let limits = self.params.list_limits();

@@ -11,15 +11,16 @@ import time
 import peer
 import wire
 from client import XIDS
-from cases import Failed
+from cases import Failed, shell
 from server_cases import FILE, TABLE, null
-from server_stalls import NO_RNR, Stalled, access, only_ours
+from server_stalls import NO_RNR, Stalled, access, few_threads, only_ours
 from wire import Segment
 
 case = TABLE.case
 # Seconds, see svc/client.rs: how long Calls wait for the oldest pull, and for all under way at a time.
 OLDEST_PULL = 1.0
 BATCH = 5.0
+READS = "/proc/sys/sunrpc/svc_rdma/rdma_stat_read"
 
 
 def pulled_null(region):
@@ -177,4 +178,47 @@ def burst_of_pulls(server):
     # A busy machine may pause by itself.
     if with_number > without + 1:
         raise Failed(f"{with_number} bursts had to wait, and {without} of those without a number")
+    region.close()
+
+
+def posted_reads():
+    """Return the number of RDMA Reads that the server has posted."""
+    with open(READS, encoding="ascii") as file:
+        return int(file.read())
+
+
+@case("Calls that are pulled when they arrive: none is served before an older message",
+      skip=peer.IWARP and "over iWARP a service thread begins each pull")
+def pulled_before_older(server):
+    only_ours(server)
+    server.handle("sink"), server.handle(FILE)
+    region = server.device.region(4096)
+    with few_threads(1), server.connect() as client:
+        client.call(access(server))
+        # The server pulls a Call when it arrives if the connection has spare pages of earlier ones.
+        for _ in range(2):
+            for _ in range(8):
+                client.send(pulled_write(server, region, False))
+            for _ in range(8):
+                client.message()
+        shell("kill -STOP $(pidof rpc.mountd); exportfs -f")
+        try:
+            # The only thread waits for mountd.
+            client.send(access(server))
+            time.sleep(0.2)
+            xid, before = next(XIDS), posted_reads()
+            client.send(wire.header(xid) + wire.null(xid))
+            for _ in range(8):
+                client.send(pulled_write(server, region, False))
+            time.sleep(0.3)
+            pulled = posted_reads() - before
+        finally:
+            shell("kill -CONT $(pidof rpc.mountd)")
+        place = [client.message()[0].xid for _ in range(10)].index(xid)
+        server.notes.append(f"{pulled} pulled at once; {place} answers before that of the NULL Call")
+        if pulled == 0:
+            raise Failed("no Call was pulled when it arrived: the case tests nothing")
+        # The answer for which the thread waited may come late.
+        if place > 1:
+            raise Failed(f"{place - 1} WRITEs were served before a NULL Call that is older")
     region.close()

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: the order in which pulled Calls are taken.
+//! KUnit: the order in which messages and pulled Calls are taken.
 
 use super::*;
 use crate::{
-    kapi::fixture::addr,
+    kapi::{
+        fixture::{
+            addr,
+            pd, //
+        },
+        rdma::recv::RecvBox, //
+    },
     svc::client::{
         Clients,
         OrderedPull,
@@ -12,12 +18,16 @@ use crate::{
     }, //
 };
 
-/// A pulled Call with a number.
+/// A pulled Call with the number of its arrival.
 struct Pull(Option<OrderedPull>, u32);
 
 impl Ordered for Pull {
     fn place(&self) -> Option<Place> {
         self.0.as_ref().map(|pull| pull.place)
+    }
+
+    fn arrival(&self) -> Arrival {
+        Arrival(self.1)
     }
 }
 
@@ -50,6 +60,34 @@ mod tests {
         for expected in [1, 4, 2, 3] {
             let next = inbox.next(true, &member);
             assert!(matches!(next, Some(Incoming::Pulled(Pull(_, number))) if number == expected));
+        }
+        assert!(inbox.next(true, &member).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn messages_are_taken_before_pulled_calls_that_arrived_later() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5802, 0)?, 1, nobody)?;
+        let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
+        for pulled in [false, true, true, false, false, true] {
+            let arrival = inbox.arrive();
+            if pulled {
+                assert!(inbox.push_pulled(Pull(None, arrival.0)).is_ok());
+            } else {
+                let mut message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
+                message.data_mut().state.arrival = arrival;
+                inbox.messages.push(message);
+            }
+        }
+        for expected in 1..=6 {
+            let number = match inbox.next(true, &member) {
+                Some(Incoming::Message(mut message)) => message.data_mut().state.arrival.0,
+                Some(Incoming::Pulled(Pull(_, number))) => number,
+                None => 0,
+            };
+            assert_eq!(number, expected);
         }
         assert!(inbox.next(true, &member).is_none());
         Ok(())
