@@ -49,6 +49,9 @@ pub(super) struct Inbox<P> {
     pub(super) gate: Gate,
     /// The number of the last message that arrived.
     last: Arrival,
+    /// The place after the last pull that a service thread has begun. Messages that have arrived before
+    /// it began, but after its Call, have earlier places.
+    after_pull: Place,
 }
 
 /// Whether messages may be taken out of the inbox. Pulled Calls may always be taken.
@@ -79,6 +82,7 @@ impl<P: Ordered> Inbox<P> {
             pulled: Ring::new(contexts, GFP_KERNEL)?,
             gate: Gate::Open,
             last: Arrival::default(),
+            after_pull: Place::default(),
         })
     }
 
@@ -120,10 +124,25 @@ impl<P: Ordered> Inbox<P> {
         })
     }
 
+    /// Makes the messages in the inbox wait for the pull at `place`, which a service thread begins. They
+    /// are younger than its Call, which the thread has taken before them.
+    pub(super) fn begin_pull(&mut self, place: Place) {
+        let after = place.after();
+        // Another thread may have begun a later pull meanwhile.
+        if !after.precedes(self.after_pull) {
+            self.after_pull = after;
+        }
+    }
+
     /// Removes the first message, whether or not it may be taken.
     pub(super) fn pop_message(&mut self) -> Option<CallBox> {
         let first = self.first.take().or_else(|| self.held.pop());
-        first.or_else(|| self.messages.pop())
+        let mut message = first.or_else(|| self.messages.pop())?;
+        let place = &mut message.data_mut().state.place;
+        if place.precedes(self.after_pull) {
+            *place = self.after_pull;
+        }
+        Some(message)
     }
 
     /// Returns whether messages may be taken. `has_access` is whether the client has proved that it has

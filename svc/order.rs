@@ -21,6 +21,11 @@ const SPAN: u32 = 512;
 pub(super) struct Place(pub(super) u32);
 
 impl Place {
+    /// Returns the place of a message that arrives when the pull at this place has begun.
+    pub(super) const fn after(self) -> Self {
+        Place(self.0.wrapping_add(1))
+    }
+
     /// Returns whether the pull at this place began before the pull at `other`. Both are in progress.
     pub(super) fn precedes(self, Place(other): Self) -> bool {
         (1..SPAN).contains(&other.wrapping_sub(self.0))

@@ -320,9 +320,13 @@ impl Conn {
         else {
             return;
         };
+        // Before the pages are mapped, which takes a while: other threads take the messages behind it.
+        let ordered = self.chan().order_pull(&layout);
+        if let Some(pull) = &ordered {
+            self.chan().inbox.lock().begin_pull(pull.place);
+        }
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
-                let ordered = self.chan().order_pull(&layout);
                 let arrival = buf.data_mut().state.arrival;
                 let fields = ctx.as_mut().project();
                 *fields.job = Some(Job {

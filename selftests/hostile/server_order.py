@@ -181,10 +181,40 @@ def burst_of_pulls(server):
     region.close()
 
 
+@contextlib.contextmanager
+def busy_thread(client, server):
+    """Run the block while the only thread waits for mountd, for a Call of `client`."""
+    shell("kill -STOP $(pidof rpc.mountd); exportfs -f")
+    try:
+        client.send(access(server))
+        time.sleep(0.2)
+        yield
+    finally:
+        shell("kill -CONT $(pidof rpc.mountd)")
+
+
 def posted_reads():
     """Return the number of RDMA Reads that the server has posted."""
     with open(READS, encoding="ascii") as file:
         return int(file.read())
+
+
+@case("a pull that a thread begins: messages that arrived after its Call wait for it")
+def message_behind_pull(server):
+    only_ours(server)
+    server.handle("sink"), server.handle(FILE)
+    region = server.device.region(4096)
+    # A new connection has no spare pages, so the thread begins the pull.
+    with few_threads(1), server.connect() as client:
+        client.call(access(server))
+        with busy_thread(client, server):
+            write, xid = pulled_write(server, region, True), next(XIDS)
+            client.send(write)
+            client.send(wire.header(xid) + wire.null(xid))
+        answered = [client.message()[0].xid for _ in range(3)]
+        if answered.index(xid) < answered.index(int.from_bytes(write[:4], "big")):
+            raise Failed("a NULL Call was served before an older Call with a sequence number")
+    region.close()
 
 
 @case("Calls that are pulled when they arrive: none is served before an older message",
@@ -201,19 +231,13 @@ def pulled_before_older(server):
                 client.send(pulled_write(server, region, False))
             for _ in range(8):
                 client.message()
-        shell("kill -STOP $(pidof rpc.mountd); exportfs -f")
-        try:
-            # The only thread waits for mountd.
-            client.send(access(server))
-            time.sleep(0.2)
+        with busy_thread(client, server):
             xid, before = next(XIDS), posted_reads()
             client.send(wire.header(xid) + wire.null(xid))
             for _ in range(8):
                 client.send(pulled_write(server, region, False))
             time.sleep(0.3)
             pulled = posted_reads() - before
-        finally:
-            shell("kill -CONT $(pidof rpc.mountd)")
         place = [client.message()[0].xid for _ in range(10)].index(xid)
         server.notes.append(f"{pulled} pulled at once; {place} answers before that of the NULL Call")
         if pulled == 0:

@@ -66,6 +66,28 @@ mod tests {
     }
 
     #[test]
+    fn messages_wait_for_a_pull_that_a_thread_began_after_their_arrival() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5803, 0)?, 1, nobody)?;
+        let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
+        let mut message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
+        message.data_mut().state.place = member.place();
+        inbox.messages.push(message);
+        let pull = member.pull().ok_or(EINVAL)?;
+        inbox.begin_pull(pull.place);
+        assert!(!inbox.has_next(true, &member));
+        assert!(inbox.next(true, &member).is_none());
+        drop(pull);
+        assert!(inbox.has_next(true, &member));
+        assert!(matches!(
+            inbox.next(true, &member),
+            Some(Incoming::Message(_))
+        ));
+        Ok(())
+    }
+
+    #[test]
     fn messages_are_taken_before_pulled_calls_that_arrived_later() -> Result {
         let clients = Clients::new()?;
         let nobody = KBox::new(Nobody, GFP_KERNEL)?;
