@@ -206,7 +206,6 @@ impl Layout {
                 segment.offset.0,
             );
             number += 1;
-            let octets = core::iter::once(octets);
             transfer.add(qp, TransferDir::Read, octets, segment.into())?;
             STAT_READ.inc();
             traffic.read.add(host_len(segment.length));

@@ -296,7 +296,8 @@ fn write(
     let mut at = host_len(from.start);
     for segment in chunk.range(skip, from.end.saturating_sub(from.start)) {
         let end = at + host_len(segment.length);
-        transfer.add(qp, TransferDir::Write, map.octets(at..end), segment.into())?;
+        let octets = map.octets(at..end);
+        transfer.add_parts(qp, TransferDir::Write, octets, segment.into())?;
         qp.handler().count_write(segment.length);
         at = end;
     }

@@ -156,7 +156,7 @@ impl Conn {
         let pages = ctx.as_mut().project().transfer.unmap();
         let own = reply.take_lent_part(pages, part);
         self.map_taken(ctx, reply, own, false, |transfer| {
-            let octets = core::iter::once(part.octets());
+            let octets = part.octets();
             transfer.add(self.qp(), TransferDir::Write, octets, (*segment).into())
         })?;
         self.count_write(payload.length);

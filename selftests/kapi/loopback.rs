@@ -7,10 +7,7 @@
 
 mod ends;
 
-use core::{
-    iter::once,
-    ops::Range, //
-};
+use core::ops::Range;
 
 use kernel::{
     ffi::c_int,
@@ -118,7 +115,7 @@ fn in_halves(server: &Side, mr: &Mr, len: usize) -> Result<Transfer> {
             transfer.add(
                 &server.qp,
                 TransferDir::Write,
-                once(from..to),
+                from..to,
                 remote(mr, from..to)?,
             )?;
         }
@@ -195,12 +192,7 @@ fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Resu
 
     // The pages have other bytes, which the Read has to overwrite.
     let mut transfer = with_pages(len, len + 1)?;
-    transfer.add(
-        &server.qp,
-        TransferDir::Read,
-        once(0..len),
-        remote(mr, 0..len)?,
-    )?;
+    transfer.add(&server.qp, TransferDir::Read, 0..len, remote(mr, 0..len)?)?;
     let message = Message::new(&server.pd, b"-", transfer)?;
     posted(
         server
@@ -264,7 +256,7 @@ fn late_write(client: &Side, server: &Side) -> Result {
     transfer.add(
         &server.qp,
         TransferDir::Write,
-        once(0..PAGE_SIZE),
+        0..PAGE_SIZE,
         remote(&mr, 0..PAGE_SIZE)?,
     )?;
     let message = Message::new(&server.pd, b"-", transfer)?;

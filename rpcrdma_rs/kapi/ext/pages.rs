@@ -162,6 +162,23 @@ impl PageVec {
         }
     }
 
+    /// Returns the octets `range` as a run, if the array has them and they are one.
+    #[inline]
+    pub(crate) fn whole_run(&self, range: Range<usize>) -> Option<MemSeg<'_>> {
+        let (index, offset) = (range.start / PAGE_SIZE, range.start % PAGE_SIZE);
+        let len = range.end.checked_sub(range.start)?;
+        let page = *self.pages.get(index)?;
+        if len == 0 || range.end.div_ceil(PAGE_SIZE) > self.pages.len() {
+            return None;
+        }
+        // SAFETY: The array has valid pages for all of these octets. `NonNull<T>` has the layout of
+        // `*mut T`.
+        let run = unsafe { measure(self.pages.as_ptr().add(index).cast(), offset, len) };
+        // SAFETY: `measure` has found that all of them, at least one, are contiguous, and the array
+        // owns their pages.
+        (run == len).then(|| unsafe { MemSeg::measured(page, offset, len) })
+    }
+
     /// Copies `src` to the octets of the pages that start at `at`.
     ///
     /// # Errors

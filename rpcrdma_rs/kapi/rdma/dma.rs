@@ -27,7 +27,10 @@ use super::{
 use crate::kapi::{
     bindings,
     compat,
-    ext::memory::MemSeg, //
+    ext::memory::{
+        page_address,
+        MemSeg, //
+    }, //
 };
 
 /// Returns whether `addr` is what mapping returns when it fails. With virtual DMA it never fails.
@@ -259,17 +262,29 @@ impl Drop for PageRef {
     }
 }
 
-/// Maps a run for the device to read. Returns `ENOMEM` if there is no room in the IOMMU.
-pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
-    // SAFETY: The device is valid, and the run is in valid, contiguous pages.
+/// Maps `len` bytes from `offset` of `page` on, which are contiguous. Returns `ENOMEM` if there is no
+/// room in the IOMMU.
+///
+/// # Safety
+///
+/// The bytes must be in valid pages.
+#[inline(always)]
+unsafe fn map_bytes(
+    device: &Device,
+    page: *mut bindings::page,
+    offset: usize,
+    len: usize,
+    direction: bindings::dma_data_direction,
+) -> Result<u64> {
+    if device.uses_virt_dma() {
+        // SAFETY: The page is valid by this function's contract.
+        let address = unsafe { page_address(page) };
+        // CAST: `usize` has 64 bits.
+        return Ok((address.expose_provenance() + offset) as u64);
+    }
+    // SAFETY: The device is valid, and the bytes are in valid, contiguous pages.
     let addr = unsafe {
-        bindings::rpcrdma_shim_ib_dma_map_page(
-            device.as_raw(),
-            seg.page().as_ptr(),
-            seg.offset(),
-            seg.len(),
-            compat::DMA_TO_DEVICE,
-        )
+        bindings::rpcrdma_shim_ib_dma_map_page(device.as_raw(), page, offset, len, direction)
     };
     if mapping_failed(device, addr) {
         return Err(ENOMEM);
@@ -277,20 +292,28 @@ pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
     Ok(addr)
 }
 
-/// Undoes [`map_run`].
-pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
+/// Unmaps what [`map_bytes`] has mapped.
+#[inline]
+fn unmap_bytes(device: &Device, addr: u64, len: u32, direction: bindings::dma_data_direction) {
     if device.uses_virt_dma() {
         return;
     }
-    // SAFETY: The device is valid, and the caller got this mapping from `map_run`.
+    // SAFETY: The device is valid, and the caller got this mapping from `map_bytes`.
     unsafe {
-        bindings::rpcrdma_shim_ib_dma_unmap_page(
-            device.as_raw(),
-            addr,
-            len as usize,
-            compat::DMA_TO_DEVICE,
-        );
+        bindings::rpcrdma_shim_ib_dma_unmap_page(device.as_raw(), addr, len as usize, direction);
     }
+}
+
+/// Maps a run for the device to read. Returns `ENOMEM` if there is no room in the IOMMU.
+pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
+    let (page, offset, len) = (seg.page().as_ptr(), seg.offset(), seg.len());
+    // SAFETY: The pages of a run are valid and contiguous.
+    unsafe { map_bytes(device, page, offset, len, compat::DMA_TO_DEVICE) }
+}
+
+/// Undoes [`map_run`].
+pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
+    unmap_bytes(device, addr, len, compat::DMA_TO_DEVICE);
 }
 
 /// The flag bits in the `page_link` of a scatterlist entry: `SG_CHAIN` and `SG_END`.
@@ -315,7 +338,20 @@ pub(super) fn describe(seg: &MemSeg<'_>) -> bindings::scatterlist {
 /// # Errors
 ///
 /// `EINVAL` for an empty list; `ENOMEM` if there is no room in the IOMMU.
+#[inline(always)]
 pub(super) fn map_list(
+    device: &Device,
+    list: &mut [bindings::scatterlist],
+    direction: bindings::dma_data_direction,
+) -> Result<usize> {
+    match list {
+        [run] => map_alone(device, run, direction),
+        list => map_several(device, list, direction),
+    }
+}
+
+/// Maps a list of several runs, some of which an IOMMU may join.
+fn map_several(
     device: &Device,
     list: &mut [bindings::scatterlist],
     direction: bindings::dma_data_direction,
@@ -339,6 +375,34 @@ pub(super) fn map_list(
     }
 }
 
+/// Maps a list of one run, which an IOMMU cannot join with another one.
+#[inline(always)]
+fn map_alone(
+    device: &Device,
+    run: &mut bindings::scatterlist,
+    direction: bindings::dma_data_direction,
+) -> Result<usize> {
+    let page = core::ptr::with_exposed_provenance_mut(run.page_link & !SG_MARKS);
+    // SAFETY: The entry describes a run of valid memory.
+    // CAST: `usize` has 64 bits.
+    let addr = unsafe {
+        map_bytes(
+            device,
+            page,
+            run.offset as usize,
+            run.length as usize,
+            direction,
+        )
+    }?;
+    run.page_link |= SG_END;
+    run.dma_address = addr;
+    #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
+    {
+        run.dma_length = run.length;
+    }
+    Ok(1)
+}
+
 /// Returns whether the entry is the last one of a list that [`map_list`] has mapped.
 pub(super) fn ends_list(entry: &bindings::scatterlist) -> bool {
     entry.page_link & SG_END != 0
@@ -352,6 +416,9 @@ pub(super) fn unmap_list(
 ) {
     if device.uses_virt_dma() {
         return;
+    }
+    if let [run] = list {
+        return unmap_bytes(device, run.dma_address, run.length, direction);
     }
     // SAFETY: The device is valid, and the caller has mapped this list with `map_list`.
     unsafe {

@@ -21,6 +21,7 @@ mod registered;
 
 use core::{
     cell::Cell,
+    iter::once,
     ops::Range, //
 };
 
@@ -88,7 +89,7 @@ pub(crate) struct Remote {
 /// let mut transfer = Transfer::new();
 /// transfer.unmap().take_from(&mut spare, 2, GFP_KERNEL)?;
 /// let remote = Remote { addr, length: 8192, handle };
-/// transfer.add(&qp, TransferDir::Read, core::iter::once(0..8192), remote)?;
+/// transfer.add(&qp, TransferDir::Read, 0..8192, remote)?;
 /// // Post it by `Chain::transfer`. When the chain has completed, its pages are available again:
 /// let pages = transfer.unmap();
 /// ```
@@ -159,6 +160,23 @@ impl Transfer {
         &mut self,
         qp: &Qp<H>,
         direction: TransferDir,
+        octets: Range<usize>,
+        remote: Remote,
+    ) -> Result {
+        self.keep(qp.pd())?;
+        if direction == TransferDir::Read && qp.port().iwarp() {
+            self.registered.add(qp, &self.pages, once(octets), remote)
+        } else {
+            let target = direct::Target::of(qp, direction);
+            self.direct.add(&target, &self.pages, octets, remote)
+        }
+    }
+
+    /// Adds an RDMA Read or Write as [`Self::add`] does, with several ranges of octets.
+    pub(crate) fn add_parts<H: QpHandler>(
+        &mut self,
+        qp: &Qp<H>,
+        direction: TransferDir,
         octets: impl Iterator<Item = Range<usize>>,
         remote: Remote,
     ) -> Result {
@@ -167,7 +185,7 @@ impl Transfer {
             self.registered.add(qp, &self.pages, octets, remote)
         } else {
             let target = direct::Target::of(qp, direction);
-            self.direct.add(&target, &self.pages, octets, remote)
+            self.direct.add_parts(&target, &self.pages, octets, remote)
         }
     }
 

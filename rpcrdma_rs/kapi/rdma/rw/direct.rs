@@ -13,6 +13,7 @@
 //! [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
 use core::{
+    iter::once,
     ops::Range,
     ptr::null_mut, //
 };
@@ -32,7 +33,10 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::pages::PageVec,
+    ext::{
+        memory::MemSeg,
+        pages::PageVec, //
+    },
     rdma::{
         device::Device,
         dma::{
@@ -106,10 +110,21 @@ fn grow<T>(items: &mut KVec<T>, more: usize) -> Result {
     Ok(items.reserve(more, GFP_KERNEL)?)
 }
 
+/// Appends `item`, for which there must be room. `KVec::push_within_capacity` is not inlined, and
+/// takes the item from memory.
+#[inline(always)]
+fn put<T>(items: &mut KVec<T>, item: T) -> Result {
+    let room = items.spare_capacity_mut().first_mut();
+    room.ok_or(ENOMEM)?.write(item);
+    // SAFETY: The element after the last one was written above.
+    unsafe { items.inc_len(1) };
+    Ok(())
+}
+
 /// Allocates one more request.
 #[cold]
 #[inline(never)]
-fn add_request(requests: &mut KVec<Opaque<bindings::ib_rdma_wr>>) -> Result {
+fn allocate_request(requests: &mut KVec<Opaque<bindings::ib_rdma_wr>>) -> Result {
     let unused = Opaque::new(bindings::ib_rdma_wr::default());
     Ok(requests.push(unused, GFP_KERNEL)?)
 }
@@ -138,19 +153,62 @@ impl Direct {
     }
 
     /// See [`Transfer::add`](super::Transfer::add).
+    #[inline]
     pub(super) fn add(
+        &mut self,
+        target: &Target<'_>,
+        pages: &PageVec,
+        octets: Range<usize>,
+        remote: Remote,
+    ) -> Result {
+        match pages.whole_run(octets.clone()) {
+            // The usual case.
+            Some(run) if run.len() == remote.length as usize => {
+                self.set_direction(target.direction)?;
+                self.add_run(target, &run, remote)
+            }
+            _ => self.add_parts(target, pages, once(octets), remote),
+        }
+    }
+
+    /// Makes `direction` the direction of the requests.
+    #[inline(always)]
+    fn set_direction(&mut self, direction: TransferDir) -> Result {
+        if self.direction != direction {
+            if self.is_mapped() {
+                return Err(EINVAL);
+            }
+            self.direction = direction;
+        }
+        Ok(())
+    }
+
+    /// Adds a request for all of `run`, which has as many bytes as `remote`.
+    #[inline(always)]
+    fn add_run(&mut self, target: &Target<'_>, run: &MemSeg<'_>, remote: Remote) -> Result {
+        make_room(&mut self.runs, 1)?;
+        make_room(&mut self.elements, 1)?;
+        let mut list = [describe(run)];
+        let lkey = target.lkey;
+        map_list(target.device, &mut list, target.direction.as_raw())?;
+        let [run] = list;
+        let (addr, length) = mapped_run(&run);
+        // There is room.
+        let _ = put(&mut self.runs, run);
+        let _ = put(&mut self.elements, bindings::ib_sge { addr, length, lkey });
+        self.add_request(target, 1, remote)
+    }
+
+    /// See [`Transfer::add_parts`](super::Transfer::add_parts).
+    #[inline(never)]
+    pub(super) fn add_parts(
         &mut self,
         target: &Target<'_>,
         pages: &PageVec,
         octets: impl Iterator<Item = Range<usize>>,
         remote: Remote,
     ) -> Result {
-        if self.direction != target.direction {
-            if self.is_mapped() {
-                return Err(EINVAL);
-            }
-            self.direction = target.direction;
-        }
+        self.set_direction(target.direction)?;
         let start = self.runs.len();
         let mapped = match self.gather(pages, octets) {
             Ok(length) if length == remote.length as usize && length != 0 => {
@@ -186,9 +244,7 @@ impl Direct {
             let most = range.len().div_ceil(PAGE_SIZE) + 1;
             make_room(&mut self.runs, most.min(pages.len()))?;
             for run in pages.runs(range) {
-                self.runs
-                    .push_within_capacity(describe(&run))
-                    .map_err(|_| EINVAL)?;
+                put(&mut self.runs, describe(&run))?;
                 length += run.len();
             }
         }
@@ -202,49 +258,52 @@ impl Direct {
         target: &Target<'_>,
         start: usize,
         count: usize,
-        remote: Remote,
+        mut remote: Remote,
     ) -> Result {
         let first = self.elements.len();
         make_room(&mut self.elements, count)?;
         for run in self.runs.get(start..start + count).ok_or(EINVAL)? {
             let (addr, length) = mapped_run(run);
             let lkey = target.lkey;
-            // There is room.
-            let _ = self
-                .elements
-                .push_within_capacity(bindings::ib_sge { addr, length, lkey });
+            let element = bindings::ib_sge { addr, length, lkey };
+            put(&mut self.elements, element)?;
         }
-        let opcode = match target.direction {
-            TransferDir::Read => bindings::ib_wr_opcode_IB_WR_RDMA_READ,
-            TransferDir::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-        };
-        let mut addr = remote.addr;
-        let mut elements = self.elements.get(first..).ok_or(EINVAL)?;
-        while !elements.is_empty() {
-            let (part, rest) = elements.split_at(elements.len().min(target.max_sge));
-            if self.used == self.requests.len() {
-                add_request(&mut self.requests)?;
-            }
-            let request = self.requests.get(self.used).ok_or(EINVAL)?.get();
-            // SAFETY: The request is ours, and in no chain, as the transfer is borrowed mutably.
-            unsafe {
-                (*request).wr.opcode = opcode;
-                // CAST: At most what a device takes, which is an `i32`.
-                (*request).wr.num_sge = part.len() as i32;
-                (*request).remote_addr = addr;
-                (*request).rkey = remote.handle;
-            }
-            // INVARIANT: The request refers to the next elements.
-            self.used += 1;
-            if !rest.is_empty() {
-                let length = part.iter().fold(0, |sum: u64, element| {
-                    sum.wrapping_add(u64::from(element.length))
-                });
-                // The end of the peer's memory, which only the peer's device looks at.
-                addr = addr.wrapping_add(length);
-            }
-            elements = rest;
+        let mut at = first;
+        while at < first + count {
+            let next = (first + count).min(at + target.max_sge);
+            self.add_request(target, next - at, remote)?;
+            let part = self.elements.get(at..next).unwrap_or_default();
+            let length = part.iter().fold(0, |sum: u64, element| {
+                sum.wrapping_add(u64::from(element.length))
+            });
+            // The end of the peer's memory, which only the peer's device looks at.
+            remote.addr = remote.addr.wrapping_add(length);
+            at = next;
         }
+        Ok(())
+    }
+
+    /// Adds a request for the next `count` elements, which are at most what the device takes. The
+    /// memory of the peer starts where `remote` starts.
+    #[inline(always)]
+    fn add_request(&mut self, target: &Target<'_>, count: usize, remote: Remote) -> Result {
+        if self.used == self.requests.len() {
+            allocate_request(&mut self.requests)?;
+        }
+        let request = self.requests.get(self.used).ok_or(EINVAL)?.get();
+        // SAFETY: The request is ours, and in no chain, as the transfer is borrowed mutably.
+        unsafe {
+            (*request).wr.opcode = match target.direction {
+                TransferDir::Read => bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+                TransferDir::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+            };
+            // CAST: At most what a device takes, which is an `i32`.
+            (*request).wr.num_sge = count as i32;
+            (*request).remote_addr = remote.addr;
+            (*request).rkey = remote.handle;
+        }
+        // INVARIANT: The request refers to the next elements.
+        self.used += 1;
         Ok(())
     }
 

@@ -13,7 +13,6 @@ use crate::{
         rdma::pd::Pd, //
     }, //
 };
-use core::iter::once;
 use kernel::{
     page::PAGE_SIZE,
     sync::Arc, //
@@ -118,7 +117,7 @@ mod tests {
             ] {
                 let target = target(&pd, max_sge, TransferDir::Write);
                 let there = remote(1 << 40, octets.len());
-                direct.add(&target, &pages, once(octets.clone()), there)?;
+                direct.add(&target, &pages, octets.clone(), there)?;
                 let requests = requests(&direct)?;
                 assert!(same(&requests, octets.clone()));
                 let mut addr = 1 << 40;
@@ -149,7 +148,7 @@ mod tests {
         let segments = [0..100, 100..PAGE_SIZE + 3, 3 * PAGE_SIZE..9 * PAGE_SIZE];
         for octets in segments.clone() {
             let there = remote(octets.start as u64, octets.len());
-            direct.add(&target, &pages, once(octets), there)?;
+            direct.add(&target, &pages, octets, there)?;
         }
         let requests = requests(&direct)?;
         assert!(same(&requests, segments.clone().into_iter().flatten()));
@@ -174,7 +173,7 @@ mod tests {
             PAGE_SIZE + 7..PAGE_SIZE + 9,
         ];
         let length = ranges.iter().map(|range| range.len()).sum();
-        direct.add(
+        direct.add_parts(
             &target,
             &pages,
             ranges.clone().into_iter(),
@@ -191,7 +190,7 @@ mod tests {
         let (pd, pages) = (pd()?, pages(2 * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);
-        direct.add(&target, &pages, once(0..9), remote(0, 9))?;
+        direct.add(&target, &pages, 0..9, remote(0, 9))?;
         let all = 2 * PAGE_SIZE;
         for (octets, length) in [
             (0..0, 0),
@@ -201,7 +200,7 @@ mod tests {
             (all..all + 1, 1),
             (usize::MAX - 1..usize::MAX, 1),
         ] {
-            let refused = direct.add(&target, &pages, once(octets), remote(0, length));
+            let refused = direct.add(&target, &pages, octets, remote(0, length));
             assert!(refused == Err(EINVAL));
             assert_eq!((direct.runs.len(), direct.sqes()), (1, 1));
         }
@@ -218,7 +217,7 @@ mod tests {
         let mut arrays = [core::ptr::null::<u8>(); 3];
         for turn in 0..3 {
             let octets = 0..PAGES * PAGE_SIZE;
-            direct.add(&target, &pages, once(octets), remote(0, PAGES * PAGE_SIZE))?;
+            direct.add(&target, &pages, octets, remote(0, PAGES * PAGE_SIZE))?;
             let now = [
                 direct.runs.as_ptr().cast(),
                 direct.elements.as_ptr().cast(),
