@@ -168,7 +168,7 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
     }
 
     /// Returns whether all runs have been consumed.
-    pub(crate) fn is_empty(&mut self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.segs.front().is_none()
     }
 

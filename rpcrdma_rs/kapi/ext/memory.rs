@@ -398,29 +398,31 @@ pub(crate) struct MemSegs<'a, I> {
 
 impl<'a, I: Iterator<Item = MemSeg<'a>>> MemSegs<'a, I> {
     /// Wraps an iterator of runs.
-    pub(crate) fn new(runs: I) -> Self {
+    #[inline]
+    pub(crate) fn new(mut runs: I) -> Self {
         MemSegs {
-            front: None,
+            front: runs.next(),
             rest: runs,
         }
     }
 
     /// Returns the next run, or what is left of it.
     #[inline]
-    pub(crate) fn front(&mut self) -> Option<&MemSeg<'a>> {
-        if self.front.is_none() {
-            self.front = self.rest.next();
-        }
+    pub(crate) fn front(&self) -> Option<&MemSeg<'a>> {
         self.front.as_ref()
     }
 
     /// Removes the first `pages` pages of the next run, at least one, or all if it has fewer, and
     /// returns them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, pages: usize) -> Option<MemSeg<'a>> {
-        let run = self.front.take().or_else(|| self.rest.next())?;
+        let run = self.front?;
+        if run.page_count() <= pages {
+            self.front = self.rest.next();
+            return Some(run);
+        }
         let (first, rest) = run.split(pages);
-        self.front = rest;
+        self.front = rest.or_else(|| self.rest.next());
         Some(first)
     }
 }

@@ -390,37 +390,61 @@ impl Mr {
 
 impl MrInner {
     /// Fills the scatterlist with runs. Returns the number of entries and of bytes.
+    #[inline(always)]
     fn fill<'s, I>(&mut self, segs: &mut MemSegs<'s, I>) -> Result<(usize, usize)>
     where
         I: Iterator<Item = MemSeg<'s>>,
     {
         // A region covers as many pages as its list has entries.
-        let (mut count, mut bytes, mut room) = (0, 0_usize, self.list.len());
-        for entry in &mut self.list {
-            match segs.front() {
-                Some(seg) if room > 0 && (count == 0 || self.gaps || seg.offset() == 0) => (),
-                _ => break,
+        let first = segs.take(self.list.len()).ok_or(EINVAL)?;
+        self.set_entry(0, &first)?;
+        match segs.front() {
+            // The usual case.
+            None => Ok((1, first.len())),
+            Some(_) => self.fill_more(segs, first),
+        }
+    }
+
+    /// Adds the runs that one registration can cover with the run before, the first of the list.
+    /// Returns the number of entries and of bytes.
+    #[inline(never)]
+    fn fill_more<'s, I>(
+        &mut self,
+        segs: &mut MemSegs<'s, I>,
+        mut before: MemSeg<'s>,
+    ) -> Result<(usize, usize)>
+    where
+        I: Iterator<Item = MemSeg<'s>>,
+    {
+        let (mut count, mut bytes) = (1, before.len());
+        let mut room = self.list.len() - before.page_count();
+        while let Some(next) = segs.front() {
+            let joins = self.gaps || (before.ends_page() && next.offset() == 0);
+            if !joins || room == 0 || count == self.list.len() {
+                break;
             }
             let Some(seg) = segs.take(room) else { break };
-            if self.access == Access::SharedRead {
-                match PageRef::add(&seg, &mut self.pages, GFP_NOWAIT) {
-                    // Slab memory has no page reference; its owner keeps it allocated.
-                    Ok(()) | Err(EINVAL) => (),
-                    Err(error) => return Err(error),
-                }
-            }
-            *entry = describe(&seg);
+            self.set_entry(count, &seg)?;
             count += 1;
             bytes += seg.len();
             room -= seg.page_count();
-            if !self.gaps && !seg.ends_page() {
-                break;
+            before = seg;
+        }
+        Ok((count, bytes))
+    }
+
+    /// Makes the entry `at` of the scatterlist that of a run.
+    #[inline(always)]
+    fn set_entry(&mut self, at: usize, seg: &MemSeg<'_>) -> Result {
+        if self.access == Access::SharedRead {
+            match PageRef::add(seg, &mut self.pages, GFP_NOWAIT) {
+                // Slab memory has no page reference; its owner keeps it allocated.
+                Ok(()) | Err(EINVAL) => (),
+                Err(error) => return Err(error),
             }
         }
-        match count {
-            0 => Err(EINVAL),
-            _ => Ok((count, bytes)),
-        }
+        *self.list.get_mut(at).ok_or(EINVAL)? = describe(seg);
+        Ok(())
     }
 
     fn direction(&self) -> bindings::dma_data_direction {
@@ -429,6 +453,7 @@ impl MrInner {
     }
 
     /// DMA-maps the first `count` entries and passes them to the MR.
+    #[inline(always)]
     fn dma_map(&mut self, count: usize) -> Result {
         let direction = self.direction();
         let list = self.list.get_mut(..count).ok_or(EINVAL)?;
