@@ -91,19 +91,29 @@ impl Ledger {
         }
     }
 
+    /// Takes `count` entries if they are free and no chain waits. Returns whether it did.
+    #[inline]
+    pub(super) fn take(&mut self, count: u32) -> bool {
+        if self.closed || !self.has_room(count) {
+            return false;
+        }
+        self.admitted = self.admitted.wrapping_add(1);
+        self.free = self.free.saturating_sub(count);
+        true
+    }
+
     /// Requests `count` entries. The caller must queue the chain if the result is
     /// [`Admission::InLine`].
     pub(super) fn admit(&mut self, count: u32) -> Admission {
+        if self.take(count) {
+            return Admission::Granted;
+        }
         if self.closed || count > self.depth {
             return Admission::Refused;
         }
         self.admitted = self.admitted.wrapping_add(1);
-        if self.waiting != 0 || count > self.free {
-            self.waiting = self.waiting.saturating_add(1);
-            return Admission::InLine;
-        }
-        self.free = self.free.saturating_sub(count);
-        Admission::Granted
+        self.waiting = self.waiting.saturating_add(1);
+        Admission::InLine
     }
 
     /// Returns whether a chain of `count` entries has to wait: the queue is open and long enough,

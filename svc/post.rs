@@ -82,13 +82,22 @@ impl Chan {
     /// The connection must be closed.
     #[inline(always)]
     pub(super) fn submit(&self, qp: &Qp<Chan>, work: Work) -> Result {
+        match self.sq.try_reserve(work.sqes()) {
+            Ok(reservation) => self.post(qp, work, reservation),
+            Err(_) => self.submit_or_wait(qp, work),
+        }
+    }
+
+    /// As [`Self::submit`], for a chain for which there was no room.
+    #[cold]
+    fn submit_or_wait(&self, qp: &Qp<Chan>, work: Work) -> Result {
         let sqes = work.sqes();
         let wait = |work| Waiting {
             work,
             _backpressure: self.handle.apply_backpressure(),
         };
         match self.sq.submit(sqes, work, wait) {
-            Submitted::Granted(work, reservation) => self.post(qp, work, reservation),
+            Submitted::Granted(work, reservation) => self.post_late(qp, work, reservation),
             Submitted::InLine(free) => {
                 STAT_SQ_STARVE.inc();
                 self.params.live.queue_waits.add(1);
@@ -110,7 +119,7 @@ impl Chan {
             self.params.live.queue_resumed.add(1);
             let sqes = waiting.work.sqes();
             trace_svcrdma_sq_retry(sqes, 0, self.sq.depth());
-            if self.post(qp, waiting.work, reservation).is_err() {
+            if self.post_late(qp, waiting.work, reservation).is_err() {
                 self.fail();
             }
         }
@@ -138,6 +147,12 @@ impl Chan {
             self.retract(qp, work);
             error
         })
+    }
+
+    /// As [`Self::post`], for a chain that had to wait.
+    #[cold]
+    fn post_late(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
+        self.post(qp, work, reservation)
     }
 
     /// Frees the resources of a chain that was not posted.

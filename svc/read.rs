@@ -159,6 +159,7 @@ impl Chan {
     /// # Errors
     ///
     /// Errors of posting. The error contains the context.
+    #[inline(always)]
     pub(super) fn post_pull(
         &self,
         qp: &Qp<Chan>,

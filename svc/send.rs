@@ -208,7 +208,7 @@ impl Chan {
     /// # Errors
     ///
     /// Errors of posting. The error contains the context.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_reply(
         &self,
         qp: &Qp<Chan>,

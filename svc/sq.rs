@@ -195,13 +195,15 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     /// # Errors
     ///
     /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or does not have that many entries.
+    #[inline(always)]
     pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation<W, C>> {
         let mut state = self.state.lock();
-        if state.ledger.has_to_wait(count) {
-            return Err(EAGAIN);
-        }
-        if state.ledger.admit(count) != Admission::Granted {
-            return Err(crate::kapi::sunrpc::errno::enotconn());
+        if !state.ledger.take(count) {
+            return Err(if state.ledger.has_to_wait(count) {
+                EAGAIN
+            } else {
+                crate::kapi::sunrpc::errno::enotconn()
+            });
         }
         self.client.note_free(state.ledger.entries().0);
         let start = state.ledger.start_watch();
