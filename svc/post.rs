@@ -112,7 +112,16 @@ impl Chan {
     }
 
     /// Posts queued chains for which there is room now. Called after entries were returned.
+    #[inline(always)]
     pub(super) fn resume(&self, qp: &Qp<Chan>) {
+        if self.sq.has_waiting() {
+            self.post_waiting(qp);
+        }
+    }
+
+    /// Does what [`Self::resume`] has to do if chains are queued.
+    #[cold]
+    fn post_waiting(&self, qp: &Qp<Chan>) {
         let mut resumed = false;
         while let Some((waiting, reservation)) = self.sq.next() {
             resumed = true;

@@ -217,12 +217,18 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         })
     }
 
+    /// Returns whether chains are queued. A caller that has returned entries sees each chain that
+    /// waited for them: a chain is queued only if entries are in use, which is checked under the
+    /// lock.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Relaxed)
+    }
+
     /// Removes the first queued chain if there is room for it. Must be called after a reservation
     /// was dropped, until it returns `None`. Does not sleep.
     pub(super) fn next(self: &Arc<Self>) -> Option<(W, SqReservation<W, C>)> {
-        // A chain is queued only if entries are in use, which is checked under the lock. So a
-        // caller that returns entries later sees the chain.
-        if !self.waiting.load(Relaxed) {
+        if !self.has_waiting() {
             return None;
         }
         let mut guard = self.state.lock();

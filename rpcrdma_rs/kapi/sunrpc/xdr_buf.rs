@@ -181,6 +181,8 @@ impl XdrBuf {
     }
 
     /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
+    // Inlined, as the head nearly always has all of them.
+    #[inline(always)]
     pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
         match (self.head().get(range.clone()), dst.get_mut(..range.len())) {
             (Some(head), Some(dst)) => {
@@ -192,6 +194,7 @@ impl XdrBuf {
     }
 
     /// As [`Self::copy_to`], for what is not in the head alone.
+    #[inline(never)]
     fn copy_parts(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
         let end = range.end.min(range.start.saturating_add(dst.len()));
         let Cut { head, pages, tail } = self.cut(range.start..end);
