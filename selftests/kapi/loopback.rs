@@ -259,16 +259,18 @@ fn late_write(client: &Side, server: &Side) -> Result {
         0..PAGE_SIZE,
         remote(&mr, 0..PAGE_SIZE)?,
     )?;
-    let message = Message::new(&server.pd, b"-", transfer)?;
-    posted(
-        server
-            .qp
-            .post::<Message>(message, |m, chain| chain.transfer(&m.transfer)),
-    )?;
+    let message = Message::new(&server.pd, b"late", transfer)?;
+    posted(server.qp.post::<Message>(message, |m, chain| {
+        chain.transfer(&m.transfer)?;
+        chain.send(&m.text)
+    }))?;
     let (_, result) = server.end.completion()?;
     // An iWARP device completes a Write when it is sent.
     if !client.id.port().ok_or(ENODEV)?.iwarp() {
-        check(result.is_err_and(|e| !e.flushed()), "a late Write fails")?;
+        check(
+            result.is_err_and(|e| !e.flushed()),
+            "a chain fails as its Write does, not as the flushed Send behind it",
+        )?;
     }
     let same = |(i, byte): (usize, &u8)| *byte == pattern(i, PAGE_SIZE);
     check(memory.iter().enumerate().all(same), "and changes nothing")

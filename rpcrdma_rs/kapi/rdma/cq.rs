@@ -27,6 +27,7 @@ use kernel::{
 
 use super::{
     entry::Entry,
+    failure::Failure,
     qp::{
         of_cq,
         Qp,
@@ -216,6 +217,19 @@ impl WcError {
         })
     }
 
+    /// Returns the error of a chain. If its last request, of which `self` is the error, was flushed
+    /// because of an earlier one, this is the error of that.
+    fn of_chain(self, failure: &Failure) -> Self {
+        match failure.take() {
+            Some((status, vendor)) if self.flushed() => WcError {
+                status,
+                vendor,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// Returns the identifier for trace events, see [`Wc::cid`] and
     /// [`RecvBuf::cid`](super::recv::RecvBuf::cid).
     pub(crate) fn cid(&self) -> Cid {
@@ -271,7 +285,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
     // SAFETY: ib_core calls with a valid CQ.
     let cid = unsafe { cid_of(cq, ticket.post) };
     let result = match WcError::of(wc, cid) {
-        Some(error) => Err(error),
+        Some(error) => Err(error.of_chain(qp.failure())),
         None => Ok(Wc { ticket, cid }),
     };
     // SAFETY: The flight began with `give_up` of the object around this `Cqe`.

@@ -31,6 +31,7 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dma;
 mod entry;
+mod failure;
 mod list;
 pub(crate) mod mr;
 pub(crate) mod pd;

@@ -42,6 +42,7 @@ use super::{
         unmap_list,
         PageRef, //
     },
+    failure::unsignaled,
     list::{
         Linked,
         List, //
@@ -159,6 +160,7 @@ impl Mr {
         let reg = bindings::ib_reg_wr {
             wr: bindings::ib_send_wr {
                 opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
+                __bindgen_anon_1: unsignaled(),
                 ..Default::default()
             },
             mr,
@@ -166,6 +168,7 @@ impl Mr {
         };
         let inv = bindings::ib_send_wr {
             opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+            __bindgen_anon_1: unsignaled(),
             ..Default::default()
         };
         // INVARIANT: `mr` was allocated for this PD and number of pages, and nothing is mapped.

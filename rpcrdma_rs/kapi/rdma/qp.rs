@@ -53,6 +53,7 @@ use super::{
         Entry,
         Register, //
     },
+    failure::Failure,
     owner_name,
     pd::Pd,
     recv::{
@@ -172,7 +173,8 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 /// # Invariants
 ///
 /// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ, and do not change. The
-/// context of both is this object. Every object of this type is in an `Arc`.
+/// context of the QP is this object, and that of the CQ is its `failure`. Every object of this type
+/// is in an `Arc`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
@@ -181,6 +183,8 @@ pub(crate) struct Qp<H: QpHandler> {
     /// The number of completions. Only completions write it, which run one at a time, and
     /// [`Register::flush`], when no completion can run any more.
     completed: Atomic<u64>,
+    /// The status of a failed request that was not the last one of its chain.
+    failure: Failure,
     /// The number of this QP, which no other QP has or had.
     number: u64,
     register: Arc<Register>,
@@ -241,6 +245,11 @@ impl<H: QpHandler> Qp<H> {
     /// Returns the next ticket. Every post that began before has an earlier one.
     pub(super) fn next_ticket(&self) -> Ticket {
         self.ticket(self.gate.next())
+    }
+
+    /// Returns the status of a failed request that was not the last one of its chain.
+    pub(super) fn failure(&self) -> &Failure {
+        &self.failure
     }
 
     /// Begins a completion, which ends when the value is dropped.
@@ -425,6 +434,7 @@ impl<H: QpHandler> QpOwner<H> {
                 cq: Atomic::new(core::ptr::null_mut()),
                 gate: Gate::new(),
                 completed: Atomic::new(0),
+                failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 register,
                 closed <- new_mutex!(false, "Qp::closed"),
@@ -480,11 +490,11 @@ impl<H: QpHandler> Qp<H> {
         let entries = send_depth.saturating_add(recv).min(attrs.max_cqe);
 
         let context: *const Self = self;
-        // SAFETY: The device is valid. The context is ours, which outlives the CQ.
+        // SAFETY: The device is valid. The context is a field of this object, which outlives the CQ.
         let cq = from_err_ptr(unsafe {
             bindings::__ib_alloc_cq_any(
                 device.as_raw(),
-                context.cast::<c_void>().cast_mut(),
+                (&raw const (*context).failure).cast_mut().cast::<c_void>(),
                 i32::try_from(entries)?,
                 bindings::ib_poll_context_IB_POLL_WORKQUEUE,
                 owner_name(),
@@ -572,8 +582,11 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
 /// `cq` must be the CQ of a `Qp<H>`, and valid during `'a`.
 pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'a Qp<H> {
     // SAFETY: `cq` is valid and belongs to a `Qp<H>` by this function's contract. By the invariant of
-    // `Qp` its context points to that `Qp`.
-    unsafe { &*(*cq.as_ptr()).cq_context.cast::<Qp<H>>() }
+    // `Qp` its context points to the `failure` of that `Qp`.
+    unsafe {
+        let failure = (*cq.as_ptr()).cq_context.cast::<Failure>();
+        &*kernel::container_of!(failure, Qp<H>, failure)
+    }
 }
 
 mod close;

@@ -10,7 +10,8 @@
 //!
 //! The device executes the Work Requests of a chain in the order in which they were added. Only the
 //! last one is signaled. Its completion stands for the whole chain, because the Send Queue completes
-//! in order.
+//! in order. If another one fails, the completion has the status of that one, see
+//! [`failure`](super::failure).
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

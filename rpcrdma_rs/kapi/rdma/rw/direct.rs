@@ -46,6 +46,7 @@ use crate::kapi::{
             mapped_run,
             unmap_list, //
         },
+        failure::unsignaled,
         wr::Kind, //
     }, //
 };
@@ -125,8 +126,14 @@ fn put<T>(items: &mut KVec<T>, item: T) -> Result {
 #[cold]
 #[inline(never)]
 fn allocate_request(requests: &mut KVec<Opaque<bindings::ib_rdma_wr>>) -> Result {
-    let unused = Opaque::new(bindings::ib_rdma_wr::default());
-    Ok(requests.push(unused, GFP_KERNEL)?)
+    let unused = bindings::ib_rdma_wr {
+        wr: bindings::ib_send_wr {
+            __bindgen_anon_1: unsignaled(),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    Ok(requests.push(Opaque::new(unused), GFP_KERNEL)?)
 }
 
 impl Direct {

@@ -33,7 +33,10 @@ use crate::kapi::{
         },
         pages::PageVec, //
     },
-    rdma::wr::Kind, //
+    rdma::{
+        failure::unsignaled,
+        wr::Kind, //
+    }, //
 };
 
 /// The most pages that rdma_rw registers as one.
@@ -273,10 +276,13 @@ unsafe fn link(
     let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, null_mut(), end) };
     let mut last = first;
     let mut count = 1;
-    // SAFETY: C links the requests of a context up to the one to follow.
+    // SAFETY: C links the requests of a context up to the one to follow. They are the caller's, and C
+    // does not look at their entries.
     unsafe {
+        (*first).__bindgen_anon_1 = unsignaled();
         while (*last).next != end {
             last = (*last).next;
+            (*last).__bindgen_anon_1 = unsignaled();
             count += 1;
         }
     }
