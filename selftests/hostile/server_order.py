@@ -182,6 +182,18 @@ def burst_of_pulls(server):
 
 
 @contextlib.contextmanager
+def one_thread(server):
+    """In the block nfsd has one thread; lend a connection with access, and memory for Read chunks."""
+    only_ours(server)
+    server.handle("sink"), server.handle(FILE)
+    region = server.device.region(4096)
+    with few_threads(1), server.connect() as client:
+        client.call(access(server))
+        yield client, region
+    region.close()
+
+
+@contextlib.contextmanager
 def busy_thread(client, server):
     """Run the block while the only thread waits for mountd, for a Call of `client`."""
     shell("kill -STOP $(pidof rpc.mountd); exportfs -f")
@@ -201,12 +213,8 @@ def posted_reads():
 
 @case("a pull that a thread begins: messages that arrived after its Call wait for it")
 def message_behind_pull(server):
-    only_ours(server)
-    server.handle("sink"), server.handle(FILE)
-    region = server.device.region(4096)
     # A new connection has no spare pages, so the thread begins the pull.
-    with few_threads(1), server.connect() as client:
-        client.call(access(server))
+    with one_thread(server) as (client, region):
         with busy_thread(client, server):
             write, xid = pulled_write(server, region, True), next(XIDS)
             client.send(write)
@@ -214,17 +222,12 @@ def message_behind_pull(server):
         answered = [client.message()[0].xid for _ in range(3)]
         if answered.index(xid) < answered.index(int.from_bytes(write[:4], "big")):
             raise Failed("a NULL Call was served before an older Call with a sequence number")
-    region.close()
 
 
 @case("Calls that are pulled when they arrive: none is served before an older message",
       skip=peer.IWARP and "over iWARP a service thread begins each pull")
 def pulled_before_older(server):
-    only_ours(server)
-    server.handle("sink"), server.handle(FILE)
-    region = server.device.region(4096)
-    with few_threads(1), server.connect() as client:
-        client.call(access(server))
+    with one_thread(server) as (client, region):
         # The server pulls a Call when it arrives if the connection has spare pages of earlier ones.
         for _ in range(2):
             for _ in range(8):
@@ -245,4 +248,3 @@ def pulled_before_older(server):
         # The answer for which the thread waited may come late.
         if place > 1:
             raise Failed(f"{place - 1} WRITEs were served before a NULL Call that is older")
-    region.close()
