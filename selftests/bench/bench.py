@@ -141,7 +141,8 @@ def arguments():
                         help="rust: our module; rust-2: the same over version 2; both: rust and c "
                         "(default: all, at the same time)")
     parser.add_argument("--exact", action="store_true",
-                        help="instead of that, count every instruction of the module, by function")
+                        help="instead of that, count every instruction of the module, by function and "
+                        "by line of the source")
     parser.add_argument("--memory", action="store_true", help="also the memory of a connection")
     parser.add_argument("--many", action="store_true", help="also 256 connections to one server")
     parser.add_argument("--top", type=int, default=25, metavar="N",
@@ -190,7 +191,7 @@ def text_of(args, figures):
     lines = []
     for side, found in figures.get("exact", {}).items():
         for job in args.jobs:
-            names = readable({name for _, _, name in found[job.name]})
+            names = readable({name for _, _, name in found[job.name]["functions"]})
             lines += exact.report(job, report.SIDES[side], found[job.name], names, args.top)
     if "jobs" in figures:
         lines += report.costs(args.jobs, figures["jobs"]) + report.counts(args.jobs, figures["jobs"])

@@ -8,10 +8,12 @@ counted as well; they are few compared with those of the job.
 
 import os
 import subprocess
+from collections import Counter
 
 from guest import GuestError, Machine
+from lines import attribute
 from run import Pair, host_name, run_folder
-from split import Symbols, executed
+from split import Symbols, executed, totals
 
 # Operations of a job, fewer if they are larger.
 OPERATIONS = 8000
@@ -31,8 +33,8 @@ def build(folder):
 
 
 def measure(job, side, module):
-    """Return (instructions per operation, calls per operation, mangled name) of each function, the
-    most expensive first."""
+    """Return figures per operation, the most expensive first: (instructions, calls, mangled name) of
+    each function, and, if the module has debug information, (instructions, place) of each line."""
     kind = side.partition("-")[0]
     folder = run_folder(f"exact-{side}-{job.name}", module if kind == "rust" else None)
     machine = Machine(plugin=f"file={build(folder)},out={folder}/insns")
@@ -57,17 +59,27 @@ def measure(job, side, module):
         with open(f"{folder}/kallsyms", encoding="ascii") as file:
             symbols = Symbols(file)
         with open(f"{folder}/insns", encoding="ascii") as file:
-            instructions, calls = executed(file, symbols, MODULES[kind])
+            counts = executed(file, symbols, MODULES[kind])
     except OSError as error:
         raise GuestError(f"no counts in {host_name(folder)}: {error}") from error
     done = int(lines[-1])
-    return [(count / done, calls[name] / done, name) for name, count in instructions.most_common()]
+    instructions, calls = totals(counts)
+    by_line = attribute(counts, f"{folder}/{os.path.basename(module)}") if kind == "rust" else Counter()
+    return {
+        "functions": [(count / done, calls[name] / done, name)
+                      for name, count in instructions.most_common()],
+        "lines": [(count / done, place) for place, count in by_line.most_common()],
+    }
 
 
 def report(job, side, figures, readable, top):
     """The text for one job and side; `readable` maps mangled names to names."""
-    lines = ["", f"{job.title}, {side}: {sum(count for count, _, _ in figures):.0f} instructions of "
+    functions = figures["functions"]
+    lines = ["", f"{job.title}, {side}: {sum(count for count, _, _ in functions):.0f} instructions of "
              "the module per operation", "  instructions   calls  function"]
     lines += [f"  {count:12.1f}  {calls:6.2f}  {readable[name]}"
-              for count, calls, name in figures[:top]]
+              for count, calls, name in functions[:top]]
+    if figures["lines"]:
+        lines += ["  instructions  line < the lines that it is inlined into"]
+    lines += [f"  {count:12.1f}  {place}" for count, place in figures["lines"][:top]]
     return lines

@@ -124,14 +124,22 @@ def split(records, profiler, symbols):
 
 
 def executed(lines, symbols, module):
-    """Return the instructions and the calls of each function of a module, from the lines
-    of insns.c."""
-    instructions, calls = Counter(), Counter()
+    """Return the executions of each instruction of a module, by function and offset in it, from the
+    lines of insns.c."""
+    found = {}
     for line in lines:
         address, count = line.split()
         start, (name, of) = symbols.function(int(address, 16))
         if of == module:
-            instructions[name] += int(count)
-            if int(address, 16) == start:
-                calls[name] += int(count)
+            found[name, int(address, 16) - start] = int(count)
+    return found
+
+
+def totals(counts):
+    """Return the instructions and the calls of each function, from the result of `executed`."""
+    instructions, calls = Counter(), Counter()
+    for (name, offset), count in counts.items():
+        instructions[name] += count
+        if offset == 0:
+            calls[name] += count
     return instructions, calls

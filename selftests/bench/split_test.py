@@ -4,7 +4,8 @@
 import struct
 import sys
 
-from split import CONTEXTS, LOST, SAMPLE, Symbols, executed, samples, split
+import lines as source_lines
+from split import CONTEXTS, LOST, SAMPLE, Symbols, executed, samples, split, totals
 
 KALLSYMS = """ffffffff81000000 T _text
 ffffffff81000100 T memset
@@ -102,13 +103,41 @@ def instructions_of_a_module():
     """Instructions and calls are counted for the functions of one module only."""
     lines = ["ffffffffc0001200 7", f"{RECV:x} 5", f"{C_SEND:x} 9", f"{NFSD:x} 1000", "1000 3"]
     symbols = Symbols(KALLSYMS)
-    assert executed(lines, symbols, "rpcrdma_rs") == ({"recv_done": 12}, {"recv_done": 7})
-    assert executed(lines, symbols, "rpcrdma") == ({"xprt_rdma_send_request": 9}, {})
+    ours = executed(lines, symbols, "rpcrdma_rs")
+    assert totals(ours) == ({"recv_done": 12}, {"recv_done": 7}), ours
+    assert sum(ours.values()) == 12, ours
+    assert executed(lines, symbols, "rpcrdma") == {("xprt_rdma_send_request", 0x10): 9}
+
+
+def lines_of_instructions():
+    """An instruction counts for the innermost line of ours, with the lines that it is inlined into."""
+    output = ["0x0000000000000010", "/src/rpcrdma_rs/../svc/send.rs:12 (discriminator 3)",
+              "/src/rpcrdma_rs/kapi/rdma/qp.rs:34", "0x20",
+              "/usr/lib/rustlib/src/rust/library/core/src/option.rs:56",
+              "/src/rpcrdma_rs/../xdr/message.rs:78", "0x30",
+              "/usr/lib/rustlib/src/rust/library/core/src/option.rs:90"]
+    assert {address: source_lines.own(frames) for address, frames in source_lines.places(output)} == {
+        0x10: "svc/send.rs:12 < rpcrdma_rs/kapi/rdma/qp.rs:34",
+        0x20: "xdr/message.rs:78",
+        0x30: "/usr/lib/rustlib/src/rust/library/core/src/option.rs:90",
+    }
+
+
+def symbols_of_an_object():
+    """Functions and sections are read from the tables of an object file."""
+    table = ["   Num:    Value          Size Type    Bind   Vis      Ndx Name",
+             "    12: 0000000000000040    96 FUNC    GLOBAL DEFAULT    3 send_request",
+             "    13: 0000000000000000     8 OBJECT  LOCAL  DEFAULT    9 counter"]
+    assert source_lines.functions(table) == {"send_request": ("3", 0x40)}
+    table = ["  [Nr] Name              Type            Address          Off    Size   ES Flg Lk",
+             "  [ 3] .text             PROGBITS        0000000000000000 000040 0003a0 00  AX  0"]
+    assert source_lines.sections(table) == {"3": ".text"}
 
 
 TESTS = (functions_by_address, data_is_no_function, parts, nic_wins, functions,
          profiler_is_left_out, contexts_are_no_frames, other_records_are_passed_over,
-         lost_samples_are_told, instructions_of_a_module)
+         lost_samples_are_told, instructions_of_a_module, lines_of_instructions,
+         symbols_of_an_object)
 
 
 def main():
