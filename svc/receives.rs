@@ -7,6 +7,7 @@ use crate::{
     kapi::{
         rdma::recv::{
             RecvBox,
+            RecvList,
             RecvPool, //
         },
         sunrpc::svc_rqst::{
@@ -60,6 +61,40 @@ impl Receives {
         }
     }
 
+    /// Adds the buffers of `list`, and as many Receives to post, up to `most` in all. Returns the number
+    /// of buffers.
+    ///
+    /// # Errors
+    ///
+    /// The buffers, if their size is not that of the Receives.
+    pub(super) fn add(
+        &mut self,
+        list: RecvList<CallData<CallState>>,
+        most: u32,
+    ) -> Result<u32, RecvList<CallData<CallState>>> {
+        if !list.iter().all(|buf| self.resize.keeps(buf.capacity())) {
+            return Err(list);
+        }
+        // CAST: There are fewer buffers than a queue can have entries.
+        let made = list.len() as u32;
+        self.pool.put_all(list);
+        self.total = self.total.saturating_add(made);
+        self.target = self.target.saturating_add(made).min(most);
+        Ok(made)
+    }
+
+    /// Removes a free buffer, if enough Receives are posted without it. Those that are to be replaced
+    /// do not count: the free buffers are for their places.
+    pub(super) fn take_spare(&mut self) -> Option<CallBox> {
+        let lasting = self.pool.posted().saturating_sub(self.resize.outdated());
+        if lasting < self.target {
+            return None;
+        }
+        let spare = self.pool.take()?;
+        self.total = self.total.saturating_sub(1);
+        Some(spare)
+    }
+
     /// Returns a buffer to the pool. If it was replaced meanwhile, it is returned to be dropped.
     pub(super) fn put(&mut self, buf: CallBox) -> Option<CallBox> {
         if self.resize.keeps(buf.capacity()) {
@@ -76,3 +111,6 @@ impl Receives {
         self.resize.note_completed(capacity, 1);
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

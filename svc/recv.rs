@@ -110,26 +110,22 @@ impl Chan {
     ///
     /// Errors of posting.
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
-        let mut made = 0_u32;
         let size = host_len(self.recvs.lock().resize.size());
-        while made < wanted {
+        // Not one by one: `trim_receives` would free those that are not granted yet.
+        let mut list = RecvList::new();
+        for _ in 0..wanted {
             let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
                 break;
             };
-            let mut recvs = self.recvs.lock();
-            if !recvs.resize.keeps(buf.capacity()) {
-                // Another thread has exchanged them meanwhile.
-                break;
-            }
-            recvs.pool.put(buf);
-            made += 1;
+            list.push(buf);
         }
         let sizes = &self.params.sizes;
         let mut recvs = self.recvs.lock();
-        recvs.total += made;
-        recvs.target = recvs.target.saturating_add(made).min(sizes.receives);
+        let added = recvs.add(list, sizes.receives);
         let target = recvs.target;
         drop(recvs);
+        // Another thread may have exchanged them meanwhile.
+        let made = added.unwrap_or(0);
         self.refill(qp, |_| {})?;
         let above = sizes.receives.saturating_sub(sizes.credits);
         self.granted.store(target.saturating_sub(above), Relaxed);
@@ -157,8 +153,8 @@ impl Chan {
             list.push(buf);
         }
         let mut recvs = self.recvs.lock();
-        if recvs.resize.wants(self.most_receive()) != Some(size) {
-            // Another thread has exchanged them meanwhile.
+        if recvs.resize.wants(self.most_receive()) != Some(size) || recvs.total > total {
+            // Another thread has exchanged them meanwhile, or added some.
             return;
         }
         let posted = recvs.pool.posted();
@@ -270,14 +266,7 @@ impl Chan {
     /// Frees unused buffers while enough Receives are posted.
     pub(super) fn trim_receives(&self) {
         loop {
-            let mut recvs = self.recvs.lock();
-            let spare = if recvs.pool.posted() >= recvs.target {
-                recvs.pool.take()
-            } else {
-                None
-            };
-            recvs.total -= u32::from(spare.is_some());
-            drop(recvs);
+            let spare = self.recvs.lock().take_spare();
             match spare {
                 Some(spare) => drop(spare),
                 None => return,

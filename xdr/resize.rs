@@ -66,6 +66,11 @@ impl Resize {
         self.size
     }
 
+    /// Returns the number of posted Receives of the former size.
+    pub(crate) const fn outdated(&self) -> u32 {
+        self.old
+    }
+
     /// Returns the size that the peer knows.
     pub(crate) const fn announced(&self) -> u32 {
         self.announced

@@ -429,6 +429,11 @@ impl<T> RecvPool<T> {
         self.free.push(buffer);
     }
 
+    /// Adds the free buffers of `list`.
+    pub(crate) fn put_all(&mut self, mut list: RecvList<T>) {
+        self.free.append(&mut list);
+    }
+
     /// Replaces the free buffers by `list`, and returns the old ones.
     pub(crate) fn replace(&mut self, list: RecvList<T>) -> RecvList<T> {
         core::mem::replace(&mut self.free, list)
