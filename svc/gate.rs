@@ -212,10 +212,7 @@ impl Chan {
     /// pull has completed, or after [`RETRY_MS`].
     pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
         buf.data_mut().state.place = self.member.place();
-        let mut inbox = self.inbox.lock();
-        inbox.held.push(buf);
-        inbox.gate = Gate::Short;
-        drop(inbox);
+        self.inbox.lock().hold(buf, self.handle.has_access());
         // The work may be scheduled already.
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }

@@ -134,6 +134,16 @@ impl<P: Ordered> Inbox<P> {
         }
     }
 
+    /// Holds back a Call whose Read chunks cannot be pulled now, and closes the gate until they may be.
+    /// While the client has not proved that it has access, a pull in progress keeps the gate closed:
+    /// another one must not begin before it has ended.
+    pub(super) fn hold(&mut self, message: CallBox, has_access: bool) {
+        self.held.push(message);
+        if has_access || self.gate != Gate::Pulling {
+            self.gate = Gate::Short;
+        }
+    }
+
     /// Removes the first message, whether or not it may be taken.
     pub(super) fn pop_message(&mut self) -> Option<CallBox> {
         let first = self.first.take().or_else(|| self.held.pop());

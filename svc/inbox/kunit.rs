@@ -114,4 +114,23 @@ mod tests {
         assert!(inbox.next(true, &member).is_none());
         Ok(())
     }
+
+    #[test]
+    fn a_call_that_is_held_back_does_not_open_the_gate_for_a_second_pull() -> Result {
+        let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
+        for (gate, has_access, after) in [
+            (Gate::Open, false, Gate::Short),
+            (Gate::Short, false, Gate::Short),
+            (Gate::Pulling, false, Gate::Pulling),
+            (Gate::Pulling, true, Gate::Short),
+        ] {
+            inbox.gate = gate;
+            let message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
+            inbox.hold(message, has_access);
+            assert!(inbox.gate == after);
+            assert!(!inbox.is_open(has_access));
+        }
+        assert_eq!(inbox.held.len(), 4);
+        Ok(())
+    }
 }
