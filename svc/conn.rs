@@ -97,9 +97,11 @@ impl Drop for Conn {
         cancel_delayed_sync(&self.chan.events);
         cancel_delayed_sync::<_, 0>(&self.chan);
         cancel_delayed_sync::<_, 1>(&self.chan);
-        self.chan.sq.end();
+        self.chan.sq.close();
         // From here on no completion runs, and the device does not access memory.
         self.qp.close();
+        // A completion that was posting RDMA Reads may have started the timer until now.
+        self.chan.sq.end();
         self.chan.clear_line(&self.qp);
         self.chan.clear_inbox();
     }
