@@ -592,6 +592,9 @@ impl Completion for SendCtx {
         }
         let conn = qp.handler();
         let registered = this.as_mut().clear();
+        if this.is_reverse() && result.is_ok() {
+            conn.negotiation.note_delivered();
+        }
         conn.give_back(|pools| {
             if this.is_reverse() {
                 pools.reverse_done(this);

@@ -151,9 +151,11 @@ impl Connection {
         let made = conn
             .connect(xprt, events)
             .and_then(|()| conn.settle(xprt, events));
-        if let Err(failed) = made {
+        if let Err(mut failed) = made {
             // The watchdog may be queued, and has a reference.
             conn.shutdown();
+            // A server that has hung up before it got the request has not refused to answer it.
+            failed.unanswered &= conn.conn.negotiation.is_delivered();
             return Err(failed);
         }
         Ok(conn)

@@ -177,7 +177,7 @@ pub(super) struct Failed {
     pub(super) cause: Error,
     /// What is reported to the RPC layer: one of the errors that it knows for connecting.
     pub(super) status: Error,
-    /// Whether the server has not answered the request for version 2.
+    /// Whether the server has got the request for version 2, and has not answered it.
     pub(super) unanswered: bool,
 }
 

@@ -157,6 +157,8 @@ pub(super) struct Negotiation {
     /// The XID of the RDMA2_CONNPROP message that requests version 2, if it is requested.
     asks: Option<Xid>,
     asked: Atomic<bool>,
+    /// Whether the server's device has received the request.
+    delivered: Atomic<bool>,
     settled: SetOnce<Settled>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
@@ -172,6 +174,7 @@ impl Negotiation {
             ours,
             asks,
             asked: Atomic::new(false),
+            delivered: Atomic::new(false),
             settled: SetOnce::new(),
             agreed: SetOnce::new(),
             replied: Atomic::new(false),
@@ -243,6 +246,19 @@ impl Negotiation {
     /// Records that the request is about to be sent.
     pub(super) fn note_asked(&self) {
         self.asked.store(true, Relaxed);
+    }
+
+    /// Records that the server's device has received a message. The request is the first one.
+    pub(super) fn note_delivered(&self) {
+        if self.asked.load(Relaxed) {
+            self.delivered.store(true, Relaxed);
+        }
+    }
+
+    /// Returns whether the server's device has received the request for version 2. Final once the
+    /// connection is drained.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.delivered.load(Relaxed)
     }
 
     /// Returns whether an answer is awaited.

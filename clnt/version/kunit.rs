@@ -41,3 +41,19 @@ mod tests {
         assert!(agreed.send() == LARGE);
     }
 }
+
+#[kunit_tests(rpcrdma_client_version)]
+mod negotiation {
+    use super::*;
+
+    #[test]
+    fn only_the_request_counts_as_delivered() {
+        let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
+        negotiation.note_delivered();
+        assert!(!negotiation.is_delivered());
+        negotiation.note_asked();
+        assert!(negotiation.is_awaited() && !negotiation.is_delivered());
+        negotiation.note_delivered();
+        assert!(negotiation.is_delivered());
+    }
+}

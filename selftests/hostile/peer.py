@@ -494,10 +494,11 @@ class Listener:
                                      port_space=RDMA_PS_TCP, flags=RAI_PASSIVE))
         self.cmid.listen(16)
         self.refuse = 0
+        self.broken = 0
 
     def poll(self, private, current, **options):
         """Handle events; return the Endpoint that is connected now, or None. Refuses the next
-        `refuse` connections.
+        `refuse` connections, and accepts the next `broken` ones with a Queue Pair that receives nothing.
 
         Events do not name their connection. The client has only one connection, so they
         belong to `current`."""
@@ -521,6 +522,9 @@ class Listener:
             current = Endpoint(self.device, None, cmid, **options)
             current.prepare()
             current.run()
+            if self.broken:
+                self.broken -= 1
+                current.fail()
             with nothing_between():
                 cmid.accept(_param(current, private, 0, 16, 7))
         return current

@@ -13,7 +13,7 @@ import time
 
 import peer
 import wire
-from cases import Failed, Table
+from cases import Failed, Skip, Table
 from client import XIDS
 from client_cases import PATIENCE, POOL, Mount
 from client_test import OPTIONS
@@ -177,6 +177,18 @@ def was_down(subject):
         fake.do(fake.hang_up)
         mount.check()
     subject.expect(3, 3)
+
+
+@case("a server that hangs up before it gets the question is asked again")
+def not_asked(subject):
+    if peer.IWARP:
+        raise Skip("siw completes a Send before the peer has received it")
+    fake = subject.fake
+    with subject.mount() as mount:
+        fake.listener.broken = 1
+        fake.do(fake.hang_up)
+        mount.check()
+    subject.expect(3, 2)
 
 
 @case("a server that answers ERR_VERS is called in version 1 on the same connection")
