@@ -4,6 +4,8 @@
 First the client's device, then the server's. The removal must not hang: each user
 of the device is notified and releases it. The mount is a hard one and continues when
 a device is available again. The written data must be there.
+
+Processes are also frozen while they wait for a Reply. That must affect nobody else.
 """
 
 import contextlib
@@ -140,6 +142,46 @@ def removed_while_frozen(group):
         umount("/mnt/frozen")
 
 
+@contextlib.contextmanager
+def few_credits(count):
+    """Make the server grant few credits on new connections."""
+    name = "/proc/sys/sunrpc/svc_rdma/max_requests"
+    before = shell(f"peer 'cat {name}'").strip()
+    shell(f"peer 'echo {count} >{name}'")
+    try:
+        yield
+    finally:
+        shell(f"peer 'echo {before} >{name}'")
+
+
+def used_while_frozen(group):
+    """Replies arrive for as many frozen processes as there are credits. Another process must be able to
+    use the mount."""
+    state, count = f"{group}/freezer.state", 4
+    with few_credits(count):
+        mount("3", "ipv4", "/mnt/frozen", "noac")
+    processes = [subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
+                                  bufsize=0) for _ in range(count)]
+    try:
+        for process in processes:
+            write_file(f"{group}/cgroup.procs", b"%d" % process.pid)
+        with late_answers():
+            for process in processes:
+                process.stdout.readline()
+            write_file(state, b"FROZEN")
+            time.sleep(2)
+            expect("state of the processes", read_file(state), b"FROZEN\n")
+            done, _ = wait([in_background(lambda: os.stat("/mnt/frozen"))], 20)
+            write_file(state, b"THAWED")
+            expect_that("the frozen processes kept their credits for 20 s", done)
+    finally:
+        write_file(state, b"THAWED")
+        for process in processes:
+            process.kill()
+            process.wait()
+        umount("/mnt/frozen")
+
+
 def main():
     """The group."""
     mount("4.1", "ipv4", FOLDER)
@@ -156,6 +198,11 @@ def main():
                 raise Skip("the C client takes 78 s, see Documentation/known-issues.rst")
             with freezer() as group:
                 removed_while_frozen(group)
+        with case("processes that have a Reply are frozen, and another one uses the mount"):
+            if os.environ["CLIENT_MODULE"] == "c":
+                raise Skip("the C client releases credits when the process continues")
+            with freezer() as group:
+                used_while_frozen(group)
     finally:
         umount(FOLDER)
 

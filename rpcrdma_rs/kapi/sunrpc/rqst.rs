@@ -293,6 +293,27 @@ impl<T: XprtOps> Slot<T> {
         // SAFETY: Both are live.
         unsafe { bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) }
     }
+
+    /// Gives the place in the congestion window up when the Reply has arrived, if the task is a
+    /// process. sunrpc gives it up only when the process runs, which may be frozen.
+    fn put_cong(&self) {
+        let rqst = self.as_rqst();
+        // SAFETY: A request that is being answered has its task and its transport. The flags are a
+        // word that is read atomically.
+        let (task, flags) = unsafe {
+            let task = (*rqst).rq_task;
+            (task, (&raw const (*task).tk_flags).read_volatile())
+        };
+        if u32::from(flags) & bindings::RPC_TASK_ASYNC == 0 {
+            // SAFETY: The task has the request, and the function asks for the transport lock.
+            unsafe {
+                let lock = &raw mut (*(*rqst).rq_xprt).transport_lock;
+                bindings::spin_lock(lock);
+                bindings::xprt_release_rqst_cong(task);
+                bindings::spin_unlock(lock);
+            }
+        }
+    }
 }
 
 impl<T: XprtOps> Deref for Slot<T> {
@@ -469,6 +490,7 @@ impl<T: XprtOps> Pinned<T> {
             return;
         }
         let this = ManuallyDrop::new(self);
+        this.put_cong();
         let rqst = this.as_rqst();
         // SAFETY: The request, its task and its transport stay while it is pinned.
         let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
