@@ -330,6 +330,12 @@ impl Conn {
         }
     }
 
+    /// Records that a Call was given up before its Reply has arrived. The server has its credit.
+    pub(super) fn note_given_up(&self, xprt: &Xprt<ClntXprt>) {
+        self.pools.lock().reserve.note_given_up();
+        self.update_window(xprt);
+    }
+
     /// Calls `change` with the pools, and wakes the sender if it waits for a resource.
     pub(super) fn give_back(&self, f: impl FnOnce(&mut Pools)) {
         let starved = {

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The credits that messages about properties use (draft-cel-nfsv4-rpcrdma-version-two-04, sections
-//! 5.3.2 and 5.3.4). Pure.
+//! The credits that are not available for Calls: those of messages about properties
+//! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5.3.2 and 5.3.4), and those of Calls that were
+//! given up. Pure.
 //!
 //! Each message to the server needs one of its Receives, whether or not it is a Call. RDMA2_REQPROP
 //! uses a credit until it is answered. Nothing answers RDMA2_UPDPROP, but the server handles it
 //! before the Calls that are sent later. So it uses a credit until more Replies have arrived than
 //! were due when it was sent: one of them is the Reply to a later Call.
+//!
+//! sunrpc counts a Call only until its task ends. The server keeps the Receive of a Call that was
+//! given up, because a process was killed or a timeout has passed, until it answers. One credit is
+//! always left for Calls, as it may never answer.
 
 /// The credits that are not available for Calls.
 #[derive(Debug)]
@@ -14,6 +19,8 @@ pub(super) struct Reserve {
     /// Replies that have to arrive until RDMA2_UPDPROP has certainly been handled; zero if none is
     /// in flight.
     update: u32,
+    /// Calls that were given up, and whose Replies have not arrived.
+    given_up: u32,
     /// Whether a message waits for a credit.
     waits: bool,
     /// The number of credits that Calls may use, as last returned.
@@ -25,6 +32,7 @@ impl Reserve {
     pub(super) const fn new() -> Self {
         Self {
             update: 0,
+            given_up: 0,
             waits: false,
             window: 1,
         }
@@ -38,7 +46,8 @@ impl Reserve {
 
     /// Returns the number of credits that Calls may use, of `granted`, if it has changed.
     pub(super) fn window(&mut self, granted: u32, requested: bool) -> Option<u32> {
-        let window = granted.saturating_sub(self.held(requested)).max(1);
+        let held = self.held(requested).saturating_add(self.given_up);
+        let window = granted.saturating_sub(held).max(1);
         let before = core::mem::replace(&mut self.window, window);
         (window != before).then_some(window)
     }
@@ -69,6 +78,16 @@ impl Reserve {
     /// Records that RDMA2_UPDPROP was sent while `due` Replies were due.
     pub(super) fn note_update(&mut self, due: u32) {
         self.update = due.saturating_add(1);
+    }
+
+    /// Records that a Call was given up before its Reply has arrived.
+    pub(super) fn note_given_up(&mut self) {
+        self.given_up = self.given_up.saturating_add(1);
+    }
+
+    /// Records that a Reply has arrived that no Call waits for.
+    pub(super) fn note_late_reply(&mut self) {
+        self.given_up = self.given_up.saturating_sub(1);
     }
 
     /// Records that a Reply has arrived.
@@ -125,6 +144,23 @@ mod tests {
                 granted.saturating_sub(2).max(1)
             );
         }
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_holds_its_credit_until_it_is_answered() {
+        let mut reserve = Reserve::new();
+        assert_eq!(reserve.window(4, false), Some(4));
+        (0..3).for_each(|_| reserve.note_given_up());
+        assert_eq!(reserve.window(4, false), Some(1));
+        reserve.note_given_up();
+        assert_eq!(reserve.window(4, false), None);
+        // The Replies due include those to Calls that were given up.
+        assert!(reserve.has_credit(8, 4, false));
+        reserve.note_late_reply();
+        reserve.note_late_reply();
+        assert_eq!(reserve.window(4, false), Some(2));
+        (0..9).for_each(|_| reserve.note_late_reply());
+        assert_eq!(reserve.window(4, false), Some(4));
     }
 
     /// A server with as many Receives as it has granted credits, which answers in any order.

@@ -249,6 +249,10 @@ impl Conn {
                 false
             }
         };
+        if owed {
+            self.pools.lock().reserve.note_late_reply();
+            self.update_window(xprt);
+        }
         self.drop_message(buffer, owed);
         self.restore_receives(qp);
     }

@@ -92,7 +92,12 @@ fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
 fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
     // Read the connection first: the regions in the slot then belong to it or to none.
     let conn = xprt.conn();
-    let list = slot.chunks.lock().take();
+    let chunks = slot.chunks.lock();
+    if let (true, Some(conn)) = (chunks.is_outstanding(), &conn) {
+        // The lock keeps the connection from being closed, and so the window from being another's.
+        conn.conn().note_given_up(xprt);
+    }
+    let list = chunks.take();
     if list.is_empty() {
         return;
     }

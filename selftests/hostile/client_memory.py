@@ -13,7 +13,7 @@ import peer
 import wire
 from client_cases import PATIENCE, POOL, RETRIED, TABLE, UNASKED_PAUSE, hang_up, spoiled
 from fake import GETATTR, READ, READLINK, WRITE
-from cases import Failed
+from cases import Failed, Skip
 
 
 # --- memory protection ---------------------------------------------------------------
@@ -82,6 +82,53 @@ def _late_killed(mount):
         return
     if allowed:
         raise Failed("RDMA Write after the process was killed was allowed")
+
+
+def calls_with_a_read(mount):
+    """Return how many other Calls the client sends while a READ is not answered."""
+    held, sent = threading.Event(), []
+
+    def spoil(call):
+        held.set()
+        time.sleep(1)
+        while (message := call.end.poll()) is not None:
+            sent.append(message)
+        call.end.messages.extend(sent)
+        call.good(credits=2)
+
+    mount.fake.answer_next(READ, spoil)
+    tasks = [POOL.submit(mount.read)]
+    if not held.wait(10):
+        raise Failed("the client never sent READ")
+    tasks.append(POOL.submit(mount.getattr))
+    for task in tasks:
+        task.result(PATIENCE)
+    return len(sent)
+
+
+@TABLE.case("a Call whose process was killed has its credit until it is answered")
+def _credit_of_killed(mount):
+    if mount.kind == "c":
+        raise Skip("the C client returns the credit when the process is killed")
+    fake = mount.fake
+    fake.granted = 2
+    try:
+        mount.getattr()
+        connections, asked = fake.connections, threading.Event()
+        fake.answer_next(GETATTR, lambda call: asked.set())
+        child = subprocess.Popen(["stat", mount.path("data")], stdout=subprocess.DEVNULL)
+        if not asked.wait(10):
+            raise Failed("the client never sent GETATTR")
+        call = fake.spoiled
+        child.kill()
+        child.wait(10)
+        seen = [calls_with_a_read(mount)]
+        fake.do(lambda: call.good(credits=2))
+        seen.append(calls_with_a_read(mount))
+        if (seen, fake.connections) != ([0, 1], connections):
+            raise Failed(f"Calls sent beside a READ: {seen}, connections: {fake.connections}")
+    finally:
+        fake.granted = 32
 
 
 @TABLE.case("Reply with SYSTEM_ERR, and then nobody: nothing of the old connection is kept")
