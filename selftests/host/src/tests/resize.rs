@@ -54,6 +54,9 @@ impl Queue {
         self.resize.note_completed(buffer as usize, 1);
         self.in_process.push(buffer);
         self.post();
+        let outdated = |size: &&u32| **size != self.resize.size();
+        let outdated = self.posted.iter().filter(outdated).count();
+        assert_eq!(self.resize.outdated() as usize, outdated);
     }
 
     fn release(&mut self) {
