@@ -93,7 +93,12 @@ impl Pd {
     }
 
     /// Records that the PD's QP is closed, and whether the device has `stopped` it.
-    pub(super) fn set_closed(&self, stopped: bool) {
+    ///
+    /// # Safety
+    ///
+    /// Nobody may post on the QP any more, and the QP must be drained, as far as the device permits it.
+    /// If `stopped`, no peer can access memory that is registered in the PD any more.
+    pub(super) unsafe fn set_closed(&self, stopped: bool) {
         self.fenced.store(stopped, Release);
         self.closed.store(true, Release);
     }

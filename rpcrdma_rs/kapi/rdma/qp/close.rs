@@ -95,7 +95,9 @@ impl<H: QpHandler> Qp<H> {
             fsleep(Delta::from_micros(20));
         }
         let Stop { stopped, settled } = self.stop();
-        self.pd.set_closed(stopped);
+        // SAFETY: The gate is closed, no post is in progress, and `stop` has drained the QP. It says
+        // `stopped` only if the QP is in its error state.
+        unsafe { self.pd.set_closed(stopped) };
         if !settled {
             let cq = self.cq.load(Relaxed);
             // SAFETY: The CQ is the QP's and polled by its work, which we are not in. When the CQ
