@@ -293,12 +293,22 @@ unsafe fn map_bytes(
 }
 
 /// Unmaps what [`map_bytes`] has mapped.
+///
+/// # Safety
+///
+/// [`map_bytes`] must have mapped `len` bytes at `addr` for this device and direction. They must
+/// still be mapped, and their pages allocated.
 #[inline]
-fn unmap_bytes(device: &Device, addr: u64, len: u32, direction: bindings::dma_data_direction) {
+unsafe fn unmap_bytes(
+    device: &Device,
+    addr: u64,
+    len: u32,
+    direction: bindings::dma_data_direction,
+) {
     if device.uses_virt_dma() {
         return;
     }
-    // SAFETY: The device is valid, and the caller got this mapping from `map_bytes`.
+    // SAFETY: The device is valid, and the mapping is from `map_bytes` by this function's contract.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_page(device.as_raw(), addr, len as usize, direction);
     }
@@ -312,8 +322,14 @@ pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
 }
 
 /// Undoes [`map_run`].
-pub(super) fn unmap_run(device: &Device, addr: u64, len: u32) {
-    unmap_bytes(device, addr, len, compat::DMA_TO_DEVICE);
+///
+/// # Safety
+///
+/// [`map_run`] must have returned `addr` for this device and a run of `len` bytes. They must still be
+/// mapped, and their pages allocated.
+pub(super) unsafe fn unmap_run(device: &Device, addr: u64, len: u32) {
+    // SAFETY: `map_run` has mapped the bytes in this direction; the rest is this function's contract.
+    unsafe { unmap_bytes(device, addr, len, compat::DMA_TO_DEVICE) };
 }
 
 /// The flag bits in the `page_link` of a scatterlist entry: `SG_CHAIN` and `SG_END`.
@@ -338,20 +354,31 @@ pub(super) fn describe(seg: &MemSeg<'_>) -> bindings::scatterlist {
 /// # Errors
 ///
 /// `EINVAL` for an empty list; `ENOMEM` if there is no room in the IOMMU.
+///
+/// # Safety
+///
+/// Each entry must be what [`describe`] has returned for a run. The pages of the run must stay
+/// allocated until it is unmapped.
 #[inline(always)]
-pub(super) fn map_list(
+pub(super) unsafe fn map_list(
     device: &Device,
     list: &mut [bindings::scatterlist],
     direction: bindings::dma_data_direction,
 ) -> Result<usize> {
     match list {
-        [run] => map_alone(device, run, direction),
-        list => map_several(device, list, direction),
+        // SAFETY: The contract is the same.
+        [run] => unsafe { map_alone(device, run, direction) },
+        // SAFETY: The contract is the same.
+        list => unsafe { map_several(device, list, direction) },
     }
 }
 
 /// Maps a list of several runs, some of which an IOMMU may join.
-fn map_several(
+///
+/// # Safety
+///
+/// As for [`map_list`].
+unsafe fn map_several(
     device: &Device,
     list: &mut [bindings::scatterlist],
     direction: bindings::dma_data_direction,
@@ -360,7 +387,7 @@ fn map_several(
     // Without the flag C would continue with the entry after the last one.
     list.last_mut().ok_or(EINVAL)?.page_link |= SG_END;
     // SAFETY: The device is valid, and the list has `count` entries, each of which describes a run
-    // of valid memory.
+    // of valid memory by this function's contract.
     let mapped = unsafe {
         if device.uses_virt_dma() {
             bindings::ib_dma_virt_map_sg(device.as_raw(), list.as_mut_ptr(), count)
@@ -376,14 +403,18 @@ fn map_several(
 }
 
 /// Maps a list of one run, which an IOMMU cannot join with another one.
+///
+/// # Safety
+///
+/// As for [`map_list`].
 #[inline(always)]
-fn map_alone(
+unsafe fn map_alone(
     device: &Device,
     run: &mut bindings::scatterlist,
     direction: bindings::dma_data_direction,
 ) -> Result<usize> {
     let page = core::ptr::with_exposed_provenance_mut(run.page_link & !SG_MARKS);
-    // SAFETY: The entry describes a run of valid memory.
+    // SAFETY: The entry describes a run of valid memory by this function's contract.
     // CAST: `usize` has 64 bits.
     let addr = unsafe {
         map_bytes(
@@ -409,7 +440,12 @@ pub(super) fn ends_list(entry: &bindings::scatterlist) -> bool {
 }
 
 /// Undoes [`map_list`].
-pub(super) fn unmap_list(
+///
+/// # Safety
+///
+/// [`map_list`] must have mapped exactly this list, for this device and direction. It must still be
+/// mapped, and its pages allocated.
+pub(super) unsafe fn unmap_list(
     device: &Device,
     list: &mut [bindings::scatterlist],
     direction: bindings::dma_data_direction,
@@ -418,9 +454,11 @@ pub(super) fn unmap_list(
         return;
     }
     if let [run] = list {
-        return unmap_bytes(device, run.dma_address, run.length, direction);
+        // SAFETY: `map_list` maps a list of one run with `map_bytes`. The rest is this function's
+        // contract.
+        return unsafe { unmap_bytes(device, run.dma_address, run.length, direction) };
     }
-    // SAFETY: The device is valid, and the caller has mapped this list with `map_list`.
+    // SAFETY: The device is valid, and `map_list` has mapped this list, by this function's contract.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_sg(
             device.as_raw(),

@@ -460,7 +460,10 @@ impl MrInner {
     fn dma_map(&mut self, count: usize) -> Result {
         let direction = self.direction();
         let list = self.list.get_mut(..count).ok_or(EINVAL)?;
-        let mapped = map_list(self.pd.device(), list, direction)?;
+        // SAFETY: `fill` has written these entries with `describe`. The loan, or the references in
+        // `pages`, keep the pages allocated until they are unmapped; a region that cannot be
+        // unmapped is leaked.
+        let mapped = unsafe { map_list(self.pd.device(), list, direction) }?;
         self.nents = count;
         // CAST: `count` is at most the number of entries, which is the device's limit of pages.
         let mapped = mapped as i32;
@@ -491,7 +494,9 @@ impl MrInner {
     fn dma_unmap(&mut self) {
         let direction = self.direction();
         if let Some(list) = self.list.get_mut(..self.nents) {
-            unmap_list(self.pd.device(), list, direction);
+            // SAFETY: `dma_map` has mapped the first `nents` entries, if there are any, for this
+            // device and access, which change only while nothing is mapped.
+            unsafe { unmap_list(self.pd.device(), list, direction) };
         }
         self.nents = 0;
         self.pages.clear();

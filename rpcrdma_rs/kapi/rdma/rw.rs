@@ -168,7 +168,9 @@ impl Transfer {
             self.registered.add(qp, &self.pages, once(octets), remote)
         } else {
             let target = direct::Target::of(qp, direction);
-            self.direct.add(&target, &self.pages, octets, remote)
+            // SAFETY: `keep` has ensured that all that is mapped is for the PD's device. The pages are
+            // not lent before `unmap`.
+            unsafe { self.direct.add(&target, &self.pages, octets, remote) }
         }
     }
 
@@ -185,7 +187,8 @@ impl Transfer {
             self.registered.add(qp, &self.pages, octets, remote)
         } else {
             let target = direct::Target::of(qp, direction);
-            self.direct.add_parts(&target, &self.pages, octets, remote)
+            // SAFETY: As in `add`.
+            unsafe { self.direct.add_parts(&target, &self.pages, octets, remote) }
         }
     }
 
@@ -194,7 +197,9 @@ impl Transfer {
     pub(crate) fn unmap(&mut self) -> &mut PageVec {
         // INVARIANT: Nothing is mapped any more.
         match &self.pd {
-            Some(pd) if self.direct.is_mapped() => self.direct.unmap(pd.device()),
+            // SAFETY: What is mapped is for this PD's device. The owner of what is posted owns the
+            // transfer, and does not lend it mutably.
+            Some(pd) if self.direct.is_mapped() => unsafe { self.direct.unmap(pd.device()) },
             _ => (),
         }
         if self.registered.is_mapped() {

@@ -196,7 +196,9 @@ impl SendBuf {
     fn unmap_pages(&mut self) {
         let mapped = core::mem::take(&mut self.mapped);
         for sge in self.sges.get(mapped).unwrap_or_default() {
-            unmap_run(self.body.pd().device(), sge.addr, sge.length);
+            // SAFETY: By the type's invariant it is a mapped run, whose pages are in `pages`. Taking
+            // `mapped` ensures that it is unmapped once.
+            unsafe { unmap_run(self.body.pd().device(), sge.addr, sge.length) };
         }
         self.pages.clear();
     }

@@ -160,8 +160,13 @@ impl Direct {
     }
 
     /// See [`Transfer::add`](super::Transfer::add).
+    ///
+    /// # Safety
+    ///
+    /// While anything is mapped, every target must have the same device. The pages must stay allocated
+    /// until [`Self::unmap`].
     #[inline]
-    pub(super) fn add(
+    pub(super) unsafe fn add(
         &mut self,
         target: &Target<'_>,
         pages: &PageVec,
@@ -172,9 +177,11 @@ impl Direct {
             // The usual case.
             Some(run) if run.len() == remote.length as usize => {
                 self.set_direction(target.direction)?;
-                self.add_run(target, &run, remote)
+                // SAFETY: The contract is the same.
+                unsafe { self.add_run(target, &run, remote) }
             }
-            _ => self.add_parts(target, pages, once(octets), remote),
+            // SAFETY: The contract is the same.
+            _ => unsafe { self.add_parts(target, pages, once(octets), remote) },
         }
     }
 
@@ -191,13 +198,18 @@ impl Direct {
     }
 
     /// Adds a request for all of `run`, which has as many bytes as `remote`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::add`].
     #[inline(always)]
-    fn add_run(&mut self, target: &Target<'_>, run: &MemSeg<'_>, remote: Remote) -> Result {
+    unsafe fn add_run(&mut self, target: &Target<'_>, run: &MemSeg<'_>, remote: Remote) -> Result {
         make_room(&mut self.runs, 1)?;
         make_room(&mut self.elements, 1)?;
         let mut list = [describe(run)];
         let lkey = target.lkey;
-        map_list(target.device, &mut list, target.direction.as_raw())?;
+        // SAFETY: The entry describes a run, whose pages stay by this function's contract.
+        unsafe { map_list(target.device, &mut list, target.direction.as_raw()) }?;
         let [run] = list;
         let (addr, length) = mapped_run(&run);
         // There is room.
@@ -207,8 +219,12 @@ impl Direct {
     }
 
     /// See [`Transfer::add_parts`](super::Transfer::add_parts).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::add`].
     #[inline(never)]
-    pub(super) fn add_parts(
+    pub(super) unsafe fn add_parts(
         &mut self,
         target: &Target<'_>,
         pages: &PageVec,
@@ -219,7 +235,9 @@ impl Direct {
         let start = self.runs.len();
         let mapped = match self.gather(pages, octets) {
             Ok(length) if length == remote.length as usize && length != 0 => {
-                self.map(target, start)
+                // SAFETY: `gather` has described the runs from `start` on, whose pages stay by this
+                // function's contract.
+                unsafe { self.map(target, start) }
             }
             other => other.and(Err(EINVAL)),
         };
@@ -234,9 +252,14 @@ impl Direct {
     }
 
     /// Maps the runs from `start` on. Returns the number of mapped runs.
-    fn map(&mut self, target: &Target<'_>, start: usize) -> Result<usize> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`map_list`].
+    unsafe fn map(&mut self, target: &Target<'_>, start: usize) -> Result<usize> {
         let list = self.runs.get_mut(start..).ok_or(EINVAL)?;
-        map_list(target.device, list, target.direction.as_raw())
+        // SAFETY: The contract is the same.
+        unsafe { map_list(target.device, list, target.direction.as_raw()) }
     }
 
     /// Appends the runs of `octets` to `runs`. Returns the number of bytes.
@@ -347,22 +370,33 @@ impl Direct {
     }
 
     /// Unmaps all runs and empties the arrays, which stay allocated.
+    ///
+    /// # Safety
+    ///
+    /// `device` must be that of the targets of [`Self::add`]. Nothing that is mapped may be posted.
     #[inline]
-    pub(super) fn unmap(&mut self, device: &Device) {
+    pub(super) unsafe fn unmap(&mut self, device: &Device) {
         // INVARIANT: None of the runs is mapped any more.
         self.used = 0;
         self.elements.clear();
         if !device.uses_virt_dma() {
-            self.dma_unmap(device);
+            // SAFETY: The contract is the same.
+            unsafe { self.dma_unmap(device) };
         }
         self.runs.clear();
     }
 
-    /// Unmaps the runs, for a device with real DMA.
+    /// Unmaps the runs, for a device with real DMA. The caller forgets them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::unmap`].
     #[inline(never)]
-    fn dma_unmap(&mut self, device: &Device) {
+    unsafe fn dma_unmap(&mut self, device: &Device) {
         for list in self.runs.split_inclusive_mut(ends_list) {
-            unmap_list(device, list, self.direction.as_raw());
+            // SAFETY: By the type's invariant this list was mapped in this direction, and by this
+            // function's contract for this device.
+            unsafe { unmap_list(device, list, self.direction.as_raw()) };
         }
     }
 }

@@ -41,6 +41,24 @@ fn remote(addr: u64, length: usize) -> Remote {
     }
 }
 
+/// Adds a request.
+fn add(
+    direct: &mut Direct,
+    target: &Target<'_>,
+    pages: &PageVec,
+    octets: Range<usize>,
+    remote: Remote,
+) -> Result {
+    // SAFETY: Each test has one device, and keeps the pages until it unmaps them.
+    unsafe { direct.add(target, pages, octets, remote) }
+}
+
+/// Unmaps all.
+fn unmap(direct: &mut Direct, pd: &Arc<Pd>) {
+    // SAFETY: Each test has one device, and posts nothing.
+    unsafe { direct.unmap(pd.device()) };
+}
+
 /// The contents of a request.
 struct Request {
     opcode: bindings::ib_wr_opcode,
@@ -117,7 +135,7 @@ mod tests {
             ] {
                 let target = target(&pd, max_sge, TransferDir::Write);
                 let there = remote(1 << 40, octets.len());
-                direct.add(&target, &pages, octets.clone(), there)?;
+                add(&mut direct, &target, &pages, octets.clone(), there)?;
                 let requests = requests(&direct)?;
                 assert!(same(&requests, octets.clone()));
                 let mut addr = 1 << 40;
@@ -133,7 +151,7 @@ mod tests {
                         .sum::<u64>();
                 }
                 assert_eq!(addr, (1 << 40) + octets.len() as u64);
-                direct.unmap(pd.device());
+                unmap(&mut direct, &pd);
                 assert!(direct.link().is_none() && direct.sqes() == 0);
             }
         }
@@ -148,7 +166,7 @@ mod tests {
         let segments = [0..100, 100..PAGE_SIZE + 3, 3 * PAGE_SIZE..9 * PAGE_SIZE];
         for octets in segments.clone() {
             let there = remote(octets.start as u64, octets.len());
-            direct.add(&target, &pages, octets, there)?;
+            add(&mut direct, &target, &pages, octets, there)?;
         }
         let requests = requests(&direct)?;
         assert!(same(&requests, segments.clone().into_iter().flatten()));
@@ -158,7 +176,7 @@ mod tests {
         }
         let read = bindings::ib_wr_opcode_IB_WR_RDMA_READ;
         assert!(requests.iter().all(|request| request.opcode == read));
-        direct.unmap(pd.device());
+        unmap(&mut direct, &pd);
         Ok(())
     }
 
@@ -173,15 +191,12 @@ mod tests {
             PAGE_SIZE + 7..PAGE_SIZE + 9,
         ];
         let length = ranges.iter().map(|range| range.len()).sum();
-        direct.add_parts(
-            &target,
-            &pages,
-            ranges.clone().into_iter(),
-            remote(0, length),
-        )?;
+        let parts = ranges.clone().into_iter();
+        // SAFETY: As in `add`.
+        unsafe { direct.add_parts(&target, &pages, parts, remote(0, length)) }?;
         let requests = requests(&direct)?;
         assert!(same(&requests, ranges.into_iter().flatten()));
-        direct.unmap(pd.device());
+        unmap(&mut direct, &pd);
         Ok(())
     }
 
@@ -190,7 +205,7 @@ mod tests {
         let (pd, pages) = (pd()?, pages(2 * PAGE_SIZE, 7)?);
         let mut direct = Direct::new();
         let target = target(&pd, 4, TransferDir::Write);
-        direct.add(&target, &pages, 0..9, remote(0, 9))?;
+        add(&mut direct, &target, &pages, 0..9, remote(0, 9))?;
         let all = 2 * PAGE_SIZE;
         for (octets, length) in [
             (0..0, 0),
@@ -200,12 +215,12 @@ mod tests {
             (all..all + 1, 1),
             (usize::MAX - 1..usize::MAX, 1),
         ] {
-            let refused = direct.add(&target, &pages, octets, remote(0, length));
+            let refused = add(&mut direct, &target, &pages, octets, remote(0, length));
             assert!(refused == Err(EINVAL));
             assert_eq!((direct.runs.len(), direct.sqes()), (1, 1));
         }
         assert!(same(&requests(&direct)?, 0..9));
-        direct.unmap(pd.device());
+        unmap(&mut direct, &pd);
         Ok(())
     }
 
@@ -217,7 +232,13 @@ mod tests {
         let mut arrays = [core::ptr::null::<u8>(); 3];
         for turn in 0..3 {
             let octets = 0..PAGES * PAGE_SIZE;
-            direct.add(&target, &pages, octets, remote(0, PAGES * PAGE_SIZE))?;
+            add(
+                &mut direct,
+                &target,
+                &pages,
+                octets,
+                remote(0, PAGES * PAGE_SIZE),
+            )?;
             let now = [
                 direct.runs.as_ptr().cast(),
                 direct.elements.as_ptr().cast(),
@@ -225,7 +246,7 @@ mod tests {
             ];
             assert!(turn == 0 || now == arrays);
             arrays = now;
-            direct.unmap(pd.device());
+            unmap(&mut direct, &pd);
         }
         Ok(())
     }
