@@ -16,8 +16,10 @@
 //! The memory of a region may be reused only when the region is *fenced*: it was never registered,
 //! one of the completions above has proved that it is invalidated, or the peer can no longer reach it
 //! because the QP is stopped and drained. If a device refuses to stop the QP, dropping the region
-//! after the QP is closed fences it, by deregistering it before its memory is unmapped. Dropping a
-//! region before that leaks it with a warning, because the device may still write to its memory.
+//! after the QP is closed fences it, by deregistering it before its memory is unmapped. A device that
+//! refuses that as well is taken for dead: its memory is returned, since a task waits for it that could
+//! otherwise never end. Dropping a region before the QP is closed leaks it with a warning, because the
+//! device may still write to its memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -507,7 +509,8 @@ impl MrInner {
 impl Drop for MrInner {
     /// Sleeps.
     fn drop(&mut self) {
-        // Deregistering the MR fences the memory too, so it comes before unmapping.
+        // Deregistering the MR fences the memory too, so it comes before unmapping. Only a device that
+        // is dead refuses it.
         // SAFETY: This object owns the MR, and no Work Request in flight uses it.
         unsafe { bindings::ib_dereg_mr_user(self.mr, core::ptr::null_mut()) };
         if self.nents != 0 {
