@@ -2,10 +2,10 @@
 
 //! Weak references to an [`Xprt`].
 //!
-//! sunrpc destroys a transport when the last RPC client releases it. What the transport
-//! owns (a connection and its completions, a work item) needs to reach it, but must not keep it
-//! alive. It holds an [`XprtLink`] and borrows the transport for as long as it has
-//! work to do; `->destroy` first makes new borrows fail and then waits for those that exist.
+//! sunrpc destroys a transport when the last RPC client releases it. Objects that the transport
+//! owns (a connection and its completions, a work item) use the transport, but must not keep it
+//! alive. They hold an [`XprtLink`], and borrow the transport while they have work to do.
+//! `->destroy` first refuses new borrows, and then waits for the existing ones.
 //!
 //! ```text
 //!   users:  CLOSED ──set up──▶ 0 ◀──get/drop──▶ n ──destroy──▶ CLOSED + n ──drops──▶ CLOSED: idle
@@ -33,8 +33,8 @@ use crate::kapi::ext::{
     completion::Done, //
 };
 
-/// Added to the count of borrows when no further ones are allowed: less than zero, however many
-/// there are.
+/// Added to the number of borrows when further ones are refused. The sum is negative for any number
+/// of borrows.
 const CLOSED: i32 = i32::MIN / 2;
 
 /// What all links of one transport share.

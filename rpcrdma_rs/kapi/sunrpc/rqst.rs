@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! RPC requests of a client transport: slots, and replies to them.
+//! RPC requests of a client transport: slots, and the Replies to their Calls.
 //!
-//! A [`Slot`] embeds sunrpc's `rpc_rqst` and lives as long as its transport. sunrpc clears
-//! the `rpc_rqst` whenever a slot changes hands; what the transport keeps for a request is
-//! next to it.
+//! A [`Slot`] embeds sunrpc's `rpc_rqst` and lives as long as its transport. sunrpc clears the
+//! `rpc_rqst` whenever the slot gets a new owner. The transport's data of a request is stored next
+//! to the `rpc_rqst`.
 //!
 //! ```text
 //!   pool ──alloc_slot──▶ owned by an RPC task ──free_slot──▶ pool, or the next task waiting
 //!                              │      ▲
 //!                       lookup │      │ drop, complete
 //!                              ▼      │
-//!                        pinned by a reply: task, slot and transport stay
+//!                        pinned by a Reply: task, slot and transport stay
 //! ```
 //!
 //! C headers: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h),
@@ -68,16 +68,16 @@ use crate::kapi::{
     }, //
 };
 
-/// A request slot: sunrpc's `rpc_rqst` and what the transport keeps next to it.
+/// A request slot: sunrpc's `rpc_rqst` and the transport's data of the request.
 ///
 /// # Invariants
 ///
-/// * `rqst` is sunrpc's; of the fields below only `data` is used by several threads.
-/// * `call` and `answer` change in `->buf_alloc` only, when the slot's owner has no message
-///   in them yet. What is in `answer` is written in [`Pinned::complete_inline`], and belongs to the
-///   task before the Call is sent and after the RPC completes.
-/// * `pinned` is whether there is a [`Pinned`] for it, of which there is one at a time. It
-///   changes under the transport's queue lock.
+/// * `rqst` belongs to sunrpc. Of the other fields, only `data` is used by several threads.
+/// * `call` and `answer` change in `->buf_alloc`, when the task that owns the slot has no message
+///   in them yet, and while the slot is free. [`Pinned::complete_inline`] writes to the memory of
+///   `answer`, which belongs to the task before the Call is sent and after the RPC completes.
+/// * `pinned` tells whether a [`Pinned`] of the slot exists; there is at most one. It changes under
+///   the transport's queue lock.
 /// * `next` belongs to the pool.
 #[repr(C)]
 #[pin_data]
@@ -126,16 +126,17 @@ impl<T: XprtOps> Slot<T> {
         self.rqst.get()
     }
 
-    /// `->buf_alloc`. Returns how many bytes were newly allocated for messages of unusual size.
+    /// Implements `->buf_alloc`. Returns the number of bytes that were allocated for messages of
+    /// unusual size.
     ///
     /// # Safety
     ///
-    /// Only for `->buf_alloc` of this slot.
+    /// May only be called from `->buf_alloc` for this slot.
     pub(super) unsafe fn alloc_buffers(&self) -> Result<usize> {
         let rqst = self.as_rqst();
         // SAFETY: The request belongs to the task that calls, which has set the sizes.
         let (call_size, answer_size) = unsafe { ((*rqst).rq_callsize, (*rqst).rq_rcvsize) };
-        // SAFETY: With the request `call` and `answer` belong to the task; neither holds a
+        // SAFETY: `call` and `answer` belong to the task that owns the request. Neither contains a
         // message yet.
         let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
         let fit = call.len() >= call_size && answer.len() >= answer_size;
@@ -154,34 +155,36 @@ impl<T: XprtOps> Slot<T> {
 
     /// Returns the transaction id, in host order.
     pub(crate) fn xid(&self) -> u32 {
-        // SAFETY: Set before a request is handed to the transport, and constant then.
+        // SAFETY: sunrpc sets the XID before it passes a request to the transport, and does not
+        // change it.
         u32::from_be(unsafe { (*self.as_rqst()).rq_xid })
     }
 
     /// Returns the Call.
     pub(crate) fn call(&self) -> &XdrBuf {
-        // SAFETY: A slot that the transport gets to see is owned by a task or pinned, and its
-        // message does not change meanwhile, apart from what `deliver` does under the pin.
+        // SAFETY: A slot that the transport sees is owned by a task or pinned. Its Call does not
+        // change during that time.
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_snd_buf) }
     }
 
-    /// Returns where the Reply goes, with the room for it.
+    /// Returns the buffers that the Reply will be placed in.
     pub(crate) fn answer(&self) -> &XdrBuf {
-        // SAFETY: A slot that the transport gets to see is owned by a task or pinned, and the
-        // room for its Reply stays until the RPC completes or gives it up.
+        // SAFETY: A slot that the transport sees is owned by a task or pinned. The buffers for its
+        // Reply stay until the RPC completes or releases them; only `deliver` changes them, under
+        // the pin.
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
     }
 
     /// Lends the bytes `range` of the Call to a device.
     pub(crate) fn lend_call(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
-        // SAFETY: The RPC neither completes nor gives its memory up while there is a loan, see
+        // SAFETY: The RPC neither completes nor releases its memory while a loan exists, see
         // `Pinned::complete` and `wait_returned`.
         unsafe { LentSegs::new(self.call().segs(range), &self.lender) }
     }
 
-    /// Lends the bytes `range` of what is for the Reply to a device.
+    /// Lends the bytes `range` of the buffers for the Reply to a device.
     pub(crate) fn lend_answer(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
-        // SAFETY: The RPC neither completes nor gives its memory up while there is a loan, see
+        // SAFETY: The RPC neither completes nor releases its memory while a loan exists, see
         // `Pinned::complete` and `wait_returned`.
         unsafe { LentSegs::new(self.answer().segs(range), &self.lender) }
     }
@@ -192,13 +195,14 @@ impl<T: XprtOps> Slot<T> {
         unsafe { LentSegs::new(self.call().page_segs(), &self.lender) }
     }
 
-    /// Lends the pages that are for the Reply to a device.
+    /// Lends the pages for the Reply to a device.
     pub(crate) fn lend_answer_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
         // SAFETY: The RPC does not complete while a loan exists, see `lend_call`.
         unsafe { LentSegs::new(self.answer().page_segs(), &self.lender) }
     }
 
-    /// Waits until nothing of the request's memory is lent, as it should be.
+    /// Waits until no memory of the request is lent. Sleeps, with a warning, only if a loan exists,
+    /// which is a bug.
     pub(super) fn wait_returned(&self) {
         if kernel::warn_on!(!self.lender.has_all()) {
             while !self.lender.has_all() {
@@ -207,11 +211,11 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
-    /// Returns whether data items may be placed directly: not under a security flavor that protects
-    /// the content of the message.
+    /// Returns whether data items may be placed directly. They may not if the security flavor
+    /// protects the content of the message.
     pub(crate) fn placement_allowed(&self) -> bool {
-        // SAFETY: The request has a credential, and that its authenticator, as long as its task has
-        // the slot. The flags are a word that is read atomically.
+        // SAFETY: As long as a task has the slot, the request has a credential, which has an
+        // authenticator. The flags are a word that is read atomically.
         let flags = unsafe {
             let auth = (*(*self.as_rqst()).rq_cred).cr_auth;
             (&raw const (*auth).au_flags).read_volatile()
@@ -219,35 +223,35 @@ impl<T: XprtOps> Slot<T> {
         flags & (1 << bindings::RPCAUTH_AUTH_DATATOUCH) == 0
     }
 
-    /// Returns whether the pages of the Call are the request's own: encrypted copies, which are
-    /// freed when it is encoded again, and we are not told.
+    /// Returns whether the pages of the Call belong to the request. They are encrypted copies,
+    /// which sunrpc frees without notice when the Call is encoded again.
     pub(crate) fn owns_pages(&self) -> bool {
-        // SAFETY: Written by the request's task alone, while it encodes.
+        // SAFETY: Only the task of the request writes the field, while it encodes the Call.
         unsafe { (*self.as_rqst()).rq_release_snd_buf.is_some() }
     }
 
-    /// Returns whether anybody waits for a Reply.
+    /// Returns whether the task waits for a Reply.
     pub(crate) fn reply_expected(&self) -> bool {
-        // SAFETY: The request has a task while the transport sees it, and the task keeps its
-        // procedure, which is constant.
+        // SAFETY: The request has a task while the transport sees it. The procedure of a task does
+        // not change.
         unsafe {
             let proc = (*(*self.as_rqst()).rq_task).tk_msg.rpc_proc;
             !proc.is_null() && (*proc).p_decode.is_some()
         }
     }
 
-    /// Returns the connection on which the Call was sent last.
+    /// Returns the number of the connection on which the Call was last sent.
     pub(crate) fn connect_cookie(&self) -> u32 {
         // SAFETY: Written only by the task that owns the slot, under the transport's send lock.
         unsafe { (*self.as_rqst()).rq_connect_cookie }
     }
 
-    /// Notes that the Call, all of it, is about to be sent, and gives it at least the time of
-    /// a first attempt.
+    /// Records that the whole Call is about to be sent, and extends its deadline to at least the
+    /// first timeout of its mount from now. Does not sleep.
     ///
-    /// sunrpc's clock runs without a connection as well. A request that has waited longer than its
-    /// timeout would time out at once, and have the connection broken that it came on, the next
-    /// one too, and so on. The deadline of a soft mount is kept; see [`Xprt::is_to_blame`].
+    /// sunrpc counts the time without a connection as well. A Call that has waited for longer than
+    /// its timeout would time out as soon as it is sent, and close the connection, and then the
+    /// next one. The deadline of a Call of a soft mount does not change, see [`Xprt::is_to_blame`].
     ///
     /// [`Xprt::is_to_blame`]: super::xprt::Xprt::is_to_blame
     pub(crate) fn note_sent(&self, _sender: &SendLocked<'_, T>) {
@@ -263,8 +267,8 @@ impl<T: XprtOps> Slot<T> {
             return;
         }
         let earliest = jiffies().wrapping_add(self.first_timeout());
-        // SAFETY: An aligned word. Another may send for the task, which may put its deadline off
-        // itself meanwhile; a lost race costs one connection.
+        // SAFETY: An aligned word is accessed. If another task sends this Call, the task of the
+        // Call may extend its deadline at the same time; a lost race costs one connection.
         unsafe {
             let deadline = &raw mut (*rqst).rq_majortimeo;
             if time_before(deadline.read_volatile(), earliest) {
@@ -273,24 +277,27 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
-    /// Returns how long a mount gives a Call before it is asked again, in jiffies.
+    /// Returns the first timeout of the mount in jiffies: the time until a Call is retransmitted.
     pub(super) fn first_timeout(&self) -> Jiffies {
-        // SAFETY: As long as the transport sees a request, it has a task, and that its client.
+        // SAFETY: As long as the transport sees a request, it has a task, and the task has a
+        // client.
         unsafe { (*(*(*(*self.as_rqst()).rq_task).tk_client).cl_timeout).to_initval }
     }
 
     /// Returns how long ago the Call was sent, in jiffies.
     pub(super) fn under_way(&self) -> Jiffies {
-        // SAFETY: Written when the Call was sent; any context will do for the clock.
+        // SAFETY: The field was written when the Call was sent. The clock may be read in any
+        // context.
         let since = unsafe { bindings::ktime_get().saturating_sub((*self.as_rqst()).rq_xtime) };
-        // CAST: Not negative, and cut.
+        // CAST: The value was clamped to the range of both types.
         msecs_to_jiffies((since / NSEC_PER_MSEC).clamp(0, i64::from(i32::MAX)) as u32)
     }
 
-    /// Takes a place in the congestion window, unless it has one; `false` if there is none.
+    /// Takes a place in the congestion window, unless the request has one. Returns `false` if the
+    /// window is full.
     pub(crate) fn get_cong(&self) -> bool {
         let rqst = self.as_rqst();
-        // SAFETY: Both are live.
+        // SAFETY: The request and its transport are live.
         unsafe { bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) }
     }
 
@@ -326,15 +333,15 @@ impl<T: XprtOps> Deref for Slot<T> {
 
 /// A request whose Reply has arrived.
 ///
-/// The task, the slot and the transport stay as long as this exists, however long. Dropping
-/// it leaves the RPC as it was: without a Reply, to be sent again or to time out.
+/// The task, the slot and the transport stay as long as this object exists. Dropping it leaves the
+/// RPC without a Reply: the RPC will be sent again, or time out.
 ///
 /// # Invariants
 ///
-/// The request is pinned, and was in the receive queue when that happened.
+/// The request is pinned, and was in the receive queue when it was pinned.
 pub(crate) struct Pinned<T: XprtOps>(NonNull<Slot<T>>);
 
-// SAFETY: A pin is a count; any thread may drop it.
+// SAFETY: A pin is a count, which any thread may decrement.
 unsafe impl<T: XprtOps> Send for Pinned<T> {}
 // SAFETY: Shared access gives `&Slot`, which is `Sync`.
 unsafe impl<T: XprtOps> Sync for Pinned<T> {}
@@ -349,7 +356,8 @@ impl<T: XprtOps> Deref for Pinned<T> {
 }
 
 impl<T: XprtOps> Pinned<T> {
-    /// Finds and pins the request `xid`, unless it is pinned already.
+    /// Finds and pins the request `xid` (host order), unless it is pinned already. Takes the queue
+    /// lock; does not sleep.
     ///
     /// # Safety
     ///
@@ -359,11 +367,11 @@ impl<T: XprtOps> Pinned<T> {
         let lock = unsafe { &raw mut (*xprt).queue_lock };
         // SAFETY: The lock is that of a live transport, and is initialised.
         unsafe { bindings::spin_lock(lock) };
-        // SAFETY: Under the queue lock, as the function asks.
+        // SAFETY: The function requires the queue lock, which is held.
         let rqst = unsafe { bindings::xprt_lookup_rqst(xprt, xid.to_be()) };
         // CAST: The first field of a slot.
         let slot = NonNull::new(rqst.cast::<Slot<T>>())
-            // SAFETY: In the queue, a request is live; `pinned` is ours under the lock.
+            // SAFETY: A request in the queue is live. `pinned` changes under the lock that is held.
             .filter(|slot| !unsafe { slot.as_ref().pinned.get().replace(true) });
         if slot.is_some() {
             // SAFETY: The request is in the queue, whose lock we hold.
@@ -371,15 +379,15 @@ impl<T: XprtOps> Pinned<T> {
         }
         // SAFETY: Locked above.
         unsafe { bindings::spin_unlock(lock) };
-        // INVARIANT: Pinned above, and nobody else had it.
+        // INVARIANT: The request was pinned above, and had no other pin.
         slot.map(Self)
     }
 
-    /// Gives the pin up.
+    /// Releases the pin.
     ///
     /// # Safety
     ///
-    /// Under the queue lock, and once.
+    /// The caller must hold the queue lock, and must not release the pin again.
     unsafe fn unpin(slot: &Slot<T>) {
         // SAFETY: By this function's contract we hold the queue lock, under which `pinned`
         // changes, and the request is pinned.
@@ -389,12 +397,12 @@ impl<T: XprtOps> Pinned<T> {
         }
     }
 
-    /// Makes the RPC message in `bytes` what the upper layer will decode, with `placed` bytes
-    /// already put into the page part by the peer.
+    /// Copies the RPC message in `bytes` to the buffers that the upper layer decodes. The peer has
+    /// already placed `placed` bytes in the page part.
     ///
     /// Head and tail are copied to the slot's own memory, the rest of the message to the pages. So
     /// the Receive buffer is free at once, and a slow task does not delay removal of the device.
-    /// Returns the length of the whole message and how much was copied to the pages.
+    /// Returns the length of the whole message, and the number of bytes copied to the pages.
     ///
     /// The upper layer only estimates the length of the head. It splits a contiguous message by
     /// itself, so the parts keep their lengths, as over TCP. If a payload was placed, only this
@@ -417,7 +425,7 @@ impl<T: XprtOps> Pinned<T> {
             if answer.fill_tail(rest) && answer.fill_head(head) {
                 return Ok((bytes.len(), copied));
             }
-            // As over TCP, a message longer than all the room is cut off.
+            // As over TCP, a message longer than the buffers is truncated.
             let kept = self.keep(head, Some(rest))?;
             return Ok((head.len() + copied + kept, copied));
         }
@@ -426,11 +434,12 @@ impl<T: XprtOps> Pinned<T> {
         if placed > answer.page_len() {
             return Err(EIO);
         }
-        // A pad that the pages have no room for is in the tail, whose place a longer head takes.
+        // A pad that does not fit the pages is in the tail. A head that is longer than planned
+        // overwrites the tail, so the pad is written again.
         let pad = aligned.saturating_sub(answer.page_len());
         let (len, room) = (head.len(), answer.head_len());
         let as_planned = len <= room && pad <= answer.tail_len();
-        // The usual Reply has a head of the length that the upper layer has guessed.
+        // The usual Reply has a head of the length that the upper layer has estimated.
         if !(as_planned && len == room && answer.fill_head(head)) {
             self.keep(head, (!as_planned).then_some(&[0; 3][..pad]))?;
         }
@@ -443,14 +452,15 @@ impl<T: XprtOps> Pinned<T> {
     ///
     /// # Errors
     ///
-    /// `EIO` when the head is longer than the slot's memory for answers.
+    /// `EIO` if the head is longer than the slot's memory for Replies.
     fn keep(&self, head: &[u8], tail: Option<&[u8]>) -> Result<usize> {
-        // SAFETY: By the invariants of `Slot` it does not change now.
+        // SAFETY: By the invariants of `Slot` the field does not change while the request is
+        // pinned.
         let memory = unsafe { &*self.answer.get() };
         let room = memory.len().checked_sub(head.len()).ok_or(EIO)?;
         let tail = tail.map(|tail| &tail[..tail.len().min(room)]);
-        // SAFETY: Before the RPC completes and while it is pinned, the memory is ours to fill in; it
-        // has the room, as just checked.
+        // SAFETY: While the request is pinned and the RPC has not completed, only the holder of the
+        // pin writes to the memory. Its length was checked above.
         let copy = |bytes: &[u8], at: usize| unsafe {
             let place = memory.as_ptr().add(at);
             copy_bytes(bytes.as_ptr(), place, bytes.len());
@@ -458,8 +468,8 @@ impl<T: XprtOps> Pinned<T> {
         };
         let (head, tail) = (copy(head, 0), tail.map(|tail| copy(tail, head.len())));
         let rqst = self.as_rqst();
-        // SAFETY: While it is pinned, the request's buffers are ours to fill in until the RPC
-        // completes. The memory of both parts lives as long as the slot.
+        // SAFETY: While the request is pinned and the RPC has not completed, only the holder of the
+        // pin writes to the buffers. The memory of both parts lives as long as the slot.
         unsafe {
             XdrBuf::redirect(&raw mut (*rqst).rq_rcv_buf, head, tail);
             XdrBuf::redirect(&raw mut (*rqst).rq_private_buf, head, tail);
@@ -467,12 +477,14 @@ impl<T: XprtOps> Pinned<T> {
         Ok(tail.map_or(0, |tail| tail.len()))
     }
 
-    /// Completes the RPC with the message in `bytes`, see `deliver`. Returns how many of them were
-    /// copied to pages.
+    /// Completes the RPC with the message in `bytes`; the peer has already placed `placed` bytes of
+    /// it in the pages. Returns the number of bytes copied to the pages. Takes the queue lock; does
+    /// not sleep.
     ///
     /// # Errors
     ///
-    /// `EIO`, as for the RPC, when the message does not fit.
+    /// `EIO` if the message does not fit the buffers of the RPC, which completes with the same
+    /// error.
     #[inline(always)]
     pub(crate) fn complete_inline(self, bytes: &[u8], placed: usize) -> Result<usize> {
         let delivered = self.deliver(bytes, placed);
@@ -480,10 +492,10 @@ impl<T: XprtOps> Pinned<T> {
         delivered.map(|(_, copied)| copied)
     }
 
-    /// Completes the RPC with a message of `len` bytes that the peer has put into the answer's
-    /// memory, or with an error for its caller.
+    /// Completes the RPC with a message of `Ok` bytes that is in its buffers, or with an error.
+    /// Takes the queue lock; does not sleep.
     ///
-    /// If any of the request's memory is still lent, which is a bug, the RPC is left as it was.
+    /// If memory of the request is still lent, which is a bug, the RPC does not complete.
     #[inline(always)]
     pub(crate) fn complete(self, result: Result<usize>) {
         if kernel::warn_on!(!self.lender.has_all()) {
@@ -495,17 +507,18 @@ impl<T: XprtOps> Pinned<T> {
         // SAFETY: The request, its task and its transport stay while it is pinned.
         let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
         let copied = match result {
-            // As over TCP, a message longer than all the room is cut off.
+            // As over TCP, a message longer than the buffers is truncated.
             // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
             Ok(len) => len.min(this.answer().total()) as i32,
             Err(error) => {
-                // Not its `tk_status`, which a task that does not wait yet writes itself.
+                // Sets the error of the RPC and not `tk_status`, which a task that does not wait
+                // yet writes itself.
                 // SAFETY: The task stays while its request is pinned.
                 unsafe { bindings::rpcrdma_shim_rpc_task_fail(task, error.to_errno()) };
                 0
             }
         };
-        // SAFETY: Task and transport stay while the request is pinned. The pin is given up once:
+        // SAFETY: Task and transport stay while the request is pinned. The pin is released once, as
         // `self` is consumed.
         unsafe {
             bindings::spin_lock(lock);
@@ -519,7 +532,7 @@ impl<T: XprtOps> Pinned<T> {
 impl<T: XprtOps> Drop for Pinned<T> {
     fn drop(&mut self) {
         let rqst = self.as_rqst();
-        // SAFETY: The pin keeps the request and its transport; this gives it up.
+        // SAFETY: The pin keeps the request and its transport, and is released once.
         unsafe {
             let lock = &raw mut (*(*rqst).rq_xprt).queue_lock;
             bindings::spin_lock(lock);
@@ -529,29 +542,31 @@ impl<T: XprtOps> Drop for Pinned<T> {
     }
 }
 
-/// Clears a request, as sunrpc wants it to be before it is used again.
+/// Clears a request, as sunrpc requires before it is used again.
 ///
-/// Word by word: a string instruction takes long to start, for half a KiB as for a page.
+/// The request has about half a KiB. It is cleared word by word, because a string instruction takes
+/// long to start.
 ///
 /// # Safety
 ///
-/// The request must be the caller's alone.
+/// Only the caller may access the request.
 unsafe fn clear(rqst: *mut bindings::rpc_rqst) {
     const WORDS: usize = size_of::<bindings::rpc_rqst>() / size_of::<u64>();
     const {
         assert!(size_of::<bindings::rpc_rqst>() % size_of::<u64>() == 0);
         assert!(align_of::<bindings::rpc_rqst>() >= align_of::<u64>());
     }
-    // CAST: A request is so many aligned words.
+    // CAST: A request consists of `WORDS` aligned words.
     let words = rqst.cast::<u64>();
     for i in 0..WORDS {
-        // SAFETY: Inside the request, which is the caller's by this function's contract; all zero
-        // is a valid request. Volatile, or the loop becomes the string instruction.
+        // SAFETY: The word is inside the request, which only the caller accesses by this function's
+        // contract; all zero is a valid request. The write is volatile, because the compiler would
+        // otherwise turn the loop into a string instruction.
         unsafe { words.add(i).write_volatile(0) };
     }
 }
 
-/// All slots of a transport, and which of them are free.
+/// The slots of a transport, and a list of the free ones.
 #[pin_data]
 pub(super) struct SlotPool<T: XprtOps> {
     all: KVVec<Pin<KBox<Slot<T>>>>,
@@ -563,21 +578,21 @@ pub(super) struct SlotPool<T: XprtOps> {
 ///
 /// # Invariants
 ///
-/// Each is a slot of the pool, and nobody uses it.
+/// Each is a slot of the pool that is not in use.
 struct FreeSlots<T: XprtOps>(Option<NonNull<Slot<T>>>);
 
 // SAFETY: The pointers are to slots of the pool, which are `Send` and `Sync`.
 unsafe impl<T: XprtOps> Send for FreeSlots<T> {}
 
 impl<T: XprtOps> SlotPool<T> {
-    /// Makes a pool of `count` slots, all free.
+    /// Creates a pool of `count` free slots.
     pub(super) fn new(count: usize) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let mut all = KVVec::with_capacity(count, GFP_KERNEL)?;
             let mut first = None;
             for _ in 0..count {
                 let slot = KBox::pin_init(Slot::<T>::new(), GFP_KERNEL)?;
-                // SAFETY: Nobody else has the slot yet.
+                // SAFETY: The slot was created above and is not shared yet.
                 unsafe { *slot.next.get() = first };
                 first = Some(NonNull::from(&*slot));
                 all.push_within_capacity(slot).map_err(|_| ENOMEM)?;
@@ -589,7 +604,7 @@ impl<T: XprtOps> SlotPool<T> {
         })
     }
 
-    /// Takes a free slot.
+    /// Removes a free slot from the pool and returns it.
     pub(super) fn pop(&self) -> Option<&Slot<T>> {
         let mut free = self.free.lock();
         let slot = free.0?;
@@ -601,9 +616,11 @@ impl<T: XprtOps> SlotPool<T> {
         }
     }
 
-    /// Gives a slot back, unless `taken` gives it to another task. What `taken` has seen still
-    /// holds when the slot is in the pool: a task that finds the pool empty, and only then waits
-    /// where `taken` looks, is seen, or finds the slot when it looks again.
+    /// Returns a slot to the pool, unless `taken` passes it to a waiting task.
+    ///
+    /// `taken` is called under the lock of the pool. A task that finds the pool empty begins to
+    /// wait, and then checks the pool again. So either `taken` finds the task, or the task finds
+    /// the slot.
     ///
     /// # Safety
     ///
@@ -613,7 +630,7 @@ impl<T: XprtOps> SlotPool<T> {
         if taken() {
             return;
         }
-        // SAFETY: Nobody uses it.
+        // SAFETY: The slot is not in use, by this function's contract.
         unsafe { clear(slot.as_rqst()) };
         // SAFETY: `next` belongs to the pool, and we hold its lock.
         unsafe { *slot.next.get() = free.0 };
@@ -625,8 +642,8 @@ impl<T: XprtOps> SlotPool<T> {
         let free = self.free.lock();
         let mut next = free.0;
         while let Some(slot) = next {
-            // SAFETY: A free slot is one of `all`, which stay; `next` and, as nobody uses a free slot,
-            // its buffers belong to the pool, whose lock we hold.
+            // SAFETY: Free slots are slots of `all`, which stay. `next` and the buffers of a free
+            // slot belong to the pool, whose lock we hold.
             unsafe {
                 *slot.as_ref().call.get() = RpcBuf::EMPTY;
                 *slot.as_ref().answer.get() = RpcBuf::EMPTY;
@@ -635,7 +652,7 @@ impl<T: XprtOps> SlotPool<T> {
         }
     }
 
-    /// All slots, free or not.
+    /// Returns all slots, free or not.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<T>> {
         self.all.iter().map(|slot| &**slot)
     }

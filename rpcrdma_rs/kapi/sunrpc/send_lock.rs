@@ -69,7 +69,7 @@ unsafe impl<C: Send + Sync> Send for ConnCell<C> {}
 unsafe impl<C: Send + Sync> Sync for ConnCell<C> {}
 
 impl<C> ConnCell<C> {
-    /// Creates an empty reference.
+    /// Creates a cell without a connection.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             lock <- new_spinlock!(()),
@@ -124,7 +124,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
     /// The caller must hold the send lock of `xprt` during `'a`, and use no other value of this
     /// type for `xprt` meanwhile.
     pub(super) unsafe fn new(xprt: &'a Xprt<T>) -> Self {
-        // INVARIANT: By this function's contract.
+        // INVARIANT: The caller holds the send lock by this function's contract.
         Self { xprt }
     }
 
@@ -135,14 +135,14 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         unsafe { (*self.xprt.conn_cell().conn.get()).as_deref() }
     }
 
-    /// Replaces the connection, and returns the one before.
+    /// Replaces the connection, and returns the previous one. Does not sleep.
     pub(crate) fn set_conn(&mut self, new: Option<Arc<T::Conn>>) -> Option<Arc<T::Conn>> {
         // SAFETY: By the type's invariant we hold the send lock; `&mut self` shows that nobody has
         // borrowed the connection by it.
         unsafe { self.xprt.conn_cell().replace(new) }
     }
 
-    /// Closes the connection now. Sleeps.
+    /// Closes the connection and reports it to sunrpc as disconnected. Sleeps.
     pub(crate) fn close(&mut self) {
         T::close(self);
         let xprt = self.as_ptr();
@@ -160,8 +160,8 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
     }
 
-    /// Begins a new congestion window of one request. Requests that have a place in the window of
-    /// an earlier connection have none in this one.
+    /// Begins a new congestion window of one request. Requests lose their place in the window of
+    /// the previous connection. Takes the transport lock; does not sleep.
     pub(crate) fn restart_window(&self) {
         let xprt = self.as_ptr();
         // CAST: A C `unsigned long` has at least 32 bits.
@@ -193,8 +193,8 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
         // written.
         let status = unsafe {
             bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
-            // Failed or not: a task that is told of this attempt may ask for a disconnect by its
-            // number when the next one is under way, and would hit that.
+            // Also after a failure: a task that learns of this attempt may ask for a disconnect of
+            // the connection with this number when the next attempt is in progress.
             (*xprt).connect_cookie = (*xprt).connect_cookie.wrapping_add(1);
             match &result {
                 Ok(_) => {
@@ -207,10 +207,10 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
                 Err(error) => *error,
             }
         };
-        // SAFETY: The transport is live. Those who wait for a connection are woken under the send
-        // lock: a task that waits for that next may wait for a Reply soon, and is not to be told of
-        // this attempt. The lock was handed over to the transport by `connect`, which named the
-        // same cookie; by consuming `self`, nobody uses it after it is given up here.
+        // SAFETY: The transport is live. Tasks that wait for a connection are woken while the send
+        // lock is held: a task that takes the lock next may soon wait for a Reply, and must not get
+        // the status of this attempt. `connect` handed the lock over with the same cookie. `self`
+        // is consumed, so the lock is not used after it is released here.
         unsafe {
             bindings::xprt_wake_pending_tasks(xprt, status.to_errno());
             bindings::xprt_unlock_connect(xprt, xprt.cast());
@@ -251,10 +251,10 @@ impl<T: XprtOps> WorkItem for Connector<T> {
         let Some(xprt) = this.link.get() else {
             return;
         };
-        // Reclaim may be waiting for this very transport.
+        // Reclaim may be waiting for this transport.
         let _no_io = NoIo::begin();
         let _scope = xprt.reclaim_scope();
-        // SAFETY: `connect` handed the send lock over to this work, which gives it up below.
+        // SAFETY: `connect` handed the send lock over to this work, which releases it below.
         let locked = unsafe { SendLocked::new(&xprt) };
         xprt.clear_connected();
         let result = T::establish(&locked);
@@ -271,13 +271,13 @@ pub(super) unsafe fn connect<T: XprtOps>(
     xprt: *mut bindings::rpc_xprt,
     task: *mut bindings::rpc_task,
 ) {
-    // SAFETY: By this function's contract. The cookie only has to be ours, and the same as in
-    // `finish_connect`.
+    // SAFETY: The transport is live and `task` holds its send lock, by this function's contract.
+    // The cookie must be the same as in `finish_connect`.
     let xprt = unsafe {
         bindings::xprt_lock_connect(xprt, task, xprt.cast());
         Xprt::<T>::from_raw(xprt)
     };
-    // SAFETY: The transport has the send lock now, and the connector is not queued yet.
+    // SAFETY: The send lock now belongs to the connector, which is not queued yet.
     let locked = unsafe { SendLocked::new(xprt) };
     let pause = T::reconnect_pause(&locked);
     // It cannot be queued already: there is one attempt at a time.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Client transports: sunrpc's `rpc_xprt` with our part behind it.
+//! Client transports: sunrpc's `rpc_xprt`, followed by the data of this module.
 //!
-//! sunrpc allocates an `rpc_xprt` with room for more and frees it after a grace period. An
-//! [`Xprt`] is that allocation: C's part first, then what every transport of ours has, then
-//! the transport's own. All but C's part is made in `->setup` and dropped in `->destroy`.
+//! ```text
+//!   ->setup ──> live: sunrpc calls `XprtOps` ──->destroy──> data dropped ──grace period──> freed
+//! ```
+//!
+//! sunrpc allocates an `rpc_xprt` with the size of an [`Xprt`]: the C struct comes first, then the
+//! fields of this file, then the data of the transport, which implements [`XprtOps`].
 //!
 //! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
@@ -76,26 +79,26 @@ use crate::kapi::{
     },
 };
 
-/// What C's `IPPROTO_TCP` is.
+/// `IPPROTO_TCP`.
 const IPPROTO_TCP: c_int = 6;
 /// How long a request waits for its server's port.
 const BIND_TIMEOUT_MS: u32 = 60_000;
 /// How long a connection without requests is kept.
 const IDLE_TIMEOUT_MS: u32 = 300_000;
-/// How long a request may take before the connection is tried afresh.
+/// The timeout of a Call, after which a silent connection is closed.
 const RPC_TIMEOUT_MS: u32 = 60_000;
-/// What the first timeout of a request is at least, if a mount sets a shorter one for connecting.
+/// The shortest first timeout of a request, even if a mount sets a shorter timeout for connecting.
 const LEAST_TIMEOUT_MS: u32 = 10_000;
-/// The longest pause between attempts to connect, and so the time that a server may be back before
-/// it is noticed.
+/// The longest pause between attempts to connect: how late a client may notice that its server is
+/// available again.
 const LONGEST_RECONNECT_MS: u32 = 15_000;
 
 /// A client transport.
 ///
 /// # Invariants
 ///
-/// `base` is an `rpc_xprt` made by `xprt_alloc`; whoever has a reference to an `Xprt` has the
-/// `rpc_xprt` alive. The other fields are initialised from `->setup` to `->destroy`.
+/// `base` is an `rpc_xprt` from `xprt_alloc`, which is live while the `Xprt` is borrowed. The other
+/// fields are initialised from `->setup` to `->destroy`.
 /// `strings` and `timeout` are written under C's own rules for the fields that point there.
 #[repr(C)]
 pub(crate) struct Xprt<T: XprtOps> {
@@ -114,7 +117,7 @@ pub(crate) struct Xprt<T: XprtOps> {
 // SAFETY: sunrpc uses a transport from any thread; our fields are `Send` and `Sync` or follow
 // C's locking.
 unsafe impl<T: XprtOps> Send for Xprt<T> {}
-// SAFETY: What is shared is `Sync`, or changes under C's locks.
+// SAFETY: All fields are `Sync`, or change under C's locks.
 unsafe impl<T: XprtOps> Sync for Xprt<T> {}
 
 impl<T: XprtOps> Deref for Xprt<T> {
@@ -181,7 +184,7 @@ impl<T: XprtOps> Xprt<T> {
         self.conn.with(|conn| f(conn.map(|conn| &**conn)))
     }
 
-    /// Gives a slot to the next task that waits for one, or back to the pool.
+    /// Passes a slot to the next task that waits for one, or returns it to the pool.
     ///
     /// # Safety
     ///
@@ -196,7 +199,7 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    /// Returns the namespace the transport lives in.
+    /// Returns the network namespace of the transport.
     pub(crate) fn net(&self) -> &Net {
         // SAFETY: The transport holds a reference to its namespace.
         unsafe { Net::from_raw((*self.as_ptr()).xprt_net) }
@@ -204,19 +207,19 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Returns the server's address.
     pub(crate) fn server(&self) -> SockAddr {
-        // Copied first: sunrpc may set the port meanwhile, and no reference may be to memory that
-        // changes.
+        // Copied, because sunrpc may set the port at the same time, and memory that changes must
+        // not be borrowed.
         // SAFETY: The transport is live. Every value of the bytes is an address.
         let addr = unsafe { (&raw const (*self.as_ptr()).addr).read_volatile() };
         SockAddr::from_storage(&addr)
     }
 
-    /// Returns how many requests there may be at a time.
+    /// Returns the largest number of concurrent requests.
     pub(crate) fn max_reqs(&self) -> u32 {
         read_once!(self, max_reqs)
     }
 
-    /// Returns how many of sunrpc's clients swap memory out over this transport.
+    /// Returns the number of RPC clients that use this transport for swap.
     pub(super) fn swappers(&self) -> &Atomic<i32> {
         // SAFETY: It is part of the transport, and changed atomically alone.
         unsafe { Atomic::from_ptr(&raw mut (*self.as_ptr()).swapper.counter) }
@@ -233,39 +236,39 @@ impl<T: XprtOps> Xprt<T> {
         unsafe { bindings::rpcrdma_shim_xprt_clear_connected(self.as_ptr()) }
     }
 
-    /// Returns whether a Call that timed out is a reason to break the connection: it was sent on
-    /// this one, and either has been under way for half of its mount's first timeout, or as long
-    /// has nothing come on the connection. A Call of a soft mount may have waited for the
-    /// connection, or for a credit, most of the time it had.
+    /// Returns whether a Call that timed out is a reason to close the connection. The Call must
+    /// have been sent on this connection. In addition, the Call must have been in flight, or the
+    /// connection silent, for at least half of the first timeout of the Call's mount: a Call of a
+    /// soft mount may have spent most of its time waiting for the connection or for a credit.
     pub(super) fn is_to_blame(&self, slot: &Slot<T>) -> bool {
         let enough = slot.first_timeout() / 2;
         slot.connect_cookie() == self.connect_cookie()
             && (slot.under_way() >= enough || self.last_heard.silence(jiffies()) >= enough)
     }
 
-    /// Has sunrpc close the connection soon. Does not sleep.
+    /// Makes sunrpc close the connection soon. Does not sleep.
     pub(crate) fn force_disconnect(&self) {
         // SAFETY: The transport is live, and the function takes the locks it needs.
         unsafe { bindings::xprt_force_disconnect(self.as_ptr()) };
     }
 
-    /// Lets the sender that waits for buffer space go on. Does not sleep.
+    /// Wakes the sender that waits for buffer space. Does not sleep.
     pub(crate) fn write_space(&self) {
         // SAFETY: The transport is live, and the function takes the locks it needs.
         unsafe { bindings::xprt_write_space(self.as_ptr()) };
     }
 
-    /// Returns the number of the connection, as [`Slot::connect_cookie`] has it.
+    /// Returns the number of the connection, for comparison with [`Slot::connect_cookie`].
     pub(crate) fn connect_cookie(&self) -> u32 {
         read_once!(self, connect_cookie)
     }
 
-    /// A message came, of whatever kind: the peer is there.
+    /// Records that a message of any kind has arrived. Any context.
     pub(crate) fn note_message(&self) {
         self.last_heard.heard(jiffies());
     }
 
-    /// Sets the congestion window to `credits` requests.
+    /// Sets the congestion window to `credits` requests. Takes the transport lock; does not sleep.
     pub(crate) fn set_credits(&self, credits: u32) {
         let xprt = self.as_ptr();
         // CAST: A C `unsigned long` has at least 32 bits.
@@ -277,8 +280,8 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    /// While the result exists, and memory is swapped out over this transport, the running
-    /// thread may use the reserves: what it allocates serves to free memory.
+    /// Lets allocations of the current thread use the memory reserves until the result is dropped,
+    /// if the transport is used for swap: such allocations serve to free memory.
     pub(crate) fn reclaim_scope(&self) -> ReclaimScope {
         ReclaimScope(
             match self.swappers().load(Relaxed) {
@@ -300,7 +303,8 @@ impl<T: XprtOps> Xprt<T> {
         self.slots.iter().map(Deref::deref)
     }
 
-    /// Finds the request `xid` (host order) among those that wait for a Reply.
+    /// Finds and pins the request `xid` (host order) that waits for a Reply. Takes the queue lock;
+    /// does not sleep.
     pub(crate) fn lookup(&self, xid: u32) -> Option<Pinned<T>> {
         // SAFETY: The transport is live, its slots are of that type.
         unsafe { Pinned::lookup(self.as_ptr(), xid) }
@@ -336,8 +340,9 @@ impl<T: XprtOps> Xprt<T> {
     }
 
     pub(super) fn set_port(&self, port: u16) {
-        // SAFETY: sunrpc sets a port while nothing else uses the address; the strings are
-        // rewritten in place, and a reader at the same time sees a string in any case.
+        // SAFETY: sunrpc sets a port while nothing else uses the address. The strings are rewritten
+        // in place, and their last byte stays zero, so a concurrent reader sees a terminated
+        // string.
         unsafe {
             let addr = (&raw mut (*self.as_ptr()).addr).cast::<bindings::sockaddr>();
             bindings::rpcrdma_shim_rpc_set_port(addr, port);
@@ -347,7 +352,7 @@ impl<T: XprtOps> Xprt<T> {
 
     pub(super) fn set_timeouts(&self, connect: c_ulong, reconnect: c_ulong) {
         let xprt = self.as_ptr();
-        // SAFETY: All these fields, `timeout` with them, are written under the transport lock.
+        // SAFETY: All these fields, including `timeout`, are written under the transport lock.
         unsafe {
             bindings::spin_lock(&raw mut (*xprt).transport_lock);
             if connect < (*xprt).connect_timeout {
@@ -366,11 +371,11 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// `args` must be what sunrpc passes there.
+    /// `args` must be the argument that sunrpc passes to `->setup`.
     pub(super) unsafe extern "C" fn setup(
         args: *mut bindings::xprt_create,
     ) -> *mut bindings::rpc_xprt {
-        // SAFETY: `args` is what sunrpc passes, by this function's contract: valid during the
+        // SAFETY: `args` comes from sunrpc by this function's contract, so it is valid during the
         // call.
         match check_open().and_then(|()| unsafe { Self::create(&*args) }) {
             Ok(xprt) => xprt,
@@ -397,7 +402,7 @@ impl<T: XprtOps> Xprt<T> {
         }
         // SAFETY: Just allocated with room for all of `Self`.
         if let Err(error) = unsafe { Self::init(xprt, server, requests) } {
-            // SAFETY: Nobody has it yet.
+            // SAFETY: sunrpc does not know the transport yet.
             unsafe {
                 kfree_string(
                     (*xprt).address_strings
@@ -411,14 +416,14 @@ impl<T: XprtOps> Xprt<T> {
         Ok(xprt)
     }
 
-    /// Fills in a new transport for so many `requests`.
+    /// Initialises a new transport for up to `requests` concurrent requests.
     ///
     /// # Safety
     ///
     /// `xprt` must be fresh from `xprt_alloc` with the size of `Self`.
     unsafe fn init(xprt: *mut bindings::rpc_xprt, server: SockAddr, requests: u32) -> Result {
         const { assert!(align_of::<Self>() <= 8) };
-        // CAST: The room is that of `Self`.
+        // CAST: The allocation has the size of `Self`.
         let this = xprt.cast::<Self>();
         let shared = Arc::pin_init(Shared::new(this), GFP_KERNEL)?;
         let shared: Arc<Shared<T>> = shared;
@@ -503,19 +508,19 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// `xprt` must be one that [`Self::setup`] made; nobody uses it afterwards.
+    /// `xprt` must come from [`Self::setup`], and must not be used afterwards.
     pub(super) unsafe fn destroy(xprt: *mut bindings::rpc_xprt) {
         let this = xprt.cast::<Self>();
-        // SAFETY: It is initialised until below, and sunrpc calls with the send lock held and
-        // does not release it: no attempt to connect is under way.
+        // SAFETY: The transport is initialised until it is dropped below. sunrpc holds the send
+        // lock and does not release it, so no attempt to connect is in progress.
         let shared = unsafe {
             cancel_delayed_sync(&(*this).connector);
             T::destroy(&mut SendLocked::new(&*this));
             (*this).shared.clone()
         };
         shared.close();
-        // SAFETY: No borrow is left: sunrpc has none by its contract, links have none after `close`. The
-        // strings stay as they are until the memory is freed.
+        // SAFETY: No borrow is left: sunrpc has none when it calls `->destroy`, and links have none
+        // after `close`. The strings stay as they are until the memory is freed.
         unsafe {
             core::ptr::drop_in_place(&raw mut (*this).data);
             core::ptr::drop_in_place(&raw mut (*this).connector);
@@ -528,7 +533,7 @@ impl<T: XprtOps> Xprt<T> {
             );
             bindings::xprt_free(xprt);
         }
-        // Last of all what takes our code to be dropped.
+        // Before the reference to the module, because dropping it runs code of the module.
         drop(shared);
         // SAFETY: Taken in `create`.
         unsafe { bindings::module_put(this_module()) };
@@ -551,7 +556,7 @@ fn default_timeout() -> bindings::rpc_timeout {
     }
 }
 
-/// See [`Xprt::reclaim_scope`].
+/// A scope in which allocations may use the memory reserves, see [`Xprt::reclaim_scope`].
 pub(crate) struct ReclaimScope(Option<u32>, PhantomData<*mut ()>);
 
 impl Drop for ReclaimScope {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The memory of a request's messages.
+//! The memory of a request's messages, which sunrpc calls its buffers.
+//!
+//! C header: [`include/linux/sunrpc/sched.h`](srctree/include/linux/sunrpc/sched.h)
 
 use kernel::prelude::*;
 
@@ -33,7 +35,7 @@ impl RpcBuf {
         self.len
     }
 
-    /// Octets that a buffer has at least: most messages fit, so that few slots allocate twice.
+    /// The smallest size of a buffer in octets. Most messages fit, so few slots allocate twice.
     const LEAST: usize = 2048;
 
     /// Makes room for `call_len` and `answer_len` bytes, see [`Self::reserve`].
@@ -47,8 +49,8 @@ impl RpcBuf {
         Ok(call.reserve(call_len)? + answer.reserve(answer_len)?)
     }
 
-    /// Makes room for `len` bytes, in the manner of the running RPC task. Returns how many were
-    /// newly allocated, if the usual ones did not do.
+    /// Makes room for `len` bytes, with the allocation flags of an RPC task. Returns the number of
+    /// allocated bytes if `len` is more than [`Self::LEAST`], and zero otherwise.
     fn reserve(&mut self, len: usize) -> Result<usize> {
         if self.len >= len {
             return Ok(0);
@@ -71,7 +73,8 @@ impl RpcBuf {
 
 impl Drop for RpcBuf {
     fn drop(&mut self) {
-        // SAFETY: Ours by the invariants; null is fine.
+        // SAFETY: By the invariants this object owns the allocation, or the pointer is null, which
+        // `kfree` accepts.
         unsafe { bindings::kfree(self.ptr.cast()) };
     }
 }
