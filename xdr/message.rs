@@ -9,10 +9,10 @@
 //!              +-----> Rejected { header if there was one, error } --> answer()
 //! ```
 //!
-//! A message is decoded once. [`Parsed`] owns the result and is kept with the receive buffer.
-//! Together with the received octets it provides the chunk lists whenever they are needed. It does
-//! not refer to anything beyond the transport header, so the RPC message may be rewritten in place,
-//! as the service does when it decrypts one.
+//! [`Parsed`] owns the result and is kept with the receive buffer. Together with the received
+//! octets it provides the chunk lists whenever they are needed, without decoding the message again.
+//! It does not refer to anything beyond the transport header, so the RPC message may be rewritten
+//! in place, as the service does when it decrypts one.
 //!
 //! Both versions share one decode path. In version 2 two more words follow the fixed words of
 //! RDMA_MSG and RDMA_NOMSG: the direction and the handle to invalidate. Version 1 leaves both to be
