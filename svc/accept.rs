@@ -191,7 +191,8 @@ fn read_depth(client: u32, attrs: &DeviceAttrs, peer: &SockAddr) -> Result<u8> {
     }
 }
 
-/// Returns the private data for the client, and the sizes that both sides agree on.
+/// Returns the private data for the client, and the result of the negotiation with the client's
+/// private data (RFC 8797, section 5).
 fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
     let size = InlineSize::representable(MAX_REQ_SIZE.get());
     let private = Private {
@@ -229,7 +230,7 @@ fn build(
     let peer = id.peer_addr();
 
     let read_depth = read_depth(pending.read_depth, &attrs, &peer)?;
-    // iWARP reads into a region, one element whatever it holds.
+    // Over iWARP a Read is into a region, which is one element for any number of pages.
     let read_sges = if port.iwarp() {
         u32::MAX
     } else {
@@ -273,7 +274,7 @@ fn build(
         id.handler().clone(),
         member,
     )?;
-    // Events that came before this were kept.
+    // Reports events that arrived before the transport existed.
     id.handler().attach(handle);
     let qp = QpOwner::new(
         &id,

@@ -120,9 +120,9 @@ pub(super) struct Params {
     /// Whether the device can invalidate remotely. A client that speaks version 2 names the handle
     /// in the Call.
     pub(super) can_invalidate: bool,
-    /// Whether a reply is sent in the Reply chunk that the Call offers, though it fits inline: the
-    /// client sent no private data. No Linux client before 4.9 does, and these take an inline reply
-    /// that returns a Reply chunk for malformed.
+    /// Whether a reply is sent in the Reply chunk that the Call offers, even if it fits inline: the
+    /// client sent no private data. Linux clients before 4.9 send none, and consider an inline
+    /// reply malformed if it returns a Reply chunk.
     pub(super) reply_chunk_first: bool,
     /// The largest number of pages of a Call or a reply.
     pub(super) max_pages: usize,
@@ -238,7 +238,8 @@ impl Chan {
         )
     }
 
-    /// Closes the connection after an error. Idempotent. Process context.
+    /// Closes the connection after an error, and refuses further chains. Idempotent. Process
+    /// context; code that may run in an interrupt calls [`Handle::close`] only.
     pub(super) fn fail(&self) {
         self.handle.close();
         self.sq.close();
@@ -371,7 +372,6 @@ pub(super) struct SendCtx {
     #[pin]
     pub(super) cqe: Cqe<Self>,
     pub(super) message: SendBuf,
-    /// Unmaps before the pages go.
     pub(super) transfer: Transfer,
     pub(super) reservation: Option<Reservation>,
     /// Whether the transfer writes to a Reply chunk, perhaps among other chunks.
@@ -391,7 +391,6 @@ impl_has_cqe! {
 pub(super) struct ReadCtx {
     #[pin]
     pub(super) cqe: Cqe<Self>,
-    /// Unmaps before the pages go.
     pub(super) transfer: Transfer,
     pub(super) reservation: Option<Reservation>,
     pub(super) job: Option<Job>,
@@ -399,7 +398,7 @@ pub(super) struct ReadCtx {
     pub(super) layout: Layout,
 }
 
-/// The Call.
+/// The Call of a [`ReadCtx`].
 pub(super) struct Job {
     pub(super) buf: CallBox,
     /// The number of the Call on its connection.
@@ -416,7 +415,7 @@ impl_has_cqe! {
 /// A Call whose Read chunks have been pulled.
 pub(super) type Pulled = Pin<KBox<ReadCtx>>;
 
-// The client's memory that a segment is about, as the device is told.
+// Converts a segment of a chunk into the form that RDMA Reads and Writes take.
 impl From<Segment> for Remote {
     fn from(segment: Segment) -> Self {
         Remote {

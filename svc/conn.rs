@@ -8,8 +8,9 @@
 //!       --detach()--> disconnected --last reference--> drained, freed
 //! ```
 //!
-//! A service thread, device removal or the end of the service detaches a closing connection.
-//! Messages may arrive before ESTABLISHED. They wait for a service thread, which ESTABLISHED wakes.
+//! sunrpc detaches a closing connection once: on a service thread, for device removal, or when the
+//! service ends. Messages may arrive before ESTABLISHED. They wait in the inbox, and ESTABLISHED
+//! wakes a service thread for them.
 
 use super::{
     call::{
@@ -98,7 +99,7 @@ impl Drop for Conn {
         cancel_delayed_sync::<_, 0>(&self.chan);
         cancel_delayed_sync::<_, 1>(&self.chan);
         self.chan.sq.close();
-        // From here on no completion runs, and the device does not access memory.
+        // On return no completion runs, and the device does not access memory.
         self.qp.close();
         // A completion that was posting RDMA Reads may have started the timer until now.
         self.chan.sq.end();

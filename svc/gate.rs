@@ -246,7 +246,8 @@ impl Chan {
         }
     }
 
-    /// Drops all messages. Called when no service thread uses the inbox any more.
+    /// Drops all messages. Called when the connection is detached, and again after the QP was
+    /// drained, because completions may add messages in between.
     pub(super) fn clear_inbox(&self) {
         loop {
             let mut inbox = self.inbox.lock();

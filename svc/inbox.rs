@@ -93,8 +93,8 @@ impl<P: Ordered> Inbox<P> {
         self.last
     }
 
-    /// Returns whether the gate is open and only `messages` has entries, so that nothing but the order
-    /// of the client's Calls can make one wait.
+    /// Returns whether the gate is open and only `messages` has entries. Then a message can wait
+    /// only because of the order of the client's Calls.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.gate == Gate::Open

@@ -103,8 +103,8 @@ impl Sizes {
 
     /// Returns whether Receives have to be posted when `free` are free and `posted` are posted.
     ///
-    /// A batch is posted at once, to save doorbells. But a Receive that waits for its batch is of
-    /// no use to the client, so none waits while few are posted.
+    /// A batch is posted at once, to save doorbells. The client cannot use a Receive that waits for
+    /// its batch, so none waits while few are posted.
     pub(super) fn is_post_due(&self, free: u32, posted: u32) -> bool {
         free >= self.batch || (free != 0 && posted < self.batch.saturating_mul(2))
     }
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The Receives of a connection for which no more can be allocated.
+    /// The Receives of a connection that cannot allocate further ones.
     struct Receives {
         target: u32,
         posted: u32,

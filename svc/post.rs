@@ -119,7 +119,7 @@ impl Chan {
         }
     }
 
-    /// Does what [`Self::resume`] has to do if chains are queued.
+    /// Implements [`Self::resume`] if chains are queued.
     #[cold]
     fn post_waiting(&self, qp: &Qp<Chan>) {
         let mut resumed = false;
@@ -133,8 +133,8 @@ impl Chan {
             }
         }
         if resumed {
-            // Pairs with the barrier in `queue_message`: this sees what was received, or the
-            // other that the line is empty.
+            // Pairs with the barrier in `queue_message`. Either this thread sees the received
+            // message, or `queue_message` sees that no chain waits.
             smp_mb();
             self.handle.enqueue();
         }

@@ -321,7 +321,8 @@ impl Conn {
         else {
             return;
         };
-        // Before the pages are mapped, which takes a while: other threads take the messages behind it.
+        // The pull begins before its pages are mapped, because mapping takes a while, and other
+        // threads take the messages behind the Call meanwhile.
         let ordered = self.chan().order_pull(&layout);
         if let Some(pull) = &ordered {
             self.chan().inbox.lock().begin_pull(pull.place);

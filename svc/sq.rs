@@ -244,7 +244,8 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         Some((chain, SqReservation { sq, count }))
     }
 
-    /// Refuses all further chains. Must not be called from an interrupt.
+    /// Refuses all further chains. Must not be called from an interrupt, as it takes the spin lock
+    /// of the queue.
     pub(super) fn close(&self) {
         self.state.lock().ledger.close();
     }

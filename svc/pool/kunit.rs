@@ -13,7 +13,7 @@ use kernel::sync::Arc;
 /// What the tests of the limit share.
 static BUDGET: Budget = Budget::new(100);
 
-/// What is taken of [`BUDGET`], as those say who have it.
+/// The sum of the shares of [`BUDGET`], as their owners count them.
 static TAKEN: Atomic<usize> = Atomic::new(0);
 
 /// Counts how many of it were dropped.
