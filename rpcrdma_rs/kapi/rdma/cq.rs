@@ -262,14 +262,14 @@ impl WcError {
 ///
 /// # Safety
 ///
-/// `cq` must be the CQ of a `Qp<T::Handler>`, and the completion that of a flight of a `T`'s
-/// `Cqe`.
+/// `cq` must be the CQ of a `Qp<T::Handler>`, and `wc` the completion of a chain whose owner is a
+/// `T`.
 unsafe extern "C" fn handle_completion<T: Completion>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    // SAFETY: ib_core lends us the completion, and calls with a CQ, which lives until its QP is
-    // freed. All our Work Requests name entries.
+    // SAFETY: The completion is valid during the call. `cq` is valid until its QP is freed. The
+    // last Work Request of a chain contains the pointer to an entry.
     let (wc, qp, entry) = unsafe {
         (
             &*wc,
@@ -277,7 +277,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
             (*wc).__bindgen_anon_1.wr_cqe.cast::<Entry>(),
         )
     };
-    // SAFETY: The flight ends here: no other completion will name it.
+    // SAFETY: This is the only completion of the entry's post.
     let Some(ticket) = (unsafe { Entry::end(entry) }) else {
         return;
     };
@@ -288,7 +288,8 @@ unsafe extern "C" fn handle_completion<T: Completion>(
         Some(error) => Err(error.of_chain(qp.failure())),
         None => Ok(Wc { ticket, cid }),
     };
-    // SAFETY: The flight began with `give_up` of the object around this `Cqe`.
+    // SAFETY: The post gave up the object that contains this `Cqe`, and only this completion takes
+    // it back.
     let owner = unsafe {
         let object = T::cqe_container_of(entry.cast());
         take_back(NonNull::new_unchecked(object))

@@ -103,7 +103,7 @@ impl Entry {
         if in_flight.load(Relaxed) {
             return false;
         }
-        // SAFETY: The caller owns the entry, and by the invariant of `Raw` these fields.
+        // SAFETY: The caller owns the entry, and with it these fields, by the invariant of `Raw`.
         let known = unsafe {
             (*raw).ticket = ticket;
             (*raw).register
@@ -152,7 +152,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: Nobody else has the entry any more, but for its list.
+        // SAFETY: The entry is being dropped, so only its list still refers to it.
         unsafe { Register::remove(self.0.get()) };
     }
 }
@@ -194,7 +194,8 @@ impl Register {
     /// The caller must own the entry's fields, and the entry must not move any more.
     #[cold]
     unsafe fn take_over(this: &Arc<Self>, raw: *mut Raw) {
-        // SAFETY: By this function's contract; it is in no list when it is added.
+        // SAFETY: The caller owns the fields of the entry, which does not move, by this function's
+        // contract. After `remove` it is in no list.
         unsafe {
             Register::remove(raw);
             Register::add(this, raw);

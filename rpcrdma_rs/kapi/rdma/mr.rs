@@ -483,8 +483,8 @@ impl MrInner {
         };
         if taken != mapped {
             self.dma_unmap();
-            // hns allocates a list of pages, and says so if it cannot. What does not fit is an error
-            // or fewer entries.
+            // Zero means that hns could not allocate a list of pages. Entries that do not fit give
+            // an error, or a smaller number.
             return Err(if taken == 0 { ENOMEM } else { EIO });
         }
         // INVARIANT: The first `nents` entries are mapped.

@@ -220,7 +220,8 @@ impl<H: QpHandler> Qp<H> {
 
     /// Returns the device's port.
     pub(crate) fn port(&self) -> Port<'_> {
-        // SAFETY: The PD's device is that of the id, see `QpOwner::new`, which has a QP.
+        // SAFETY: `QpOwner::new` checked that the PD's device is that of the id. The id is bound to
+        // it.
         unsafe { Port::new(self.device(), self.id.port()) }
     }
 
@@ -293,7 +294,7 @@ impl<H: QpHandler> Qp<H> {
             // SAFETY: The owner was given up and is not taken back before this post has ended; a
             // pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
-            // SAFETY: The QP is ours, and the chain is gone before we are.
+            // SAFETY: The QP is valid, and the chain is dropped before `self` is.
             let mut chain = unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), ticket) };
             build(object, &mut chain)
                 .and_then(|()| {
@@ -333,8 +334,9 @@ impl<H: QpHandler> Qp<H> {
         if core::ptr::eq(bad, first) {
             return to_result(ret);
         }
-        // A part of the chain was taken, and not the part that completes: `close` does that. Or
-        // the driver does not say what it took (siw, without a processor to send from).
+        // The device has accepted a part of the chain, but not the signaled request, which `close`
+        // completes. Or the driver does not report what it has accepted: siw, if it has no
+        // processor to send from.
         self.handler.event(QpEvent::Broken);
         Ok(())
     }
@@ -444,7 +446,7 @@ impl<H: QpHandler> QpOwner<H> {
             }),
             GFP_KERNEL,
         )?;
-        // On errors the drop of `qp` frees what there is.
+        // If this fails, the drop of `qp` frees what was created.
         qp.populate(config)?;
         Ok(QpOwner(qp))
     }
@@ -479,7 +481,7 @@ impl<H: QpHandler> Qp<H> {
     fn populate(&self, config: &QpConfig) -> Result {
         let device = self.device();
         let attrs = device.attrs();
-        // One more in each queue to drain it.
+        // Draining takes one more entry of each queue.
         let send = config.max_send_wr.checked_add(1).ok_or(EINVAL)?;
         let recv = config.max_recv_wr.checked_add(1).ok_or(EINVAL)?;
         let rw = match config.max_rdma_ctxs {
@@ -513,8 +515,8 @@ impl<H: QpHandler> Qp<H> {
                 max_rdma_ctxs: config.max_rdma_ctxs,
             });
             match made {
-                // What a device says of the length of its queues may hold for short entries alone,
-                // as mlx5 has it.
+                // A device may report a queue length that it supports only for short entries; mlx5
+                // does.
                 Err(ENOMEM | EINVAL) if send_sges > config.least_send_sge => {
                     send_sges = (send_sges / 2).max(config.least_send_sge);
                 }
@@ -547,11 +549,11 @@ impl<H: QpHandler> Qp<H> {
     }
 }
 
-/// Called by the driver when something happens to a QP.
+/// Called by the driver for an event of a QP. Any context.
 ///
 /// # Safety
 ///
-/// `context` must be the `Qp<H>` that the event is about, and `event` be valid.
+/// `context` must be the `Qp<H>` of the event, and `event` must be valid.
 unsafe extern "C" fn handle_event<H: QpHandler>(
     event: *mut bindings::ib_event,
     context: *mut c_void,
@@ -560,9 +562,9 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
     // A `Qp` outlives its C QP.
     let (number, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
     if number == bindings::ib_event_type_IB_EVENT_COMM_EST {
-        // The peer sends, so it is connected, though its last word on that was lost. Else the
-        // connection would wait for that to be repeated, for seconds.
-        // SAFETY: The id is valid. If it is not connecting any more, it says so.
+        // The peer sends, so it is connected, although its last message to the CM was lost. The
+        // connection would otherwise wait for seconds until the peer repeats that message.
+        // SAFETY: The id is valid. If it is not connecting, the function returns an error.
         unsafe { bindings::rdma_notify(qp.id.as_raw(), number) };
     }
     let event = match number {

@@ -161,7 +161,7 @@ impl<T> RecvBuf<T> {
         self.buffer.pd()
     }
 
-    /// Returns what trace events show: the CQ of the last completion, and a number that stays with
+    /// Returns the identifier for trace events: the CQ of the last completion, and the number of
     /// the buffer.
     pub(crate) fn cid(&self) -> Cid {
         self.cid
@@ -191,9 +191,9 @@ impl<T> RecvBuf<T> {
     ///
     /// `this` must come from [`RecvBox::into_raw`], the caller must own it, and it must not be posted.
     unsafe fn keep(this: NonNull<Self>) -> RecvBox<T> {
-        // SAFETY: The box is the caller's alone, and not posted, so its flight ends here.
+        // SAFETY: The caller owns the box and has failed to post it, by this function's contract.
         unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
-        // INVARIANT: It is a box given up, the caller's alone.
+        // INVARIANT: The pointer comes from `into_raw`, and the caller passes its ownership on.
         let mut buffer = RecvBox(this);
         buffer.forget();
         buffer
@@ -238,7 +238,7 @@ impl<T> RecvBox<T> {
                 invalidated: None,
                 cid: Cid {
                     queue: 0,
-                    // CAST: The lower half tells buffers apart that exist.
+                    // CAST: The lower half suffices to distinguish the buffers that exist.
                     completion: number as u32,
                 },
                 data,
@@ -253,8 +253,8 @@ impl<T> RecvBox<T> {
 
     /// Returns the user's data, for writing.
     pub(crate) fn data_mut(&mut self) -> &mut T {
-        // SAFETY: By the type's invariant the object is ours; the device and C have no use for
-        // this field.
+        // SAFETY: By the type's invariant this object owns the pointee. Neither the device nor C
+        // accesses this field.
         unsafe { &mut (*self.0.as_ptr()).data }
     }
 
@@ -269,7 +269,8 @@ impl<T> RecvBox<T> {
     ///
     /// `ptr` must come from [`RecvBox::into_raw`], and must not be converted twice.
     pub(in crate::kapi) unsafe fn from_raw(ptr: NonNull<RecvBuf<T>>) -> Self {
-        // INVARIANT: By this function's contract.
+        // INVARIANT: The pointer comes from `into_raw`, and is converted once, by this function's
+        // contract.
         RecvBox(ptr)
     }
 }
@@ -278,14 +279,14 @@ impl<T> core::ops::Deref for RecvBox<T> {
     type Target = RecvBuf<T>;
 
     fn deref(&self) -> &RecvBuf<T> {
-        // SAFETY: The pointer is a box given up, ours alone, and `self` is borrowed.
+        // SAFETY: By the type's invariant this object owns the pointee, and `self` is borrowed.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<T> Drop for RecvBox<T> {
     fn drop(&mut self) {
-        // SAFETY: The pointer is a box given up, which nobody uses after this drop.
+        // SAFETY: The pointer comes from `KBox::into_raw`, and is not used after this drop.
         drop(unsafe { KBox::from_raw(self.0.as_ptr()) });
     }
 }
@@ -302,8 +303,8 @@ unsafe impl<T> Linked for RecvBox<T> {
     }
 
     unsafe fn from_node(node: NonNull<RecvBuf<T>>) -> Self {
-        // SAFETY: `node` is from `into_node`, which gives what `into_raw` gives, and taken back
-        // once.
+        // SAFETY: `node` comes from `into_node`, which returns the same pointer as `into_raw`, and
+        // is converted once.
         unsafe { Self::from_raw(node) }
     }
 
@@ -351,20 +352,21 @@ impl<T> RecvList<T> {
         pd: &Pd,
         register: &Arc<Register>,
     ) -> Result<(), (Error, Self)> {
-        // A box may be complete and somebody else's before the last is posted, and the device
-        // goes through the chain until then. So the chain is ours.
+        // A Receive may complete, and its box get another owner, before the last one is posted. The
+        // driver follows the links until then. So the requests are on the stack and not in the
+        // boxes.
         let mut wrs = [const { MaybeUninit::<bindings::ib_recv_wr>::uninit() }; POSTED_AT_A_TIME];
         let count = self.len().min(POSTED_AT_A_TIME);
         let mut next = core::ptr::null_mut();
         let mut ours = true;
-        // The last first, as each names the one after it.
+        // From the last to the first, because each request contains a pointer to the next.
         for wr in wrs.iter_mut().take(count).rev() {
             let Some(buffer) = self.pop() else { break };
             ours &= core::ptr::eq(buffer.pd(), pd);
             let raw = buffer.into_raw();
-            // SAFETY: The box is ours. What was received before is the device's again.
+            // SAFETY: The box came from the list, which owned it.
             unsafe { RecvBuf::give::<H>(raw, register) };
-            // SAFETY: The box is ours until it is posted.
+            // SAFETY: The box is valid: it was given up above, and is not posted yet.
             next = wr.write(unsafe { RecvBuf::request(raw, next) });
         }
         let mut bad: *const bindings::ib_recv_wr = next;
@@ -377,14 +379,14 @@ impl<T> RecvList<T> {
         let Err(error) = to_result(ret) else {
             return Ok(());
         };
-        // The device has those before `bad`.
+        // The device has accepted the requests before `bad`.
         let posted = wrs
             .iter()
             .position(|wr| core::ptr::eq(wr.as_ptr(), bad))
             .unwrap_or(0);
         let mut rest = RecvList::new();
         for wr in wrs.iter().take(count).skip(posted) {
-            // SAFETY: The list had `count` boxes, so that as many requests were written.
+            // SAFETY: The list had at least `count` boxes, so `count` requests were written.
             let wr = unsafe { wr.assume_init_ref() };
             // SAFETY: The request names the entry of a box, which was given up above and is not
             // posted.
@@ -444,7 +446,7 @@ impl<T> RecvPool<T> {
         self.free.pop()
     }
 
-    /// Counts one posted buffer less: its Receive has completed.
+    /// Records that the Receive of a posted buffer has completed.
     pub(crate) fn note_completed(&mut self) {
         self.posted -= 1;
     }
@@ -473,19 +475,19 @@ impl<T> RecvPool<T> {
     }
 }
 
-/// Called by ib_core for each Receive.
+/// Called by ib_core for each Receive that has completed.
 ///
 /// # Safety
 ///
-/// `cq` must be the CQ of a `Qp<H>`, and the completion that of a `RecvBuf<H::Recv>` that was
-/// posted.
+/// `cq` must be the CQ of a `Qp<H>`, and `wc` the completion of a posted `RecvBuf<H::Recv>`.
 unsafe extern "C" fn handle_completion<H: QpHandler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: ib_core lends us the completion.
     let wc = unsafe { &*wc };
-    // SAFETY: The completion names the entry of a buffer, whose flight ends here.
+    // SAFETY: The completion contains the pointer to the entry of a buffer, and is its only
+    // completion.
     let (raw, ended) = unsafe {
         let entry = wc.__bindgen_anon_1.wr_cqe.cast::<Entry>();
         (
@@ -496,8 +498,8 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
     if ended.is_none() {
         return;
     }
-    // SAFETY: The buffer was given up to be posted, and the device is done with it. ib_core
-    // calls with a CQ, never null.
+    // SAFETY: The buffer was given up when it was posted, and the device has finished with it.
+    // ib_core passes a CQ that is not null.
     let (mut buffer, qp) = unsafe {
         (
             RecvBox::from_raw(NonNull::new_unchecked(raw)),
@@ -544,7 +546,7 @@ impl<T> RecvBox<T> {
         self.buffer.sync_for_cpu(0..len);
         // SAFETY: By the type's invariant the object is ours.
         unsafe {
-            // INVARIANT: The device wrote these bytes and is done with them.
+            // INVARIANT: The device has written these bytes, which were synced above.
             (*self.0.as_ptr()).byte_len = len;
             (*self.0.as_ptr()).invalidated = invalidated;
         }

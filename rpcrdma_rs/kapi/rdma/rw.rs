@@ -110,7 +110,7 @@ pub(crate) struct Transfer {
     pd: Option<Arc<Pd>>,
 }
 
-// SAFETY: What is mapped has no affinity to a thread.
+// SAFETY: Pages and DMA mappings may be used and released on any thread.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
@@ -152,10 +152,12 @@ impl Transfer {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the pages lack some of these octets, their number is not the length of `remote`,
-    /// there are none, or something is mapped for another QP or direction; `ENOMEM`; what
-    /// ib_core says, such as `EAGAIN` when a device has run out of what it needs. A part may be
-    /// mapped then, so that all that is left to do is [`Self::unmap`].
+    /// * `EINVAL` if the pages lack some of these octets, if their number is zero or not the length
+    ///   of `remote`, or if something is mapped for another QP or direction,
+    /// * `ENOMEM`,
+    /// * errors of ib_core, such as `EAGAIN` if the device has too few resources.
+    ///
+    /// A part may be mapped then, so the caller must call [`Self::unmap`].
     pub(crate) fn add<H: QpHandler>(
         &mut self,
         qp: &Qp<H>,
@@ -174,7 +176,8 @@ impl Transfer {
         }
     }
 
-    /// Adds an RDMA Read or Write as [`Self::add`] does, with several ranges of octets.
+    /// Adds an RDMA Read or Write as [`Self::add`] does, with several ranges of octets. The errors
+    /// are the same. May sleep.
     pub(crate) fn add_parts<H: QpHandler>(
         &mut self,
         qp: &Qp<H>,
@@ -220,13 +223,14 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// The caller has entered a chain of the transfer's QP, and that is the only one there is.
+    /// The caller must have entered a chain of the transfer's QP. The transfer must be in no other
+    /// chain.
     pub(super) unsafe fn requests(&self, mut f: impl FnMut(Requests)) {
         if let Some(list) = self.direct.link() {
             f(list);
         }
         if self.registered.is_mapped() {
-            // SAFETY: What is registered is in no other chain by this function's contract.
+            // SAFETY: The transfer is in no other chain, by this function's contract.
             unsafe { self.registered.link(&mut f) };
         }
     }

@@ -187,7 +187,7 @@ impl<'a> Reply<'a> {
     /// `rqstp` is a thread that is in `xpo_sendto` for `'a`, and `lent` is that of the context of
     /// its Call.
     pub(super) unsafe fn new(rqstp: *mut bindings::svc_rqst, lent: &'a mut Lent) -> Self {
-        // A Call that was deferred is answered by any thread, and later: what was lent is in use
+        // A deferred Call is answered later, and perhaps by another thread. The lent pages are used
         // for other replies then.
         // SAFETY: The thread is valid.
         if lent.thread != rqstp.cast_const() || !unsafe { (*rqstp).rq_deferred }.is_null() {
@@ -208,8 +208,8 @@ impl<'a> Reply<'a> {
 
     /// Moves `rq_next_page` past the page part.
     ///
-    /// A service that writes on from the head into the pages need not have done that; NFSv3's
-    /// GETACL does not.
+    /// A service that continues from the head into the pages may not have done that, for instance
+    /// GETACL of NFSv3.
     fn count_pages(&mut self) {
         let message = self.message();
         if message.page_len() == 0 {
@@ -259,12 +259,13 @@ impl<'a> Reply<'a> {
     }
 
     /// Moves the pages that hold the bytes `part` of the reply, and perhaps others, to `pages`,
-    /// which is empty. What remains of the reply can no longer be read. May sleep for memory, if
-    /// `pages` has not had as much room before.
+    /// which must be empty. The rest of the reply cannot be read afterwards. Sleeps for memory if
+    /// `pages` has too little capacity.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if part of that is outside the reply's pages; `ENOMEM`. Nothing is moved then.
+    /// `EINVAL` if `pages` is not empty or a byte of `part` is outside the reply's pages; `ENOMEM`.
+    /// Nothing is moved then.
     pub(crate) fn take_pages(&mut self, pages: &mut PageVec, part: Range<usize>) -> Result<Taken> {
         let count = self.page_count()?;
         if pages.len() != 0 {
@@ -316,8 +317,8 @@ impl<'a> Reply<'a> {
     }
 
     /// Replaces `pages` by the pages that hold `part`, and perhaps others before them. Returns whether
-    /// all of them were the thread's own, see [`Taken::own`]. What remains of the reply can no longer
-    /// be read. Does not sleep.
+    /// all of them were the thread's own, see [`Taken::own`]. The rest of the reply cannot be read
+    /// afterwards. Does not sleep.
     #[inline]
     pub(crate) fn take_lent_part(&mut self, pages: &mut PageVec, part: &LentPart) -> bool {
         pages.truncate(0);
@@ -351,7 +352,7 @@ impl<'a> Reply<'a> {
         // reference that the slot had.
         let taken = unsafe { pages.as_mut_slice() };
         let mut own = 0;
-        // By number: an iterator over both takes twice as many instructions.
+        // Indexes both: an iterator over both takes twice as many instructions.
         let len = slots.len().min(taken.len());
         let (slots, taken) = (&mut slots[..len], &mut taken[..len]);
         for at in 0..len {
@@ -390,7 +391,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Whether [`Self::take_pages`] has emptied slots that are still empty.
+    /// Returns whether slots that [`Self::take_pages`] has emptied are still empty.
     pub(crate) fn lacks_pages(&self) -> bool {
         self.empty != 0
     }
@@ -417,8 +418,8 @@ impl<'a> Reply<'a> {
         if self.lent.pages.len() != 0 {
             self.put_back();
         }
-        // The first page is the thread's as long as it is there: services put others only after
-        // it. What is in the other slots that were not lent may be of a file.
+        // The first page, if it is present, belongs to the thread: services put pages of a file
+        // only into later slots. Those slots that were not lent may contain pages of a file.
         let end = self.page_count().unwrap_or(0);
         let Range { start, end: known } = self.settled;
         let missing = if self.empty == 0 && (end <= 1 || (start <= 1 && end <= known)) {
@@ -434,7 +435,8 @@ impl<'a> Reply<'a> {
     /// Returns the lent pages to their slots.
     fn put_back(&mut self) {
         let (slots, pages) = self.slots(self.lent.slots());
-        // SAFETY: As in `take_lent`.
+        // SAFETY: Each page that leaves this array is replaced by a page that comes with the
+        // reference of its slot.
         for (slot, page) in slots.iter_mut().zip(unsafe { pages.as_mut_slice() }) {
             if let Some(other) = NonNull::new(*slot).filter(|other| other != page) {
                 *slot = core::mem::replace(page, other).as_ptr();
@@ -541,7 +543,8 @@ impl ReplyMap {
     /// byte.
     fn after(mut self, count: usize) -> Self {
         for part in &mut self.parts {
-            // Wraps if the part begins in the pages left out; what is asked for begins later.
+            // Wraps around if the part begins in the omitted pages. The requested bytes begin
+            // later.
             part.place = part.place.wrapping_sub(count * PAGE_SIZE);
         }
         self
@@ -611,7 +614,7 @@ fn locate(bytes: &[u8], pages: &[*mut bindings::page]) -> Result<usize> {
         let start = unsafe { page_address(page) } as usize;
         if addr >= start && addr - start < PAGE_SIZE {
             let offset = addr - start;
-            // Head and tail are each made in one page.
+            // The head and the tail are each in one page.
             return if bytes.len() <= PAGE_SIZE - offset {
                 Ok(index * PAGE_SIZE + offset)
             } else {

@@ -145,7 +145,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         // SAFETY: `rqstp` is a thread in `xpo_recvfrom`, by this function's contract, which has
         // these fields to itself.
         unsafe {
-            // Nothing of the reply array is in use yet, whatever happens.
+            // No page of the reply array is in use yet.
             (*rqstp).rq_next_page = (*rqstp).rq_respages;
             (*rqstp).rq_xprt_ctxt = null_mut();
         }
@@ -216,7 +216,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     pub(crate) fn exchange_pages(&mut self, sink: &mut PageVec, count: usize) -> Result {
         let ours = self.untaken_pages().ok_or(EINVAL)?;
         let ours = ours.get_mut(..count).ok_or(EINVAL)?;
-        // SAFETY: Each page that goes is replaced by one that comes with its reference.
+        // SAFETY: Each page that leaves the array is replaced by a page that comes with its
+        // reference.
         let theirs = unsafe { sink.as_mut_slice() }
             .get_mut(..count)
             .ok_or(EINVAL)?;
@@ -369,15 +370,15 @@ impl Delivered<'_> {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: The thread is valid and holds `xprt`.
         unsafe {
-            // No IP protocol carries this.
+            // RPC-over-RDMA has no IP protocol number.
             (*rqstp).rq_prot = bindings::RPCRDMA_SHIM_IPPROTO_MAX;
             bindings::svc_xprt_copy_addrs(rqstp, xprt);
-            // What the thread did before may have been from this machine.
+            // The previous Call of this thread may have been local.
             bindings::clear_bit(
                 bindings::RQ_LOCAL as ffi::c_ulong,
                 addr_of_mut!((*rqstp).rq_flags),
             );
-            // A peer needs privileges to open a queue pair; ports tell nothing.
+            // A peer needs privileges to create a queue pair, and its port number means nothing.
             bindings::set_bit(
                 bindings::RQ_SECURE as ffi::c_ulong,
                 addr_of_mut!((*rqstp).rq_flags),

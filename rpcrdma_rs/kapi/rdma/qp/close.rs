@@ -43,8 +43,8 @@ use crate::kapi::{
 /// How long the completions of a QP that is drained may take.
 const LATE_MS: u32 = 1000;
 
-/// How often a device may refuse to stop a QP, each time for [`LATE_MS`]. cxgb4 does when it ends
-/// a connection by itself, bnxt_re and irdma always do once the hardware has failed.
+/// The number of attempts to stop a QP, [`LATE_MS`] apart. cxgb4 refuses while it ends a connection
+/// by itself; bnxt_re and irdma always refuse once the hardware has failed.
 const REFUSALS: u32 = 3;
 
 /// The outcome of stopping a QP.
@@ -73,18 +73,18 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Errors
     ///
-    /// What rdma_cm says, `EINVAL` if there is no connection.
+    /// `EINVAL` if there is no connection; other errors of rdma_cm.
     pub(crate) fn disconnect(&self) -> Result {
         if self.port().iwarp() {
-            // rdma_cm closes in order there, and the Send Queue need not be flushed then; siw
-            // forgets it. If this fails, the drain finds out.
+            // Over iWARP rdma_cm disconnects gracefully, which need not flush the Send Queue; siw
+            // forgets its requests. If this fails, the drain handles that.
             let _ = self.fail();
         }
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
     }
 
-    /// Refuses further posts and drains. Sleeps; never from a completion.
+    /// Implements [`QpOwner::close`](super::QpOwner::close).
     pub(super) fn close(&self) {
         let mut closed = self.closed.lock();
         if *closed {
@@ -100,16 +100,16 @@ impl<H: QpHandler> Qp<H> {
         unsafe { self.pd.set_closed(stopped) };
         if !settled {
             let cq = self.cq.load(Relaxed);
-            // SAFETY: The CQ is the QP's and polled by its work, which we are not in. When the CQ
-            // is freed, the work is cancelled, which does no harm to one that is disabled.
+            // SAFETY: The CQ is that of the QP. Its work polls it, and this function does not run
+            // in that work. Freeing the CQ cancels the work, which may be disabled.
             unsafe { bindings::disable_work_sync((&raw mut (*cq).__bindgen_anon_1.work).cast()) };
-            // SAFETY: Nobody posts. Nobody polls the CQ any more, whatever the driver does.
+            // SAFETY: No post is in progress, and the CQ is no longer polled.
             unsafe { self.register.flush(cq) };
         }
         *closed = true;
     }
 
-    /// Has the device stop the QP and complete all that is in flight.
+    /// Makes the device stop the QP and complete everything that is in flight. Sleeps.
     fn stop(&self) -> Stop {
         let mut refusals = 0;
         loop {
@@ -142,28 +142,29 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Returns how many chains and Receives the device has taken and not completed. No post is in
-    /// progress.
+    /// Returns the number of chains and Receives that the device has accepted and not completed. No
+    /// post may be in progress.
     fn in_flight(&self) -> u64 {
         let accepted = self.gate.accepted();
         accepted.wrapping_sub(self.completed.load(Acquire))
     }
 
-    /// Drains the QP and waits for its completions; `false` if there are some that do not come.
+    /// Drains the QP and waits for its completions. Returns whether everything has completed.
     ///
-    /// Requests complete in their order, and those of the drain have, behind all others: what is
-    /// in flight still has been forgotten. But siw completes the drain's at once while another
-    /// thread is about to flush the others. So there is some time for that, and a second drain.
+    /// Requests complete in order, and those of the drain are the last. So when these have
+    /// completed, a request that is still in flight was forgotten. An exception is siw, which
+    /// completes the requests of the drain at once while another thread is about to flush the
+    /// others. So this function waits for a while, and then drains again.
     ///
-    /// If the QP has not been `stopped`, the drain only warns, and what is in flight may complete
-    /// nevertheless. But some drivers have a drain of their own, for hardware that has failed.
+    /// If the QP has not been `stopped`, `ib_drain_qp` only warns, unless the driver has a drain of
+    /// its own, as some have for hardware that has failed. Requests in flight may complete anyway.
     fn drain(&self, stopped: bool) -> bool {
         // SAFETY: The QP and its device are valid.
         let by_itself = unsafe { (*(*self.as_raw()).device).ops.drain_sq.is_some() };
         let drain = || {
             if stopped || by_itself {
-                // SAFETY: The QP is valid and nobody posts. There is room in all queues: what
-                // was drained before has completed.
+                // SAFETY: The QP is valid, and no post is in progress. All queues have room,
+                // because the requests of an earlier drain have completed.
                 unsafe { bindings::ib_drain_qp(self.as_raw()) };
             }
         };

@@ -104,7 +104,7 @@ fn make_room<T>(items: &mut KVec<T>, more: usize) -> Result {
     Ok(())
 }
 
-/// Does what [`make_room`] has to do if there is too little.
+/// Implements [`make_room`] if there is too little room.
 #[cold]
 #[inline(never)]
 fn grow<T>(items: &mut KVec<T>, more: usize) -> Result {
@@ -244,7 +244,7 @@ impl Direct {
         match mapped {
             Ok(count) => self.make_requests(target, start, count, remote),
             Err(error) => {
-                // INVARIANT: What is left is mapped.
+                // INVARIANT: The runs before `start` are mapped, and no others are left.
                 self.runs.truncate(start);
                 Err(error)
             }
@@ -270,7 +270,7 @@ impl Direct {
     ) -> Result<usize> {
         let mut length = 0_usize;
         for range in octets {
-            // No run is shorter than a page, but for the first and the last.
+            // Every run but the first and the last has at least a page.
             let most = range.len().div_ceil(PAGE_SIZE) + 1;
             make_room(&mut self.runs, most.min(pages.len()))?;
             for run in pages.runs(range) {
@@ -306,7 +306,7 @@ impl Direct {
             let length = part.iter().fold(0, |sum: u64, element| {
                 sum.wrapping_add(u64::from(element.length))
             });
-            // The end of the peer's memory, which only the peer's device looks at.
+            // May wrap around: only the peer's device checks the address.
             remote.addr = remote.addr.wrapping_add(length);
             at = next;
         }

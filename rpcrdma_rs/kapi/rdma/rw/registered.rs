@@ -97,8 +97,8 @@ impl Registered {
         remote: Remote,
     ) -> Result {
         let _ = self.qp.get_or_insert_with(|| qp.get());
-        // A region is registered. rdma_rw takes an element for a page, and counts regions after
-        // an IOMMU has joined elements: more than one region holds may then go to one.
+        // rdma_rw counts an element as a page, and computes the number of regions after an IOMMU
+        // has joined elements. So it may map more pages with one region than the region can hold.
         let most = qp.device().attrs().max_fast_reg_pages.min(MOST_PAGES);
         let mut runs = MemSegs::new(octets.flat_map(|range| pages.runs(range)));
         let mut done = 0;
@@ -118,7 +118,7 @@ impl Registered {
         }
     }
 
-    /// Maps the first part of what is left; returns its length.
+    /// Maps the first part of `runs`, and returns its length in bytes.
     fn add_part<'p, H: QpHandler>(
         &mut self,
         qp: &Qp<H>,
@@ -166,7 +166,7 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// What is mapped must be in no other chain.
+    /// The transfer must be in no other chain.
     #[inline(never)]
     pub(super) unsafe fn link(&self, f: &mut dyn FnMut(Requests)) {
         let Some(qp) = &self.qp else { return };
@@ -199,12 +199,13 @@ impl Segment {
         }
     }
 
-    /// Collects elements of at most a page, `most` of them. Stops before one that an IOMMU could
-    /// not put behind the others, as it joins whole pages. Returns how many bytes these are.
+    /// Collects up to `most` elements of at most a page each. Stops before an element that an IOMMU
+    /// could not place behind the others, because it joins whole pages. Returns the number of
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there are more than `longest`; `ENOMEM`.
+    /// `EINVAL` if there are more than `longest` bytes; `ENOMEM`.
     fn gather<'p>(
         &mut self,
         runs: &mut MemSegs<'p, impl Iterator<Item = MemSeg<'p>>>,
@@ -243,8 +244,8 @@ impl Segment {
         if !core::mem::take(&mut self.mapped) {
             return;
         }
-        // SAFETY: By the type's invariant this is how it was initialised. It is not posted, as
-        // what is posted owns it.
+        // SAFETY: By the type's invariant the context was initialised with these arguments. It is
+        // not posted: a posted chain owns the transfer, which the caller borrows mutably.
         unsafe {
             bindings::rdma_rw_ctx_destroy_bvec(
                 self.context.get(),
