@@ -3,11 +3,14 @@
 //! Trace events: system `rpcrdma`, with the event names of the C module, and most field names
 //! (`Documentation/tracing.rst` has the others).
 //!
-//! For each event of `c/trace_{clnt,svc,device}.h` there is a function
-//! `trace_<event>`, safe to call in any context. While an event is disabled the call is one
-//! no-op instruction in the caller: the static key of the tracepoint is tested here, inline,
-//! and only an enabled event leads to a call into C. Arguments are evaluated in any case, so
-//! they are available; a [`Task`], a [`Peer`] and an [`Mr`] are read only when needed.
+//! For each event of `c/trace_{clnt,svc,device}.h` there is a function `trace_<event>`, safe to
+//! call in any context. While an event is disabled the call is one no-op instruction in the caller:
+//! the static key of the tracepoint is tested inline, and only an enabled event calls C. Arguments
+//! are evaluated in any case. A [`Task`], a [`Peer`] and an [`Mr`] are read only for an enabled
+//! event, and so is a [`Lazy`] argument.
+//!
+//! C headers: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h),
+//! `c/trace_{clnt,svc,device}.h`
 //!
 //! `kernel::declare_trace!` does the same for events that the kernel's own bindings know;
 //! ours are known to the bindings of this crate only.
@@ -36,7 +39,7 @@ use kernel::{
     prelude::*,
 };
 
-/// The RPC task that an event is about: that of a slot in use.
+/// The RPC task of an event: the task that uses a slot.
 ///
 /// # Invariants
 ///
@@ -45,14 +48,14 @@ use kernel::{
 pub(crate) struct Task<'a>(*mut bindings::rpc_rqst, PhantomData<&'a ()>);
 
 impl<'a> Task<'a> {
-    /// The task whose request is in `slot`.
+    /// Returns the task whose request is in `slot`.
     pub(crate) fn of<T: XprtOps>(slot: &'a Slot<T>) -> Self {
         // INVARIANT: The holder of a slot owns it for a task, or pins it.
         Self(slot.as_rqst(), PhantomData)
     }
 }
 
-/// The peer that an event is about: the server of a client transport.
+/// The peer of an event: the server of a client transport.
 ///
 /// # Invariants
 ///
@@ -61,7 +64,7 @@ impl<'a> Task<'a> {
 pub(crate) struct Peer<'a>(*const bindings::sockaddr, PhantomData<&'a ()>);
 
 impl<'a> Peer<'a> {
-    /// The server of `xprt`.
+    /// Returns the server of `xprt`.
     pub(crate) fn of<T: XprtOps>(xprt: &'a Xprt<T>) -> Self {
         // INVARIANT: The transport is valid during `'a`.
         // SAFETY: The transport is valid as long as it is borrowed; no reference is made.
@@ -76,29 +79,29 @@ impl<'a> Peer<'a> {
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum VersionWhy {
-    /// The administrator wants version 1.
+    /// The administrator has not enabled version 2.
     NotAsked,
     /// The server has answered in version 2.
     Agreed,
     /// The server has answered with ERR_VERS.
     Refused,
-    /// The server is silent, or has hung up. The connection is given up.
+    /// The server did not answer, or disconnected. The connection is closed.
     Unanswered,
-    /// The server did not answer the question a while ago.
+    /// Version 2 is not requested, because the server recently failed to handle the request.
     Avoided,
 }
 
-/// How an argument or a result travels, as `xprtrdma_marshal` shows it.
+/// The transfer mode of the arguments or of the results, as `xprtrdma_marshal` shows it.
 ///
 /// The order is that of `rpcrdma_show_transfer_mode` in `c/trace_clnt.h`.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum TransferMode {
-    /// A result that comes inline, or an argument without pages.
+    /// Inline results, or inline arguments without pages.
     Inline,
-    /// An argument copied into one buffer.
+    /// Arguments copied into one buffer.
     PullUp,
-    /// An argument sent from where it is.
+    /// Arguments whose pages are sent in place.
     Mapped,
     /// Read chunk.
     ReadList,
@@ -110,12 +113,12 @@ pub(crate) enum TransferMode {
     ReplyChunk,
 }
 
-/// Something that can be handed to a trace event, and what it is to C.
+/// An argument of a trace event, and its C type.
 ///
 /// # Safety
 ///
-/// A pointer that `into_c` returns must be valid for what the events do with its type, read
-/// an address of either family, a C string or a memory region, for as long as `self` is.
+/// A pointer that `into_c` returns must be valid for as long as `self` is, for reading as its C
+/// type: an address of either family, a C string or a memory region.
 unsafe trait Argument: Copy {
     type C;
 
@@ -246,13 +249,13 @@ macro_rules! events {
 
 // Devices.
 events! {
-    /// A device is there.
+    /// A device was added.
     rpcrdma_client_add_one(device: &CStr);
-    /// A device is going away: those that use it are told.
+    /// A device is being removed, and its users are notified.
     rpcrdma_client_remove_one(device: &CStr);
-    /// Removal waits for those that still use the device.
+    /// Device removal waits for the remaining users.
     rpcrdma_client_wait_on(device: &CStr);
-    /// Nobody uses the device any more.
+    /// The device has no user left.
     rpcrdma_client_remove_one_done(device: &CStr);
 }
 
@@ -260,12 +263,12 @@ events! {
 events! {
     /// A connect is due in `delay` jiffies.
     xprtrdma_op_connect(peer: Peer<'_>, delay: c_ulong);
-    /// An attempt to connect has ended: `rc` is zero or an errno, `status` 1 if it is connected,
-    /// else `rc`.
+    /// An attempt to connect has ended. `rc` is zero or an errno. `status` is 1 if the transport is
+    /// connected, and `rc` otherwise.
     xprtrdma_connect(peer: Peer<'_>, rc: c_int, status: c_int);
-    /// A connection was taken down.
+    /// A connection was shut down.
     xprtrdma_disconnect(peer: Peer<'_>, rc: c_int, status: c_int);
-    /// Inline thresholds in bytes: as agreed, and as offered by us.
+    /// Inline thresholds in bytes: the agreed ones, and those that the client offered.
     xprtrdma_inline_thresh(
         src: &SockAddr,
         dst: Peer<'_>,
@@ -278,9 +281,9 @@ events! {
     xprtrdma_version(peer: Peer<'_>, vers: u32, why: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     xprtrdma_property(peer: Peer<'_>, proc: u32, rbsiz: u32);
-    /// `count` memory regions were made.
+    /// `count` memory regions were allocated.
     xprtrdma_createmrs(peer: Peer<'_>, count: usize);
-    /// The memory of a request that is given up is being fenced.
+    /// The memory of an aborted request is being fenced.
     xprtrdma_mrs_zap(task: Task<'_>);
 
     /// A segment of a Read chunk was encoded.
@@ -289,8 +292,8 @@ events! {
     xprtrdma_chunk_write(task: Task<'_>, mr: &Mr);
     /// A segment of a Reply chunk was encoded.
     xprtrdma_chunk_reply(task: Task<'_>, mr: &Mr);
-    /// A Call was marshalled: the lengths of its transport header and of the parts of its
-    /// message, how its arguments travel and how its results will.
+    /// A Call was marshalled: the lengths in bytes of its transport header and of the parts of its
+    /// message, and the transfer modes of its arguments and its results.
     #[expect(clippy::too_many_arguments, reason = "the fields of the C module's event")]
     xprtrdma_marshal(
         task: Task<'_>,
@@ -305,18 +308,18 @@ events! {
     /// A Call could not be marshalled, for now (`EAGAIN`, `ENOBUFS`) or permanently.
     xprtrdma_marshal_failed(task: Task<'_>, xid: u32, ret: c_int);
 
-    /// A Send was posted, with what is chained before it.
+    /// A chain that ends with a Send was posted.
     xprtrdma_post_send(task: Task<'_>, cid: Cid, wrs: u32);
     /// A chain that ends in a Send could not be posted.
     xprtrdma_post_send_err(task: Task<'_>, rc: c_int);
     /// A chain of LOCAL_INVs could not be posted.
     xprtrdma_post_linv_err(rc: c_int);
-    /// `count` Receives were posted, after which `posted` are.
+    /// `count` Receives were posted, so that `posted` are posted in all.
     xprtrdma_post_recvs(queue: u32, count: usize, posted: u32);
     /// Receives could not be posted.
     xprtrdma_post_recvs_err(queue: u32, rc: c_int);
 
-    /// Memory was made ready for registration.
+    /// Memory was mapped for registration.
     xprtrdma_mr_map(mr: &Mr);
     /// A registration is part of the chain being posted.
     xprtrdma_mr_fastreg(mr: &Mr);
@@ -324,12 +327,12 @@ events! {
     xprtrdma_mr_localinv(mr: &Mr);
     /// The server has invalidated a memory region.
     xprtrdma_mr_reminv(mr: &Mr);
-    /// The memory of a fenced memory region is the CPU's again.
+    /// A fenced memory region was unmapped.
     xprtrdma_mr_unmap(mr: &Mr);
-    /// A memory region was made.
+    /// A memory region was allocated.
     xprtrdma_frwr_alloc(mr: &Mr);
 
-    /// A Reply was matched to its Call; `credits` is what it grants, cut to what was asked for.
+    /// A Reply was matched to its Call. `credits` is its grant, limited to the credits requested.
     xprtrdma_reply(task: Task<'_>, xid: u32, credits: u32);
     /// A message of an unknown version was received.
     xprtrdma_reply_vers_err(peer: Peer<'_>, xid: u32, version: u32, proc: u32);
@@ -345,14 +348,14 @@ events! {
     xprtrdma_err_chunk(task: Task<'_>, xid: u32);
     /// The server answered with an unknown error.
     xprtrdma_err_unrecognized(task: Task<'_>, xid: u32, code: u32);
-    /// Bytes of an inline result were copied to where the Call wants them.
+    /// `fixup` bytes of an inline result were copied to the pages of the request.
     xprtrdma_fixup(xid: u32, fixup: usize);
     /// A reverse-direction Call was received.
     xprtrdma_cb_call(peer: Peer<'_>, xid: u32);
     /// A Reply in the reverse direction is being sent.
     xprtrdma_cb_reply(peer: Peer<'_>, xid: u32);
 
-    /// A Send, and whatever was chained before it, completed.
+    /// A chain that ends with a Send completed.
     xprtrdma_wc_send(cid: Cid, status: u32, vendor_err: u32);
     /// A chain of LOCAL_INVs completed.
     xprtrdma_wc_li_done(cid: Cid, status: u32, vendor_err: u32);
@@ -413,9 +416,9 @@ events! {
     svcrdma_post_send(cid: Cid, num_sge: u32, inv_rkey: u32);
     /// A Reply could not be sent.
     svcrdma_send_err(peer: &SockAddr, xid: u32, status: c_int);
-    /// ERR_VERS is the answer.
+    /// A message is answered with ERR_VERS.
     svcrdma_err_vers(xid: u32);
-    /// ERR_CHUNK is the answer.
+    /// A message is answered with ERR_CHUNK, or in version 2 with another error.
     svcrdma_err_chunk(xid: u32);
     /// A Send completed.
     svcrdma_wc_send(cid: Cid);
@@ -427,15 +430,15 @@ events! {
     svcrdma_version(peer: &SockAddr, vers: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     svcrdma_property(peer: &SockAddr, proc: u32, rbsiz: u32);
-    /// A sender waits for `needed` entries of the Send Queue.
+    /// A chain waits for `needed` entries of the Send Queue.
     svcrdma_sq_full(needed: u32, avail: u32, depth: u32);
-    /// A sender that waited has its entries of the Send Queue, or the connection is closed.
+    /// A chain that waited got its entries of the Send Queue.
     svcrdma_sq_retry(needed: u32, avail: u32, depth: u32);
     /// Posting to the Send Queue failed.
     svcrdma_sq_post_err(peer: &SockAddr, status: c_int);
 }
 
-/// Tells trace events about devices.
+/// Passes events of devices to trace events.
 pub(crate) struct TraceDevices;
 
 impl DeviceEvents for TraceDevices {

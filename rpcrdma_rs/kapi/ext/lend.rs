@@ -64,8 +64,8 @@ unsafe impl Send for Lender {}
 unsafe impl Sync for Lender {}
 
 impl Lender {
-    /// Creates a lender of `page`, which stays allocated until the last loan is dropped. With `None`
-    /// the memory is the caller's, who keeps it allocated. May sleep.
+    /// Creates a lender of `page`, which stays allocated until the last loan is dropped. With
+    /// `None`, the caller owns the memory and keeps it allocated. May sleep.
     ///
     /// # Errors
     ///

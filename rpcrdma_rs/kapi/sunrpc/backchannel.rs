@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Calls of the reverse direction: requests that the server makes of us (RFC 8167).
+//! Calls of the reverse direction: requests of the server to the client (RFC 8167).
 //!
 //! ```text
 //!   pool ──deliver──▶ callback service: reads the copy of the Call in the request's page,
@@ -9,8 +9,8 @@
 //!    └────── free ◀── dropped      bc_send_reply, then free
 //! ```
 //!
-//! A request has nothing of the connection that the Call came on: it may wait for long to be
-//! answered, and the connection's device may go meanwhile.
+//! A request holds nothing of the connection that its Call arrived on: the service may take long to
+//! answer, and the device of the connection may be removed meanwhile.
 //!
 //! C header: [`include/linux/sunrpc/bc_xprt.h`](srctree/include/linux/sunrpc/bc_xprt.h)
 
@@ -45,22 +45,22 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// * `rqst` is sunrpc's, marked as one of the backchannel as long as it is out of the pool.
-/// * Out of the pool it is a leaked `Pin<KBox<Self>>`, which [`Self::free`] takes back.
+/// * `rqst` belongs to sunrpc. While the request is in use, it is marked as one of the backchannel.
+/// * A request in use is a leaked `Pin<KBox<Self>>`, which [`Self::free`] converts back.
 #[repr(C)]
 pub(crate) struct BcRqst<T: XprtOps> {
     rqst: Opaque<bindings::rpc_rqst>,
     call: KBox<[u8; PAGE_SIZE]>,
     reply: KBox<[u8; PAGE_SIZE]>,
-    /// What the Call came on.
+    /// The number of the connection that the Call arrived on.
     connection: u64,
     _pin: PhantomPinned,
     _transport: PhantomData<fn(T)>,
 }
 
-// SAFETY: sunrpc hands a request from one thread to the next, never to two.
+// SAFETY: sunrpc passes a request from one thread to the next; only one uses it at a time.
 unsafe impl<T: XprtOps> Send for BcRqst<T> {}
-// SAFETY: What is shared, Call and Reply, does not change while it is.
+// SAFETY: Shared access only reads the Call and the Reply, which do not change during a borrow.
 unsafe impl<T: XprtOps> Sync for BcRqst<T> {}
 
 impl<T: XprtOps> BcRqst<T> {
@@ -87,34 +87,35 @@ impl<T: XprtOps> BcRqst<T> {
     /// `rqst` must be embedded in a `BcRqst<T>` that lives for `'a`.
     pub(super) unsafe fn from_rqst<'a>(rqst: *mut bindings::rpc_rqst) -> &'a Self {
         // CAST: It is the first field, and the layout is C's.
-        // SAFETY: By this function's contract it is in a `BcRqst` that lives for `'a`.
+        // SAFETY: `rqst` is in a `BcRqst` that lives for `'a`, by this function's contract.
         unsafe { &*rqst.cast() }
     }
 
     /// Returns the transaction id, in host order.
     pub(crate) fn xid(&self) -> u32 {
-        // SAFETY: Set by `deliver`, constant then.
+        // SAFETY: `deliver_bc` sets the XID, which does not change afterwards.
         u32::from_be(unsafe { (*self.rqst.get()).rq_xid })
     }
 
     /// Returns the Reply.
     pub(crate) fn reply(&self) -> &XdrBuf {
-        // SAFETY: It is complete when the transport gets to see the request again.
+        // SAFETY: The Reply is complete when sunrpc passes the request to the transport again.
         unsafe { XdrBuf::from_raw(&raw mut (*self.rqst.get()).rq_snd_buf) }
     }
 
-    /// Returns the number of the connection that the Call came on.
+    /// Returns the number of the connection that the Call arrived on.
     pub(crate) fn connection(&self) -> u64 {
         self.connection
     }
 
-    /// `->bc_free_rqst`.
+    /// Implements `->bc_free_rqst`: returns the request to the pool.
     ///
     /// # Safety
     ///
     /// `rqst` must have been enqueued by [`Xprt::deliver_bc`], and the service be done with it.
     pub(super) unsafe fn free(rqst: *mut bindings::rpc_rqst) {
-        // SAFETY: A leaked box by the invariants; CAST: the first field.
+        // SAFETY: The request is a leaked box by the invariants.
+        // CAST: `rqst` is the first field.
         let this: Pin<KBox<Self>> =
             unsafe { Pin::new_unchecked(KBox::from_raw(rqst.cast::<Self>())) };
         // SAFETY: The transport is live: `xprt_enqueue_bc_request` took a reference.
@@ -122,13 +123,13 @@ impl<T: XprtOps> BcRqst<T> {
         // SAFETY: A request that was enqueued is of a transport of ours, which is live.
         let transport = unsafe { Xprt::<T>::from_raw(xprt) };
         transport.bc_pool().put(this);
-        // SAFETY: The reference that `xprt_enqueue_bc_request` took.
+        // SAFETY: This drops the reference that `xprt_enqueue_bc_request` took.
         unsafe { bindings::xprt_put(xprt) };
     }
 }
 
-/// The requests of the reverse direction that are not in use. All there will be are made by
-/// [`Xprt::make_bc_requests`]: a Call that comes in finds one, or is one too many.
+/// The requests of the reverse direction that are not in use. Only [`Xprt::make_bc_requests`]
+/// allocates requests. A Call that finds none is dropped.
 #[pin_data]
 pub(crate) struct BcPool<T: XprtOps> {
     #[pin]
@@ -158,7 +159,7 @@ impl<T: XprtOps> BcPool<T> {
         Some(rqst)
     }
 
-    /// Makes requests until there are `count`. May sleep.
+    /// Allocates requests until there are `count`. May sleep.
     fn fill(&self, count: usize) -> Result {
         let mut room = KVec::with_capacity(count, GFP_KERNEL)?;
         let mut inner = self.inner.lock();
@@ -174,7 +175,7 @@ impl<T: XprtOps> BcPool<T> {
             let rqst = BcRqst::new()?;
             let full = self.inner.lock().free.push_within_capacity(rqst);
             if full.is_err() {
-                // Cleared meanwhile, and the room with it: they are not needed.
+                // The pool was cleared meanwhile, so no requests are needed.
                 break;
             }
         }
@@ -189,11 +190,11 @@ impl<T: XprtOps> BcPool<T> {
     fn put(&self, rqst: Pin<KBox<BcRqst<T>>>) {
         let mut inner = self.inner.lock();
         inner.in_use -= 1;
-        // There is room, unless the pool was cleared meanwhile: then the request is freed.
+        // There is room, unless the pool was cleared meanwhile. Then the request is freed.
         let _ = inner.free.push_within_capacity(rqst);
     }
 
-    /// Frees what is not in use.
+    /// Frees the requests that are not in use.
     pub(super) fn clear(&self) {
         let free = core::mem::take(&mut self.inner.lock().free);
         drop(free);
@@ -201,7 +202,7 @@ impl<T: XprtOps> BcPool<T> {
 }
 
 impl<T: XprtOps> Xprt<T> {
-    /// Makes what `count` Calls of the reverse direction at a time need. May sleep.
+    /// Allocates the requests for `count` concurrent Calls of the reverse direction. May sleep.
     ///
     /// # Errors
     ///
@@ -210,9 +211,9 @@ impl<T: XprtOps> Xprt<T> {
         self.bc_pool().fill(count)
     }
 
-    /// Gives a copy of the Call `message` to the callback service, of which at most `limit` are
-    /// there at a time. `xid` is in host order. The Call is lost if that are too many already, if
-    /// there is no service, or if it is longer than a page.
+    /// Passes a copy of the Call `message` to the callback service. `xid` is in host order. The
+    /// Call is dropped if `limit` requests are in use, if there is no service, or if it is longer
+    /// than a page. Does not sleep.
     pub(crate) fn deliver_bc(&self, xid: u32, message: &[u8], connection: u64, limit: usize) {
         if !self.has_bc_service() || message.len() > PAGE_SIZE {
             return;
@@ -227,13 +228,13 @@ impl<T: XprtOps> Xprt<T> {
         let (call, reply) = (call.as_mut_ptr(), this.reply.as_mut_ptr());
         this.connection = connection;
         let raw = this.rqst.get();
-        // SAFETY: The request is not in use. It keeps what its buffers point to.
+        // SAFETY: The request is not in use. It owns the pages that its buffers point to.
         unsafe {
             raw.write_bytes(0, 1);
             (*raw).rq_xprt = self.as_ptr();
             (*raw).rq_xid = xid.to_be();
-            // The Reply does not wait for credits of the forward direction: it goes ahead of
-            // what does, as if it had one.
+            // The Reply does not wait for credits of the forward direction: sunrpc treats it as if
+            // it already had a place in the window.
             (*raw).rq_cong = 1;
             bindings::rpcrdma_shim_bc_set_in_use(raw);
             (*raw).rq_rcv_buf.head[0].iov_base = call.cast();
@@ -245,10 +246,10 @@ impl<T: XprtOps> Xprt<T> {
             (*raw).rq_snd_buf.head[0].iov_len = PAGE_SIZE;
             (*raw).rq_snd_buf.buflen = PAGE_SIZE as u32;
         }
-        // SAFETY: `free` takes it back; nothing is moved out meanwhile.
+        // SAFETY: The request does not move until `free` pins it again.
         let leaked = KBox::into_raw(unsafe { Pin::into_inner_unchecked(rqst) });
-        // SAFETY: The request is complete; the transport is live. Without a service by now,
-        // the request comes back through `->bc_free_rqst`.
+        // SAFETY: The request is complete, and the transport is live. If the service has ended
+        // meanwhile, sunrpc returns the request by `->bc_free_rqst`.
         unsafe {
             bindings::rpcrdma_shim_bc_slot_inc(self.as_ptr());
             bindings::xprt_enqueue_bc_request(leaked.cast());

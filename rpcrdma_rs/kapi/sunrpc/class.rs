@@ -31,7 +31,7 @@ use crate::kapi::{
     }, //
 };
 
-/// An `xprt_class` with its network ids, which C has as a flexible array. The last one is empty.
+/// An `xprt_class` with its network ids, which are a flexible array in C. The last id is empty.
 #[repr(C)]
 struct ClassWithIds {
     class: bindings::xprt_class,
@@ -43,11 +43,12 @@ const _: () = assert!(
         == core::mem::offset_of!(bindings::xprt_class, netid)
 );
 
-/// Makes a transport of a class.
+/// The `->setup` of a class: creates a transport.
 type Setup = unsafe extern "C" fn(*mut bindings::xprt_create) -> *mut bindings::rpc_xprt;
 
 impl ClassWithIds {
-    /// Makes one without an owner, which is on no list. A name that is too long does not compile.
+    /// Creates a class without an owner that is on no list. A name that is too long does not
+    /// compile.
     const fn new(
         name: &'static CStr,
         ident: c_int,
@@ -87,17 +88,18 @@ impl ClassWithIds {
     }
 }
 
-/// Whether the client's class makes transports.
+/// Whether the client's class creates transports.
 static OPEN: Atomic<bool> = Atomic::new(false);
 
-/// Shows that the module has all that its transports need: while one exists, the client's class
-/// makes transports. sunrpc may ask a registered class for a transport while the module is still
-/// being loaded, and a module whose loading then fails is freed although the transport refers to
-/// it. mount.nfs tries again after `EAGAIN`.
+/// Lets the client's class create transports while it exists. Until then the class returns
+/// `EAGAIN`, after which mount.nfs tries again.
+///
+/// sunrpc may request a transport from a registered class while the module is still being loaded.
+/// If loading then fails, the module is freed, although the transport refers to it.
 pub(crate) struct Open(());
 
 impl Open {
-    /// Has the class make transports.
+    /// Lets the class create transports.
     pub(crate) fn new() -> Self {
         OPEN.store(true, Release);
         Open(())
@@ -123,7 +125,7 @@ pub(super) fn check_open() -> Result {
 ///
 /// # Invariants
 ///
-/// The network ids end with an empty one. From its registration on sunrpc alone writes to it.
+/// The network ids end with an empty one. After its registration, only sunrpc writes to the class.
 #[repr(transparent)]
 pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>);
 
@@ -132,14 +134,14 @@ pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>)
 unsafe impl<T> Sync for XprtClass<T> {}
 
 impl<T: XprtOps> XprtClass<T> {
-    /// A class of the given name and number; `netids` are the network ids it serves.
+    /// Creates a class with this name and number that serves the network ids `netids`.
     pub(crate) const fn new(name: &'static CStr, ident: c_int, netids: [&'static CStr; 2]) -> Self {
         Self::with_setup(name, ident, Xprt::<T>::setup, netids)
     }
 }
 
 impl<T> XprtClass<T> {
-    /// A class whose transports `setup` makes.
+    /// Creates a class whose transports `setup` creates.
     pub(super) const fn with_setup(
         name: &'static CStr,
         ident: c_int,
@@ -160,11 +162,11 @@ impl<T> XprtClass<T> {
     ///
     /// # Errors
     ///
-    /// `EEXIST` when there is a class of that number, ours or another module's.
+    /// `EEXIST` if a class with this number is registered, for instance by the C module.
     pub(crate) fn register(&'static self) -> Result<Registration> {
         let raw = self.as_ptr();
-        // SAFETY: A class that is registered already has that owner; one that is not is ours to
-        // write. sunrpc refuses the second of two before it looks at its list head.
+        // SAFETY: A class that is already registered has the same owner; otherwise nobody else uses
+        // the class. sunrpc refuses to register a class twice before it accesses the list head.
         kernel::error::to_result(unsafe {
             (&raw mut (*raw).owner).write(this_module());
             bindings::xprt_register_transport(raw)
@@ -173,8 +175,8 @@ impl<T> XprtClass<T> {
     }
 }
 
-/// A registered class. Dropping this unregisters the class; no transport of it exists then, as
-/// each holds a reference to the module.
+/// A registered class. Dropping it unregisters the class. No transport of the class exists then,
+/// because each holds a reference to the module.
 ///
 /// # Invariants
 ///
@@ -188,7 +190,7 @@ unsafe impl Sync for Registration {}
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant.
+        // SAFETY: The class is registered by the type's invariant.
         unsafe { bindings::xprt_unregister_transport(self.0) };
     }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Arithmetic on jiffies, which wrap around, and for how long a connection has been silent.
+//! Arithmetic on jiffies, which wrap around, and the time for which a connection has been silent.
+//!
+//! C header: [`include/linux/jiffies.h`](srctree/include/linux/jiffies.h)
 
 use crate::kapi::ext::atomic::{
     Atomic,
@@ -10,12 +12,12 @@ use kernel::time::Jiffies;
 
 /// Returns whether the time `a` is earlier than `b`.
 pub(super) fn time_before(a: Jiffies, b: Jiffies) -> bool {
-    // CAST: The distance has a sign.
+    // CAST: The sign of the difference is the result.
     (a.wrapping_sub(b) as isize) < 0
 }
 
-/// Returns how long before `now` the time `then` was; nothing if another processor, whose clock is
-/// a tick ahead, wrote it after `now` was read.
+/// Returns the time in jiffies from `then` to `now`. Returns zero if `then` is later than `now`:
+/// another processor, whose clock is a tick ahead, may have written it after `now` was read.
 pub(super) fn since(now: Jiffies, then: Jiffies) -> Jiffies {
     if time_before(now, then) {
         0
@@ -24,7 +26,7 @@ pub(super) fn since(now: Jiffies, then: Jiffies) -> Jiffies {
     }
 }
 
-/// When the last message came. Any context; a lost race is one of a tick.
+/// The time of the last message. Any context. After a race it may be wrong by a tick.
 pub(super) struct LastHeard(Atomic<Jiffies>);
 
 impl LastHeard {
@@ -32,14 +34,14 @@ impl LastHeard {
         Self(Atomic::new(now))
     }
 
-    /// The connection is new, or a message came on it.
+    /// Records that the connection was established or a message has arrived at the time `now`.
     pub(super) fn heard(&self, now: Jiffies) {
         if self.0.load(Relaxed) != now {
             self.0.store(now, Relaxed);
         }
     }
 
-    /// Returns how long the connection has been silent.
+    /// Returns for how long the connection has been silent at the time `now`, in jiffies.
     pub(super) fn silence(&self, now: Jiffies) -> Jiffies {
         since(now, self.0.load(Relaxed))
     }

@@ -43,7 +43,7 @@ use super::{
 };
 use crate::kapi::bindings;
 
-/// Returns whether sunrpc sends the request again after this error of [`XprtOps::send_request`].
+/// Returns whether sunrpc retries the request after this error of [`XprtOps::send_request`].
 fn is_passing(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
@@ -122,8 +122,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// answered. On return the peer must not be able to access that memory.
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>);
 
-    /// Called when `bytes` were allocated for a request that is larger than the buffers of its
-    /// slot.
+    /// Called when `bytes` bytes were allocated for a request that is larger than the buffers of
+    /// its slot.
     fn note_grown(xprt: &Xprt<Self>, bytes: usize);
 
     /// Returns the local address of the connection; `None` if there is none.
@@ -199,7 +199,7 @@ impl<T: XprtOps> OpsTable<T> {
         unsafe {
             let rqst = (*task).tk_rqstp;
             if is_backchannel(rqst) {
-                // What it has is not of the window, see `deliver_bc`.
+                // Its `rq_cong` does not stand for a place in the window, see `deliver_bc`.
                 (*rqst).rq_cong = 0;
             } else {
                 bindings::xprt_release_rqst_cong(task);
@@ -228,7 +228,7 @@ impl<T: XprtOps> OpsTable<T> {
             (*task).tk_status = EAGAIN.to_errno();
             bindings::xprt_add_backlog_noncongested(xprt, task);
         }
-        // A slot freed before the task was on the backlog has woken nobody.
+        // Freeing a slot before the task was on the backlog has not woken the task.
         if let Some(slot) = this.slots().pop() {
             // SAFETY: The slot is one of this transport, and not in use: it came from the pool
             // just now.
@@ -325,7 +325,7 @@ impl<T: XprtOps> OpsTable<T> {
         // SAFETY: The task runs, and has a request of ours, by this function's contract. One
         // that is not of the backchannel is in a slot.
         unsafe {
-            // A Reply of the reverse direction has its memory elsewhere.
+            // The memory of a Reply of the reverse direction belongs to its `BcRqst`.
             if !is_backchannel((*task).tk_rqstp) {
                 let (this, slot) = Self::of_task(task);
                 T::release_buffers(this, slot);
@@ -355,8 +355,9 @@ impl<T: XprtOps> OpsTable<T> {
             Ok(()) => 0,
             Err(error) if is_passing(error) => error.to_errno(),
             Err(error) => {
-                // sunrpc would have it fail the task that has the send lock, which sends the
-                // requests of others as well. It takes this one for sent, and its task ends.
+                // sunrpc would report an error to the task that holds the send lock, which also
+                // sends the requests of other tasks. So this fails the task of the request itself,
+                // and reports the request to sunrpc as sent.
                 // SAFETY: A request that is sent has its task.
                 unsafe { bindings::rpcrdma_shim_rpc_task_fail((*rqst).rq_task, error.to_errno()) };
                 0
@@ -370,7 +371,7 @@ impl<T: XprtOps> OpsTable<T> {
     unsafe extern "C" fn timer(_xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
         // SAFETY: The task runs, and has a request of ours, by this function's contract.
         let (this, slot) = unsafe { Self::of_task(task) };
-        // A connection has no keep-alive of its own: find out.
+        // A connection has no keep-alive, so a timeout may be the only sign that it is lost.
         if this.is_to_blame(slot) {
             this.force_disconnect();
         }
@@ -420,7 +421,7 @@ impl<T: XprtOps> OpsTable<T> {
     ///
     /// `xprt` must be a transport that [`Xprt::setup`] made.
     unsafe extern "C" fn enable_swap(xprt: *mut bindings::rpc_xprt) -> c_int {
-        // From now on the senders and our workers may use the reserves of memory.
+        // From now on senders and workers may use the memory reserves, see `reclaim_scope`.
         // SAFETY: `xprt` is a transport of ours, by this function's contract.
         unsafe { Xprt::<T>::from_raw(xprt) }
             .swappers()
@@ -435,7 +436,8 @@ impl<T: XprtOps> OpsTable<T> {
         // SAFETY: `xprt` is a transport of ours, by this function's contract.
         let swappers = unsafe { Xprt::<T>::from_raw(xprt) }.swappers();
         let mut now = swappers.load(Relaxed);
-        // sunrpc does not count a transport that was added to a mount that swaps already.
+        // sunrpc does not call `enable_swap` for a transport that is added to a mount already used
+        // for swap.
         while now > 0 {
             match swappers.cmpxchg(now, now - 1, Relaxed) {
                 Ok(_) => break,

@@ -111,7 +111,8 @@ pub(crate) struct ClassCell {
     in_use: Atomic<bool>,
 }
 
-// SAFETY: The class is written while nobody else knows it, and by sunrpc under its own lock.
+// SAFETY: The class is written before it is registered, and afterwards by sunrpc under its own
+// lock.
 unsafe impl Sync for ClassCell {}
 
 impl ClassCell {
@@ -166,7 +167,7 @@ impl Drop for ClassRegistration {
     }
 }
 
-/// The operations of a class. sunrpc creates a listener by them, which has its own operations.
+/// The operations of a class, by which sunrpc creates a listener.
 struct ClassTable<C>(core::marker::PhantomData<C>);
 
 impl<C: Class> ClassTable<C> {
@@ -197,7 +198,8 @@ impl Origin<'_> {
         serv: *mut bindings::svc_serv,
         net: *mut bindings::net,
     ) -> Self {
-        // INVARIANT: By the contract of this function.
+        // INVARIANT: The class is registered and the pointers are valid, by this function's
+        // contract.
         Origin {
             class: C::cell().class.get(),
             serv,
@@ -238,7 +240,7 @@ struct Inner<T> {
 // rest may be used from any thread.
 unsafe impl<T: Send + Sync> Send for Inner<T> {}
 
-// SAFETY: What is shared is atomic, sunrpc's, or the data, which is `Sync`.
+// SAFETY: Shared fields are atomic, or belong to sunrpc, or are the data, which is `Sync`.
 unsafe impl<T: Send + Sync> Sync for Inner<T> {}
 
 impl_has_work! {
@@ -256,8 +258,8 @@ impl<T: Send + Sync + 'static> WorkItem for Inner<T> {
 impl<T> Inner<T> {
     /// Drops the data. Called once, when no reference is left.
     fn free(&self) {
-        // SAFETY: Nobody else looks at the data then. Handles may be in use while it is dropped;
-        // they do not look at it either.
+        // SAFETY: No reference is left. Handles may be in use while the data is dropped, but do not
+        // access it.
         drop(unsafe { (*self.data.get()).take() });
     }
 
@@ -392,13 +394,13 @@ impl<T: Connection> SvcXprt<T> {
         })
     }
 
-    /// `xpo_has_wspace`: whether a service thread would not have to wait in here.
+    /// `xpo_has_wspace`: returns whether sunrpc may assign a service thread to the connection.
     ///
     /// # Safety
     ///
-    /// `xprt` is the first field of what [`Self::new`] made, live or dead, with this `T`.
+    /// `xprt` is a transport made by [`Self::new`] with this `T`, live or dead.
     pub(super) unsafe extern "C" fn has_wspace_thunk(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
-        // SAFETY: It is what `Self::new` made, by this function's contract; the count is atomic.
+        // SAFETY: `Self::new` made the transport, by this function's contract. The count is atomic.
         let backpressure = unsafe { &(*xprt.cast::<Inner<T>>()).backpressure };
         (backpressure.load(Relaxed) == 0).into()
     }
@@ -427,7 +429,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
             // The last reference gives up a reference to the module as well.
             bindings::__module_get((*origin.class).xcl_owner);
         }
-        // A transport that flow-controls itself, which NFSv4 demands.
+        // The transport has congestion control, which NFSv4 requires.
         inner.set(bindings::XPT_CONG_CTRL);
 
         let handle = Handle(inner.clone());
@@ -435,8 +437,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         let raw = Arc::into_raw(inner).cast_mut().cast::<Self>();
         match build(&handle) {
             Ok(data) => {
-                // SAFETY: Nobody else has seen the transport but through handles, which give
-                // no access to the data.
+                // SAFETY: Only handles refer to the transport, and they give no access to the data.
                 // INVARIANT: The data is `Some` before the first `ARef`.
                 unsafe { *(*raw).0.data.get() = Some(data) };
                 // SAFETY: The pointer is valid and comes with the first reference.
@@ -444,7 +445,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
             }
             Err(e) => {
                 handle.0.set(bindings::XPT_CLOSE);
-                // SAFETY: This is the first and only reference; `xpo_free` does with no data.
+                // SAFETY: This is the only reference. `xpo_free` accepts a transport without data.
                 unsafe { bindings::svc_xprt_put(xprt) };
                 Err(e)
             }
@@ -547,7 +548,8 @@ impl<T> Drop for Backpressure<T> {
     }
 }
 
-/// A reference for callbacks, see the module's documentation.
+/// A reference that keeps the memory of a transport, but not the transport: for callbacks, see the
+/// module's documentation.
 pub(crate) struct Handle<T>(Arc<Inner<T>>);
 
 // SAFETY: A handle gives no access to the data; the rest may be used from any thread.
@@ -583,12 +585,13 @@ impl<T> Handle<T> {
         self.0.close();
     }
 
-    /// Closes the transport. If no service thread has it, that is done in this call. May sleep.
+    /// Closes the transport, and detaches it in this call unless a service thread is using it. May
+    /// sleep.
     ///
-    /// For device removal, when no service thread may be left.
+    /// For device removal, which cannot wait for a free service thread.
     pub(crate) fn close_now(&self) {
         if self.0.test(bindings::XPT_DEAD) {
-            // Closed, and perhaps without its namespace.
+            // The transport is closed, and may have released its namespace.
             return;
         }
         // SAFETY: The memory is a `struct svc_xprt`; one that is dead or unknown to sunrpc is

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The server's way to call its client back: a client transport (`struct rpc_xprt`) over the
-//! connection of a server transport (RFC 8167).
+//! Callbacks of a server to its client: a client transport (`struct rpc_xprt`) over the connection
+//! of a server transport (RFC 8167).
 //!
-//! It has no connection of its own, makes none, and lives no longer than its users, which hold
-//! the server transport. A Call is made in memory of its own and copied when it is sent; the
-//! Reply arrives as a message of the server transport and is matched here.
+//! The client transport has no connection of its own and creates none. It lives no longer than its
+//! users, which hold the server transport. A Call is encoded in its own memory and copied when it
+//! is sent. The Reply arrives as a message of the server transport and is matched here.
 //!
 //! C header: [`include/linux/sunrpc/bc_xprt.h`](srctree/include/linux/sunrpc/bc_xprt.h)
 
@@ -53,7 +53,7 @@ const TIMEOUT_MS: u32 = 60_000;
 
 /// A connection over which the server can call its client.
 pub(crate) trait Callbacks: Connection {
-    /// Callbacks that may be under way at a time.
+    /// The largest number of concurrent callbacks.
     const CREDITS: u32;
 
     /// Returns the class of the client transports.
@@ -66,11 +66,11 @@ pub(crate) trait Callbacks: Connection {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: the connection is gone. `ENOBUFS`: to be tried again after a delay.
+    /// `ENOTCONN` if the connection is lost; `ENOBUFS` if the caller should retry after a delay.
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result;
 }
 
-/// The client transport. sunrpc allocates it with room for what follows its own part.
+/// The client transport. sunrpc allocates it with this size.
 #[repr(C)]
 struct CallbackXprt {
     base: bindings::rpc_xprt,
@@ -82,7 +82,7 @@ struct CallbackXprt {
 impl<T: Callbacks> XprtClass<T> {
     /// Returns a class with the identifier `XPRT_TRANSPORT_BC_*`.
     pub(crate) const fn for_callbacks(name: &'static CStr, ident: u32) -> Self {
-        // CAST: The bit that says "backchannel" is the sign.
+        // CAST: The bit that stands for the backchannel is the sign bit.
         Self::with_setup(name, ident as c_int, setup::<T>, [c"", c""])
     }
 }
@@ -101,11 +101,11 @@ impl<T: Callbacks> SvcXprt<T> {
         let Some(xprt) = self.callback_xprt() else {
             return;
         };
-        // SAFETY: The transport is alive as long as we are. Locks and order are those that sunrpc
-        // demands of who completes a request: it is found, filled and completed under the queue
-        // lock, all at once, as the client may answer twice; the window belongs to the transport
-        // lock, which is not taken under the other, and is changed before the request gives its
-        // place in it to the next.
+        // SAFETY: The server transport holds a reference to the client transport. As sunrpc
+        // requires, the request is looked up, filled in and completed in one critical section of
+        // the queue lock, as the client may answer twice. The window changes under the transport
+        // lock, which is not taken under the queue lock, and before completion passes the place of
+        // the request to the next one.
         unsafe {
             let queue_lock = addr_of_mut!((*xprt).queue_lock);
             bindings::spin_lock(queue_lock);
@@ -136,18 +136,18 @@ impl<T: Callbacks> SvcXprt<T> {
     }
 }
 
-/// Copies a reply to where the caller decodes it; returns its length.
+/// Copies a reply to the buffer that the caller decodes. Returns its length in bytes.
 ///
 /// # Errors
 ///
-/// `EIO`: it is too long for that.
+/// `EIO` if the reply is longer than the buffer.
 ///
 /// # Safety
 ///
 /// `rqst` waits for its reply, and the queue lock is held.
 unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
     // SAFETY: The request waits for its reply, by this function's contract, so both buffers are
-    // there; the receive buffer's head has the length it says.
+    // initialised, and the head of the receive buffer is valid for its length.
     unsafe {
         addr_of_mut!((*rqst).rq_private_buf).copy_from(addr_of_mut!((*rqst).rq_rcv_buf), 1);
         let head = addr_of_mut!((*rqst).rq_private_buf.head[0]);
@@ -156,7 +156,7 @@ unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
         }
         core::ptr::copy_nonoverlapping(reply.as_ptr(), (*head).iov_base.cast(), reply.len());
     }
-    // CAST: A message in a Receive buffer is short.
+    // CAST: A Receive buffer is much shorter than 2 GiB.
     Ok(reply.len() as c_int)
 }
 
@@ -164,7 +164,7 @@ unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
 ///
 /// # Safety
 ///
-/// For sunrpc; the server transport is one of `T`, since the class goes with its class.
+/// For sunrpc; the server transport is one of `T`, as sunrpc finds this class by that of `T`.
 unsafe extern "C" fn setup<T: Callbacks>(
     args: *mut bindings::xprt_create,
 ) -> *mut bindings::rpc_xprt {
@@ -214,17 +214,17 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
         let text = &mut (*xprt).address_strings;
         text[bindings::rpc_display_format_t_RPC_DISPLAY_ADDR as usize] = (*this).addr.as_ptr();
         (*this).strings.publish(text, addr.is_ipv6());
-        // Given up in `destroy`.
+        // `destroy` drops this reference.
         bindings::__module_get(module);
-        // This reference is the server transport's, which gives it up when it is freed. The one
-        // that the client transport was made with is the caller's.
+        // The server transport owns this reference, and drops it when it is freed. The caller owns
+        // the first reference.
         bindings::xprt_get(xprt);
         (*xprt).bc_xprt = args.bc_xprt;
-        // Two clients on one connection may have theirs set up at the same time, and so may whoever
-        // writes to `add_xprt` in sysfs: callbacks go by the first.
+        // Two RPC clients on one connection, or a write to `add_xprt` in sysfs, may create client
+        // transports at the same time. Callbacks use the first one.
         let published = Atomic::from_ptr(addr_of_mut!((*args.bc_xprt).xpt_bc_xprt));
         if published.cmpxchg(null_mut(), xprt, Full).is_err() {
-            // Nobody has seen it.
+            // The new transport is not shared yet.
             CallbackOps::<T>::destroy(xprt);
             return Err(EEXIST);
         }
@@ -269,7 +269,7 @@ impl<T: Callbacks> CallbackOps<T> {
         bc_destroy: None,
     };
 
-    /// There is no way to connect again: the client makes connections.
+    /// Reports that there is no connection: only the client can connect.
     ///
     /// # Safety
     ///
@@ -321,7 +321,7 @@ impl<T: Callbacks> CallbackOps<T> {
         // SAFETY: The sender has the send lock, by this function's contract; the users of the
         // client transport hold the server's.
         let sent = unsafe {
-            // One Call without a grant, and then as many as the client has granted.
+            // The window permits one Call before the first grant.
             if !bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) {
                 return ebadslt().to_errno();
             }
@@ -329,7 +329,7 @@ impl<T: Callbacks> CallbackOps<T> {
             (*rqst).rq_xtime = bindings::ktime_get();
             let call = XdrBuf::from_raw(addr_of_mut!((*rqst).rq_snd_buf));
             if server.is_closing() {
-                // Until the server closes us the client would try again at once, and again.
+                // Until sunrpc closes this transport, the sender would retry without a pause.
                 bindings::xprt_disconnect_done((*rqst).rq_xprt);
                 Err(enotconn())
             } else {

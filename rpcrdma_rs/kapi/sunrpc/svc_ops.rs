@@ -323,7 +323,7 @@ impl<T: Connection> ConnectionOps<T> {
     }
 }
 
-/// `xpo_kill_temp_xprt`: nothing to hurry, closing disconnects at once.
+/// `xpo_kill_temp_xprt`: does nothing, as closing disconnects at once.
 ///
 /// # Safety
 ///

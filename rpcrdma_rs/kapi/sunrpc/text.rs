@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Short C strings in place.
+//! C strings of limited length without an allocation, and the address strings of a transport.
+//!
+//! C header: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h)
 
 use core::fmt::{
     self,
@@ -17,7 +19,7 @@ use super::{
     addr::SockAddr, //
 };
 
-/// A C string of less than `N` bytes; what does not fit is cut off.
+/// A C string of less than `N` bytes. A longer string is truncated.
 ///
 /// # Invariants
 ///
@@ -40,7 +42,7 @@ impl<const N: usize> Text<N> {
     pub(super) fn set(&mut self, args: fmt::Arguments<'_>) {
         self.bytes = [0; N];
         self.len = 0;
-        // Cutting off is not an error.
+        // Truncation is not an error.
         let _ = self.write_fmt(args);
     }
 
@@ -49,7 +51,7 @@ impl<const N: usize> Text<N> {
         &self.bytes[..=self.len]
     }
 
-    /// Returns the string as C wants it.
+    /// Returns a pointer to the string, which ends with a zero byte.
     pub(super) fn as_ptr(&self) -> *const c_char {
         self.bytes.as_ptr().cast()
     }
@@ -57,7 +59,7 @@ impl<const N: usize> Text<N> {
 
 impl<const N: usize> fmt::Write for Text<N> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        // INVARIANT: One byte is left alone.
+        // INVARIANT: The last byte is not written.
         let n = s.len().min(N - 1 - self.len);
         self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
         self.len += n;
@@ -65,7 +67,7 @@ impl<const N: usize> fmt::Write for Text<N> {
     }
 }
 
-/// As `struct rpc_xprt` has them.
+/// The type of `address_strings` in `struct rpc_xprt`.
 type AddressStrings = [*const c_char; bindings::rpc_display_format_t_RPC_DISPLAY_MAX as usize];
 
 /// Strings that `address_strings` of the `rpc_xprt` point to.
@@ -79,7 +81,7 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    /// Those of `server`.
+    /// Creates the strings for the address of `server`.
     pub(super) fn new(server: &SockAddr) -> Self {
         let mut this = Self {
             hex_addr: Text::new(),
@@ -103,8 +105,8 @@ impl Strings {
         this
     }
 
-    /// Has `to`, the `address_strings` of the transport that these strings are part of, point to
-    /// them and to what is the same for all, that is to all but the address itself.
+    /// Stores pointers to these strings, and to the constant ones, in `to`, the `address_strings`
+    /// of the transport. Does not store the address itself.
     pub(super) fn publish(&self, to: &mut AddressStrings, v6: bool) {
         to[bindings::rpc_display_format_t_RPC_DISPLAY_PORT as usize] = self.port.as_ptr();
         to[bindings::rpc_display_format_t_RPC_DISPLAY_PROTO as usize] = c"rdma".as_char_ptr();

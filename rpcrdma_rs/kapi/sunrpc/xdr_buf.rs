@@ -6,9 +6,9 @@
 //!   head (one kvec) | page_len bytes, from page_base of pages[] | tail (one kvec)
 //! ```
 //!
-//! A message is addressed by byte offset over the three in that order. Lengths come from
-//! the upper layer and are trusted as far as the memory behind them goes; offsets given to
-//! the functions here are not, and are clamped to the message.
+//! Bytes of a message are addressed by their offset in the three parts, in that order. The lengths
+//! of the parts come from the upper layer and are trusted. Offsets that callers pass are clamped to
+//! the message.
 //!
 //! C header: [`include/linux/sunrpc/xdr.h`](srctree/include/linux/sunrpc/xdr.h)
 
@@ -41,10 +41,9 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// `self.0` is an initialised `xdr_buf`. Whoever lends it guarantees that head and tail
-/// are valid for their lengths, that `pages` has a page (or, in a sparse array, null) for
-/// every byte of the page part, and that none of that changes during the borrow, except
-/// through the borrow.
+/// `self.0` is an initialised `xdr_buf`. Head and tail are valid for their lengths. `pages` has a
+/// page, or null in a sparse array, for every byte of the page part. Nothing changes these fields
+/// during a borrow, except methods of this type.
 #[repr(transparent)]
 pub(crate) struct XdrBuf(Opaque<bindings::xdr_buf>);
 
@@ -56,19 +55,20 @@ impl XdrBuf {
     /// `ptr` must point to an `xdr_buf` as the type's invariants say, for all of `'a`.
     pub(in crate::kapi) unsafe fn from_raw<'a>(ptr: *mut bindings::xdr_buf) -> &'a Self {
         // CAST: `XdrBuf` is transparent over `Opaque<xdr_buf>`.
-        // SAFETY: By this function's contract it is such an `xdr_buf` for all of `'a`.
+        // SAFETY: `ptr` points to an `xdr_buf` as the type's invariants say for all of `'a`, by
+        // this function's contract.
         unsafe { &*ptr.cast() }
     }
 
-    /// Makes `head` the head of the message, and `tail`, if it is not to stay, the tail.
+    /// Replaces the head of the message by `head`, and the tail by `tail` if there is one.
     ///
-    /// Their lengths are what they are, and there is no other room: whoever takes the message
-    /// apart may move it inside of it, and has more of the pages moved the longer the tail may be.
+    /// `buflen` becomes the sum of the parts. sunrpc may move bytes from one part to another when
+    /// it decodes the message, and would move more pages if `buflen` had room for a longer tail.
     ///
     /// # Safety
     ///
-    /// `ptr` must point to an `xdr_buf` that the caller may write, and nobody use the new parts
-    /// after the end of what they are borrowed from.
+    /// `ptr` must point to an `xdr_buf` that the caller may write. The new parts must not be used
+    /// after the memory of `head` and `tail` becomes invalid.
     pub(in crate::kapi) unsafe fn redirect(
         ptr: *mut bindings::xdr_buf,
         head: &[u8],
@@ -85,7 +85,7 @@ impl XdrBuf {
                 (*ptr).tail[0] = part(tail);
             }
             let room = head.len() + (*ptr).page_len as usize + (*ptr).tail[0].iov_len;
-            // CAST: Received bytes are less than 2 GiB, and so is what was there before.
+            // CAST: A received message and the former parts are shorter than 2 GiB.
             (*ptr).buflen = room as u32;
         }
     }
@@ -181,7 +181,7 @@ impl XdrBuf {
     }
 
     /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
-    // Inlined, as the head nearly always has all of them.
+    // Inlined, because nearly always all of the bytes are in the head.
     #[inline(always)]
     pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
         match (self.head().get(range.clone()), dst.get_mut(..range.len())) {
@@ -193,7 +193,7 @@ impl XdrBuf {
         }
     }
 
-    /// As [`Self::copy_to`], for what is not in the head alone.
+    /// Implements [`Self::copy_to`] for bytes that are not all in the head.
     #[inline(never)]
     fn copy_parts(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
         let end = range.end.min(range.start.saturating_add(dst.len()));
@@ -210,8 +210,8 @@ impl XdrBuf {
             let Some((now, later)) = to_pages.split_at_mut_checked(run.len()) else {
                 return done;
             };
-            // SAFETY: The run has that many bytes. `dst` is not memory of a message, which nobody
-            // has a reference to.
+            // SAFETY: The run has that many bytes. `dst` does not overlap them: no Rust reference
+            // to pages of a message exists.
             unsafe { copy_from_page(&run, now) };
             done += now.len();
             to_pages = later;
@@ -241,8 +241,8 @@ impl XdrBuf {
             if now.is_empty() {
                 break;
             }
-            // SAFETY: The run has that many bytes. `src` is none of this message, whose pages
-            // nobody has a reference to.
+            // SAFETY: The run has that many bytes. `src` does not overlap them: no Rust reference
+            // to pages of a message exists.
             unsafe { copy_to_page(&run, now) };
             rest = later;
         }
@@ -254,7 +254,7 @@ impl XdrBuf {
         fill(&self.raw().tail[0], src)
     }
 
-    /// What of the bytes `range` is in each of the three parts.
+    /// Splits the bytes `range` by the part of the message that they are in.
     fn cut(&self, range: Range<usize>) -> Cut<'_> {
         let pages = self.page_range();
         let end = range.end.min(self.total());
@@ -276,20 +276,21 @@ impl XdrBuf {
         }
     }
 
-    /// Walks the bytes `range` of the message as physically contiguous runs, none of which is of
-    /// more than one of the three parts. Ends early at a missing page.
+    /// Returns the bytes `range` of the message as physically contiguous runs. A run does not
+    /// extend beyond one of the three parts. Ends early at a missing page.
     #[inline]
     pub(crate) fn segs(&self, range: Range<usize>) -> Segs<'_> {
         Segs(self.cut(range))
     }
 
-    /// Walks the page part as physically contiguous runs. Ends early at a missing page.
+    /// Returns the page part as physically contiguous runs. Ends early at a missing page.
     #[inline]
     pub(crate) fn page_segs(&self) -> PageSegs<'_> {
         self.page_part(0, self.page_len())
     }
 
-    /// Walks `len` bytes from `offset` of the page part on, which it must have.
+    /// Returns `len` bytes of the page part, from `offset` on, as runs. The page part must have
+    /// them.
     #[inline]
     fn page_part(&self, offset: usize, len: usize) -> PageSegs<'_> {
         let at = self.page_base() + offset;
@@ -305,11 +306,11 @@ impl XdrBuf {
 
     /// Allocates the missing pages of a sparse page part. Does not sleep.
     ///
-    /// The pages belong to the upper layer, which frees what it finds in its array.
+    /// The pages belong to the upper layer, which frees all pages in its array.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` when there is no memory; what was allocated stays in the array.
+    /// `ENOBUFS` if memory is short. The pages that were allocated stay in the array.
     pub(crate) fn fill_sparse(&self) -> Result {
         let first = self.page_base() / PAGE_SIZE;
         for i in first..first + self.page_count() {
@@ -318,7 +319,7 @@ impl XdrBuf {
             // SAFETY: The entry is inside the array, and nobody else writes it during the
             // borrow.
             if unsafe { (*slot).is_null() } {
-                // SAFETY: It asks for a page, at any time and in any context.
+                // SAFETY: The function allocates a page, and may be called in any context.
                 let page = unsafe { bindings::rpcrdma_shim_alloc_page_nowait() };
                 if page.is_null() {
                     return Err(enobufs());
@@ -340,8 +341,8 @@ fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
         return false;
     }
     if !src.is_empty() {
-        // SAFETY: Head and tail are valid for their lengths, and lent to us, by the invariants of
-        // `XdrBuf`. `src` is not in it: it is none of the message.
+        // SAFETY: `vec` is valid for its length, by the invariants of `XdrBuf`. `src` is not part
+        // of the message, so it does not overlap.
         unsafe { copy_bytes(src.as_ptr(), vec.iov_base.cast(), src.len()) };
     }
     true
@@ -350,8 +351,8 @@ fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
 /// Returns the length, roundup included, of a payload of `placed` bytes in the pages. `before` is the
 /// message up to the payload, so it ends with the length that the message claims for it.
 ///
-/// If more is claimed than was placed, only whole words count: the roundup would be taken for a part
-/// of the payload, and it is whatever was in the pages.
+/// If the message claims more than was placed, only whole words count. Otherwise the upper layer
+/// would take the roundup, which nobody has written, for a part of the payload.
 pub(super) fn arrived(before: &[u8], placed: usize) -> usize {
     let claimed = before
         .last_chunk()
@@ -372,7 +373,7 @@ fn kvec_bytes(vec: &bindings::kvec) -> &[u8] {
     }
 }
 
-/// Some bytes of a message, part by part.
+/// A range of bytes of a message, split by part.
 #[derive(Clone)]
 struct Cut<'a> {
     head: &'a [u8],
@@ -401,8 +402,8 @@ impl<'a> Iterator for Segs<'a> {
 
 /// Takes the first run off the head or the tail.
 fn virt<'a>(bytes: &mut &'a [u8]) -> Option<MemSeg<'a>> {
-    // SAFETY: Lent for as long as the message is. Heads and tails are in `kmalloc` memory or in
-    // pages.
+    // SAFETY: The bytes are valid while the message is borrowed. Heads and tails are in `kmalloc`
+    // memory or in pages.
     let run = unsafe { MemSeg::from_virt(bytes.as_ptr(), bytes.len()) }?;
     *bytes = &bytes[run.len()..];
     Some(run)
@@ -434,13 +435,13 @@ impl<'a> Iterator for PageSegs<'a> {
         let run = unsafe {
             let page = NonNull::new(*self.pages)?;
             let len = match PAGE_SIZE - self.offset {
-                // The usual end, without a look at another page.
+                // The usual last run, which needs no other page.
                 most if self.left <= most => self.left,
                 _ => measure(self.pages, self.offset, self.left),
             };
             MemSeg::from_page(page, self.offset, len)?
         };
-        // INVARIANT: The run is what came first of these bytes.
+        // INVARIANT: The run is removed from the front of the bytes.
         let end = self.offset + run.len();
         self.pages = self.pages.wrapping_add(end / PAGE_SIZE);
         self.offset = end % PAGE_SIZE;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! The addresses of a transport, which are set before sunrpc sees it.
+//!
+//! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
 use super::{
     bindings,
@@ -12,7 +14,7 @@ use core::ptr::addr_of_mut;
 use kernel::prelude::*;
 
 impl<T> Inner<T> {
-    /// Records the address of this side.
+    /// Records the local address.
     pub(super) fn set_local_addr(&self, addr: &SockAddr) {
         // SAFETY: The address is valid. Callers do this before sunrpc sees the transport, see
         // `Class::create` and `Listener::accept`.
@@ -29,8 +31,8 @@ impl<T> Inner<T> {
         let mut addr = *addr;
         addr.set_port(0);
         let xprt = self.xprt.get();
-        // SAFETY: An address is not larger than a `sockaddr_storage`. Nobody else sees the
-        // transport yet, as above.
+        // SAFETY: An address is not larger than a `sockaddr_storage`. Callers do this before sunrpc
+        // sees the transport.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 addr.as_ptr().cast::<u8>(),
@@ -45,17 +47,19 @@ impl<T> Inner<T> {
 }
 
 impl<T: Send + Sync + 'static> SvcXprt<T> {
-    /// Records the address of this side.
+    /// Records the local address. Must be called before sunrpc sees the transport, that is, in
+    /// `Class::create` or `Listener::accept`.
     pub(crate) fn set_local_addr(&self, addr: &SockAddr) {
         self.0.set_local_addr(addr);
     }
 
-    /// Sets the printable form of the peer of an endpoint that has none.
+    /// Sets the printable form of the peer of an endpoint that has none. Must be called before
+    /// sunrpc sees the transport.
     pub(crate) fn set_remote_name(&self, name: &CStr) {
         let text = name.to_bytes_with_nul();
         let xprt = self.as_raw();
-        // SAFETY: The length is cut to the size of the buffer less the terminator. Nobody else
-        // sees the transport yet.
+        // SAFETY: The length is limited to the size of the buffer without the terminator. Callers
+        // do this before sunrpc sees the transport.
         unsafe {
             let buf = addr_of_mut!((*xprt).xpt_remotebuf);
             let len = text.len().min((*buf).len() - 1);
