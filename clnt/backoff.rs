@@ -8,10 +8,10 @@
 //!   there was no connection, or no good Reply      500 ms after its start, then doubled
 //! ```
 //!
-//! A server that restarts must not be waited for longer than needed, and one that accepts
-//! connections and drops them must not keep us busy. A connection without a good Reply does not
-//! make a server useless: one that drops a Call (RFC 2203, section 5.3.3.1) closes the connection,
-//! and may drop the same Call again on the next.
+//! A client must not wait longer than needed for a server that restarts. A server that accepts
+//! connections and drops them must not keep the client busy. A connection without a good Reply does
+//! not prove that a server is useless: a server that drops a Call (RFC 2203, section 5.3.3.1)
+//! closes the connection, and may drop the same Call again on the next one.
 //!
 //! A good Reply does not show that a connection can carry every Call. If the network drops large
 //! packets, small Calls are answered, and each Call with a large Reply ends its connection, forever.
@@ -21,10 +21,10 @@
 //!
 //! All times are in jiffies, which wrap around.
 
-/// The number of connections in a row that end before the same Call is answered, from which on
-/// there are pauses. A server that restarts, or a link that fails, ends fewer. The C server drops
-/// a Call with Kerberos up to ten times in a row while other Calls are answered, and it is best sent
-/// again at once.
+/// The number of connections in a row that must end before the same Call is answered until there
+/// are pauses. A server that restarts, or a link that fails, ends fewer connections. The C server
+/// drops a Call with Kerberos up to ten times in a row while it answers other Calls, and sending
+/// the Call again at once is best.
 const SAME_CALL: u32 = 16;
 
 /// The shortest pauses, in jiffies.

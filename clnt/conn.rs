@@ -140,7 +140,7 @@ fn property_xid(number: u64) -> Xid {
     Xid(number as u32)
 }
 
-/// See the module's documentation.
+/// The data of one connection, see the module's documentation.
 #[pin_data]
 pub(super) struct Conn {
     link: XprtLink<ClntXprt>,
@@ -219,17 +219,17 @@ impl Conn {
         Ok(this)
     }
 
-    /// The XID of messages about properties.
+    /// Returns the XID of messages about properties.
     pub(super) fn xid(&self) -> Xid {
         property_xid(self.number)
     }
 
-    /// The grant of the last Reply.
+    /// Returns the grant of the last Reply.
     pub(super) fn granted(&self) -> u32 {
         self.credits.load(Relaxed)
     }
 
-    /// The number of the connection.
+    /// Returns the number of the connection.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -480,8 +480,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` when there is no memory for a single one, and what the device says; those posted
-    /// before are posted.
+    /// `ENOBUFS` if memory is too short for a single Receive, and errors of the device. Some
+    /// Receives of the batch may have been posted then.
     pub(super) fn post_receives(&self, qp: &Qp<Conn>, allocates: bool) -> Result {
         let (mut list, missing, size) = self.pools.lock().receives_to_post(allocates);
         let made = self.make_receives(missing, size, &mut list);
@@ -546,7 +546,7 @@ impl WorkItem<REFILL> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // Reclaim may be waiting for what needs these regions.
+        // Reclaim may be waiting for a Call that needs these regions.
         let _no_io = NoIo::begin();
         let Some(xprt) = this.link.get() else {
             return;

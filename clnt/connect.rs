@@ -75,7 +75,7 @@ use crate::{
 
 /// How long address and route may take to resolve, each.
 const RESOLVE_MS: u32 = 5_000;
-/// How long connecting may take. The connection manager gives up before.
+/// How long connecting may take. The connection manager normally reports a failure earlier.
 const CONNECT_MS: u32 = 120_000;
 /// How long a server may take to answer the request for version 2. It needs a free service thread
 /// for that.
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Connects `xprt`, and requests version 2 if it is enabled.
+    /// Connects `xprt`, and requests version 2 if `asks`. Sleeps.
     fn attempt(xprt: &SendLocked<'_, ClntXprt>, asks: bool) -> Result<Arc<Self>, Failed> {
         xprt.note_begin();
         let events = Events::new(xprt.link()).map_err(Failed::passing)?;
@@ -131,7 +131,7 @@ impl Connection {
         conn.inspect_err(|_| events.fsm.lock().retire())
     }
 
-    /// Takes the steps.
+    /// Takes the steps of connecting. Sleeps.
     fn steps(
         xprt: &SendLocked<'_, ClntXprt>,
         events: &Arc<Events>,
@@ -162,7 +162,7 @@ impl Connection {
     }
 
     /// Allocates the resources of the connection on the device that was found.
-    // In a stack frame of its own, as that of the caller is large.
+    // Not inlined, because the stack frame of the caller is large.
     #[inline(never)]
     fn prepare(
         xprt: &Xprt<ClntXprt>,
@@ -213,10 +213,10 @@ impl Connection {
         let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
         let param = cm::ConnParam {
             private_data: &private,
-            // The server reads and writes; we do not.
+            // Only the server issues RDMA Reads.
             responder_resources: u8::try_from(most).unwrap_or(u8::MAX),
             initiator_depth: 0,
-            // Short, to notice soon that a server has moved; the RPC layer tries again.
+            // Few retries, to notice soon that a server has moved. The RPC layer reconnects.
             retry_count: 6,
             // Credits ensure that a Receive is posted for each message.
             rnr_retry_count: 0,
@@ -293,7 +293,7 @@ impl Connection {
         self.id.local_addr()
     }
 
-    /// Disconnects from the peer, and does nothing else.
+    /// Disconnects from the peer. Does not drain the QP. Sleeps.
     pub(super) fn disconnect(&self) {
         // Fails if there is no connection, and then no peer has to be notified.
         let _ = self.qp.disconnect();

@@ -115,7 +115,7 @@ impl Events {
         }
     }
 
-    /// Takes a step and waits for it.
+    /// Takes a step and waits up to `ms` milliseconds for its result. Sleeps.
     pub(super) fn step(
         &self,
         step: Step,
@@ -175,15 +175,16 @@ impl Removal for Events {
 pub(super) struct Failed {
     /// The reason, for the log.
     pub(super) cause: Error,
-    /// What is reported to the RPC layer: one of the errors that it knows for connecting.
+    /// The error for the RPC layer: one of those that it expects from connecting.
     pub(super) status: Error,
     /// Whether the server has got the request for version 2, and has not answered it.
     pub(super) unanswered: bool,
 }
 
 impl Failed {
-    /// The device that was found cannot carry the connection. That fails a mount. But once the
-    /// transport has `had_connection`, a device that can was removed, and it may be added again.
+    /// Returns the failure for a device that cannot carry the connection. It fails a mount. But if
+    /// the transport `had_connection`, a suitable device was removed and may be added again, so the
+    /// RPC layer retries.
     pub(super) fn unsuitable(error: Error, had_connection: bool) -> Self {
         if had_connection {
             Self::passing(error)
@@ -192,7 +193,8 @@ impl Failed {
         }
     }
 
-    /// Reports `error` unchanged: the RPC layer expects it, or trying again is pointless.
+    /// Returns the failure that reports `error` unchanged: the RPC layer expects it, or a retry is
+    /// pointless.
     pub(super) fn known(error: Error) -> Self {
         Self {
             cause: error,
@@ -201,8 +203,9 @@ impl Failed {
         }
     }
 
-    /// A device that is being removed, or is short of a resource, may return any error. A hard
-    /// mount must not fail for that, so the result is an error after which the RPC layer retries.
+    /// Returns the failure for `error` of a device or of the kernel, with a status after which the
+    /// RPC layer retries. A device that is being removed, or is short of a resource, may return any
+    /// error, and a hard mount must not fail because of that.
     pub(super) fn passing(error: Error) -> Self {
         let retried = [
             eproto(),
@@ -230,12 +233,12 @@ impl From<Failure> for Failed {
     fn from(failure: Failure) -> Self {
         Self::known(match failure {
             Failure::Address => eproto(),
-            // Not ENETUNREACH: a server that is silent may only be restarting, and a hard mount
-            // of a container takes that for the loss of its network, and fails.
+            // Not ENETUNREACH: a hard mount in a container fails after that error, as if its
+            // network was lost, but a silent server may be restarting.
             Failure::Route | Failure::Unreachable => ehostunreach(),
             Failure::Refused => econnrefused(),
             Failure::Stale | Failure::Connect => enotconn(),
-            // The RPC layer tries again after a while, maybe on another device.
+            // The RPC layer retries after a pause, perhaps through another device.
             Failure::DeviceGone | Failure::Lost => econnaborted(),
             Failure::TimedOut => ETIMEDOUT,
         })

@@ -415,7 +415,7 @@ fn place(
             call.head_len()..tail.end
         }
         CallMode::Gather => tail,
-        // `choose` has seen that the tail begins with the pad.
+        // `choose` requires that the tail begins with the pad.
         CallMode::ReadChunk { tail_skip, .. } => tail.start + tail_skip as usize..tail.end,
         CallMode::PositionZero => {
             ctx.message_mut().add_part(0..header)?;
@@ -458,7 +458,7 @@ fn place(
 ///
 /// # Errors
 ///
-/// `EMSGSIZE` when it is too long for that.
+/// `EMSGSIZE` if the Reply is too long to be sent inline.
 pub(super) fn marshal_reverse(
     mut ctx: Pin<&mut SendCtx>,
     xid: u32,

@@ -75,7 +75,7 @@ pub(super) enum Shortage {
     Receives,
 }
 
-/// See the module's documentation.
+/// The resources of a connection, see the module's documentation.
 pub(super) struct Pools {
     limits: ClientLimits,
     live: Arc<Live>,
@@ -89,7 +89,7 @@ pub(super) struct Pools {
     regions_made: usize,
     /// Receive buffers that are not posted.
     free: RecvList<()>,
-    /// How many Receives are posted.
+    /// The number of posted Receives.
     posted: u32,
     /// The size of the posted Receives and of those in `free`.
     pub(super) resize: Resize,
@@ -196,9 +196,9 @@ impl Pools {
         Ok(ctx)
     }
 
-    /// Returns the shortage when too few regions are idle. At the limit the sender waits for a Reply: a
-    /// refill, which wakes the sender, would find nothing to do, and the sender would ask for another
-    /// one at once.
+    /// Returns the shortage if too few regions are idle. At the limit the sender waits for a Reply.
+    /// A refill would have nothing to do there; it would wake the sender, which would request
+    /// another refill at once.
     #[cold]
     fn lack_of_regions(&self) -> Shortage {
         match self.regions_missing() {
@@ -246,7 +246,9 @@ impl Pools {
 
     /// Returns regions that a Call did not need.
     pub(super) fn unused(&mut self, unused: &mut MrList) {
-        // CAST: At most as many as were taken. The registration; `recycled` has the invalidation.
+        // Releases the entries of the registrations; `recycled` releases those of the
+        // invalidations.
+        // CAST: At most as many as were taken.
         self.queue.release(unused.len() as u32);
         self.recycled(unused);
     }
@@ -291,7 +293,7 @@ impl Pools {
             return Err(ctx);
         }
         *made += 1;
-        // There is room for as many as there may be.
+        // There is room: the capacity is the limit.
         let _ = pool.push_within_capacity(ctx);
         Ok(())
     }
@@ -343,7 +345,7 @@ impl Pools {
     pub(super) fn add_region(&mut self, mr: Mr, inv: Pin<KBox<InvCtx>>) {
         self.idle.push(mr);
         self.regions_made += 1;
-        // There is room for as many as there may be.
+        // There is room: the capacity is the limit.
         let _ = self.invs.push_within_capacity(inv);
         self.show_regions();
         self.show_queue();
@@ -388,8 +390,8 @@ impl Pools {
 
     /// Returns whether Receives must be posted for the server's own Calls.
     pub(super) fn lacks_receives(&self) -> bool {
-        // Half of them is what the server has credits for. Without any it may still send messages
-        // about properties.
+        // The server has credits for half of the Receives for reverse Calls. A server without such
+        // credits may still send messages about properties.
         let reserve = if self.reverse { REVERSE_REQUESTS } else { 0 };
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
@@ -452,7 +454,7 @@ impl Pools {
         }
     }
 
-    /// How many Receives are posted.
+    /// Returns the number of posted Receives.
     pub(super) fn posted(&self) -> u32 {
         self.posted
     }
@@ -466,7 +468,7 @@ impl Pools {
         self.starved
     }
 
-    /// Returns whether the sender waits. It is woken by the caller, once.
+    /// Returns whether the sender waits. If so, the caller must wake it.
     pub(super) fn take_starved(&mut self) -> bool {
         core::mem::take(&mut self.starved)
     }

@@ -224,7 +224,7 @@ impl Conn {
         }
     }
 
-    /// Handles a message whose XID is that of no RPC.
+    /// Handles a message whose XID matches no RPC.
     #[cold]
     fn stray(
         self: &Arc<Self>,
@@ -318,8 +318,8 @@ impl Conn {
             trace_xprtrdma_reply(Task::of(&rqst), rqst.xid(), usable.0);
             self.set_credits(xprt, usable);
         }
-        // A message that fails its RPC does not make the connection useful. Otherwise the client
-        // would reconnect without a pause to a peer that sends garbage and disconnects.
+        // A Reply that fails its RPC does not count as a good Reply. Otherwise the client would
+        // reconnect without a pause to a peer that sends garbage and disconnects.
         if !matches!(delivery, Delivery::Failed) {
             xprt.note_use();
             self.negotiation.note_reply();

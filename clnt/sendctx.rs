@@ -62,7 +62,7 @@ impl SendCtx {
         )
     }
 
-    /// Returns whether it is for messages of the reverse direction.
+    /// Returns whether the Send is for messages of the reverse direction.
     pub(super) fn is_reverse(&self) -> bool {
         self.reverse
     }

@@ -156,7 +156,7 @@ impl Conn {
                 trace_xprtrdma_property(Peer::of(xprt), Proc::ReqProp.to_wire(), most.0);
                 self.live.show_sizes(agreed);
             }
-            // Tried again with the next batch of Receives.
+            // The sender retries with the next batch of Receives.
             Err(_) => {
                 self.negotiation.take_request();
                 self.want(agreed, before);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The state of one connection, by the events of the connection manager. Pure.
+//! The state of one connection, by its events. Pure.
 //!
 //! ```text
 //!             begin(Address)      begin(Route)       begin(Connect)
@@ -55,7 +55,8 @@ pub(super) enum Step {
     Version,
 }
 
-/// An event of the connection manager.
+/// An event of a connection: from the connection manager, from device removal, or the answer to the
+/// request for version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A step has succeeded.
@@ -89,7 +90,7 @@ enum State {
 pub(super) struct Fsm(State);
 
 impl Fsm {
-    /// Before the first step.
+    /// Creates the state of a connection before its first step.
     pub(super) const fn new() -> Self {
         Self(State::Ready)
     }
@@ -98,7 +99,7 @@ impl Fsm {
     ///
     /// # Errors
     ///
-    /// The reason, if there will be no connection.
+    /// The reason, if the attempt has failed already.
     pub(super) fn begin(&mut self, step: Step) -> Result<(), Failure> {
         match self.0 {
             State::Down(failure) => Err(failure),
@@ -149,7 +150,7 @@ impl Fsm {
         self.0 = State::Retired;
     }
 
-    /// Returns whether it is retired.
+    /// Returns whether the connection is retired.
     pub(super) fn is_retired(&self) -> bool {
         self.0 == State::Retired
     }

@@ -80,7 +80,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// Returns the word for it in the debugfs status.
+    /// Returns the text of the debugfs status.
     pub(super) fn text(self) -> &'static str {
         match self {
             Ended::Peer => "peer",
@@ -203,7 +203,7 @@ pub(crate) struct ClntSlot {
     /// so that a Reply finds all regions.
     #[pin]
     pub(super) chunks: SlotChunks,
-    /// The fence on which a task waits that gives up the request.
+    /// The fence that a task waits on when it aborts the request.
     pub(super) fence: Arc<Fence>,
 }
 

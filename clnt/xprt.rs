@@ -181,7 +181,8 @@ impl XprtOps for ClntXprt {
         let Some(connection) = xprt.conn() else {
             return Err(enotconn());
         };
-        // A connection carries a Call once: a second would cost a credit that nobody returns.
+        // A connection carries a Call once: sending it again would cost a credit that no Reply
+        // returns.
         if slot.connect_cookie() == xprt.connect_cookie() {
             xprt.close();
             return Err(enotconn());
@@ -229,8 +230,8 @@ impl XprtOps for ClntXprt {
 
     fn bc_setup(xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
         xprt.make_bc_requests(REVERSE_CALLS as usize)?;
-        // On this connection Receives are posted before the next Call is sent, on later ones from
-        // the start.
+        // The sender of the next Call posts the Receives on this connection. Later connections
+        // begin with them.
         xprt.allow_reverse();
         if let Some(connection) = xprt.conn() {
             connection.conn().allow_reverse();
@@ -239,7 +240,7 @@ impl XprtOps for ClntXprt {
     }
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {
-        // Under RCU, where the last reference to a connection must not be dropped.
+        // Takes no reference: dropping the last one sleeps, and sunrpc calls this under RCU.
         let limits = xprt
             .with_conn(|connection| connection.map(|connection| connection.conn().thresholds()));
         let (version, send, receive) = match limits {
@@ -267,9 +268,9 @@ impl XprtOps for ClntXprt {
             return Err(enotconn());
         };
         let conn = connection.conn();
-        // The server that called on an earlier connection does not wait for a Reply on this one. The
-        // error must not be one after which sunrpc tries again: the senders of other requests would
-        // get it, and try in vain to connect, until the task of this one runs.
+        // If the Call arrived on an earlier connection, the server does not wait for a Reply on
+        // this one. The error must not be one after which sunrpc retries: senders of other requests
+        // would get it, and try in vain to connect, until the task of this request runs.
         if rqst.connection() != conn.number() {
             return Err(ecanceled());
         }
