@@ -30,6 +30,7 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
+    /// Creates a limit whose period has not begun.
     pub(crate) const fn new() -> Self {
         RateLimit {
             began: Atomic::new(0),

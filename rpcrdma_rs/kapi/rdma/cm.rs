@@ -195,7 +195,8 @@ impl Drop for IdInner {
 /// An RDMA identifier, and the handler of its events.
 ///
 /// After the drop of this object no event is handled. The C id itself exists until its PD and QP
-/// are dropped as well.
+/// are dropped as well. The methods that call rdma_cm need process context and may sleep. They must
+/// not be called with a lock held that a handler of the id takes.
 ///
 /// # Examples
 ///
@@ -345,7 +346,7 @@ impl<H: Handler> Id<H> {
     ///
     /// # Errors
     ///
-    /// As [`Self::connect`]. After an error of rdma_cm the connection is already rejected.
+    /// Those of [`Self::connect`]. After an error of rdma_cm the connection is already rejected.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
         // `rdma_accept` requires the handler mutex.

@@ -12,6 +12,8 @@
 //! request would hold its buffers forever, and through them the id, and removal of the device would
 //! wait for the id. So each entry stays in the [`Register`] of the QP that it was posted on last,
 //! from its first post until it is dropped. Posting it again on that QP costs one comparison.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use kernel::{
     prelude::*,

@@ -181,10 +181,10 @@ impl<'a> Chain<'a> {
             return Err(EINVAL);
         }
         let wr = mr.start_registration(self.ticket)?;
-        // SAFETY: The request is the region's own. The region is registered now, and until that
-        // ends it is neither freed (dropping leaks it) nor mapped again. It ends with an
-        // invalidation seen after this post began, with proof that it was not posted, or with the
-        // QP, which is not closed as long as a post is under way.
+        // SAFETY: The request is a field of the region. The region is in state `Registered` now. In
+        // that state it is neither freed (dropping leaks it) nor mapped again. The state ends with
+        // an invalidation that completes after this post began, with proof that the chain was not
+        // posted, or when the QP is closed, which waits for posts in progress.
         unsafe { self.append(Requests::one(wr, Kind::Reg)) };
         Ok(())
     }
@@ -199,10 +199,10 @@ impl<'a> Chain<'a> {
             return Err(EINVAL);
         }
         let wr = mr.start_invalidation(self.ticket)?;
-        // SAFETY: The request is the region's own. The region is being invalidated now, and until
-        // that ends it is neither freed (dropping leaks it) nor used by another chain. It ends
-        // with the completion of this post, with proof that it was not posted, or with the QP,
-        // which is not closed as long as a post is under way.
+        // SAFETY: The request is a field of the region. The region is in state `Invalidating` now.
+        // In that state it is neither freed (dropping leaks it) nor used by another chain. The
+        // state ends with the completion of this post, with proof that the chain was not posted, or
+        // when the QP is closed, which waits for posts in progress.
         unsafe { self.append(Requests::one(wr, Kind::Plain)) };
         Ok(())
     }

@@ -37,7 +37,7 @@ use crate::kapi::ext::{
 /// of borrows.
 const CLOSED: i32 = i32::MIN / 2;
 
-/// What all links of one transport share.
+/// The state that all links of one transport share.
 ///
 /// # Invariants
 ///
@@ -58,7 +58,7 @@ unsafe impl<T: XprtOps> Sync for Shared<T> {}
 impl<T: XprtOps> Shared<T> {
     /// A link target for `xprt`, closed for now.
     pub(super) fn new(xprt: *mut Xprt<T>) -> impl PinInit<Self> {
-        // INVARIANT: It is closed.
+        // INVARIANT: `users` is `CLOSED`.
         pin_init!(Self {
             xprt,
             users: Atomic::new(CLOSED),
@@ -66,18 +66,18 @@ impl<T: XprtOps> Shared<T> {
         })
     }
 
-    /// Lets links reach the transport from now on.
+    /// Permits borrows from now on.
     ///
     /// # Safety
     ///
-    /// The transport's set-up must be complete, and [`Self::close`] must be called before it
-    /// is torn down.
+    /// The transport's setup must be complete, and [`Self::close`] must be called before its
+    /// teardown.
     pub(super) unsafe fn open(&self) {
-        // INVARIANT: The transport's set-up is complete, by this function's contract.
+        // INVARIANT: The setup of the transport is complete, by this function's contract.
         self.users.store(0, Release);
     }
 
-    /// Refuses further borrows; on return the transport is not borrowed through a link. Sleeps.
+    /// Refuses further borrows, and waits for the existing ones to end. Sleeps.
     pub(super) fn close(&self) {
         if self.users.fetch_add(CLOSED, Full) != 0 {
             self.idle.wait();
@@ -97,8 +97,8 @@ impl<T: XprtOps> Clone for XprtLink<T> {
 impl<T: XprtOps> XprtLink<T> {
     /// Borrows the transport; `None` once it is being destroyed.
     ///
-    /// `->destroy` waits for the borrow to end: it must not last until something happens that
-    /// only `->destroy` brings about.
+    /// `->destroy` waits for the borrow to end. So a borrower must not wait for anything that only
+    /// `->destroy` does. Any context.
     pub(crate) fn get(&self) -> Option<XprtGuard<'_, T>> {
         let users = &self.0.users;
         let mut seen = users.load(Relaxed);
@@ -107,7 +107,7 @@ impl<T: XprtOps> XprtLink<T> {
                 return None;
             }
             match users.cmpxchg(seen, seen + 1, Acquire) {
-                // INVARIANT: Counted now.
+                // INVARIANT: The borrow was counted above.
                 Ok(_) => return Some(XprtGuard(&self.0)),
                 Err(now) => seen = now,
             }
@@ -119,14 +119,14 @@ impl<T: XprtOps> XprtLink<T> {
 ///
 /// # Invariants
 ///
-/// It is counted in `users`.
+/// The borrow is counted in `users`.
 pub(crate) struct XprtGuard<'a, T: XprtOps>(&'a Arc<Shared<T>>);
 
 impl<T: XprtOps> Deref for XprtGuard<'_, T> {
     type Target = Xprt<T>;
 
     fn deref(&self) -> &Xprt<T> {
-        // SAFETY: `users` counts us, so that the transport is there by the invariants of
+        // SAFETY: `users` counts this borrow, so the transport is valid by the invariants of
         // `Shared`.
         unsafe { &*self.0.xprt }
     }
@@ -135,9 +135,9 @@ impl<T: XprtOps> Deref for XprtGuard<'_, T> {
 impl<T: XprtOps> Drop for XprtGuard<'_, T> {
     fn drop(&mut self) {
         let users = &self.0.users;
-        // INVARIANT: This was our count.
+        // INVARIANT: This borrow is no longer counted.
         if users.fetch_sub(1, Release) == CLOSED + 1 {
-            // Pairs with the drops before: what they had to do is done as well.
+            // Pairs with the release when other borrows ended: their accesses happened before.
             users.load(Acquire);
             self.0.idle.complete();
         }

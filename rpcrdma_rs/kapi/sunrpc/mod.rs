@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! sunrpc: messages, transports, service threads.
+//! Safe abstractions of sunrpc: messages, client and server transports, requests, service threads.
+//!
+//! C headers: [`include/linux/sunrpc/xprt.h`](srctree/include/linux/sunrpc/xprt.h),
+//! [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
 pub(crate) mod backchannel;
 pub(crate) mod class;

@@ -95,8 +95,8 @@ impl<T: Callbacks> SvcXprt<T> {
     }
 
     /// Completes the callback `xid`, in host order, with `reply`, or with an error if it has
-    /// failed. `credits` is how many may be under way from now on, if the message says so. A
-    /// message that answers no callback changes nothing.
+    /// failed. `credits` is the number of concurrent callbacks that the message grants, if any. A
+    /// message that answers no callback changes nothing. Does not sleep.
     pub(crate) fn complete_callback(&self, xid: u32, credits: Option<u32>, reply: Result<&[u8]>) {
         let Some(xprt) = self.callback_xprt() else {
             return;

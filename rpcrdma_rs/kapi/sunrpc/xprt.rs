@@ -431,11 +431,11 @@ impl<T: XprtOps> Xprt<T> {
         let bc = KBox::pin_init(BcPool::new(), GFP_KERNEL)?;
         let conn = KBox::pin_init(ConnCell::new(), GFP_KERNEL)?;
         let connector = Connector::new(XprtLink(shared.clone()))?;
-        // SAFETY: `xprt` is ours alone for now.
+        // SAFETY: `xprt` is fresh from `xprt_alloc`, by this function's contract.
         unsafe { Self::init_base(xprt, &server)? };
         let data = T::new(XprtLink(shared.clone()));
-        // SAFETY: `this` has room for all of it, and what is there needs no drop. `data` stays
-        // where it is until it is dropped in place. The first thing that can fail comes first.
+        // SAFETY: `this` has room for all fields, none of which is initialised yet. `data` does not
+        // move until it is dropped in place. Only its initialisation can fail, so it comes first.
         unsafe {
             pin_init_at(&raw mut (*this).data, data)?;
             (&raw mut (*this).shared).write(shared);
@@ -453,23 +453,23 @@ impl<T: XprtOps> Xprt<T> {
         Ok(())
     }
 
-    /// Fills in C's part.
+    /// Initialises the C struct.
     ///
     /// # Safety
     ///
-    /// `xprt` must be fresh from `xprt_alloc`, and the caller's alone.
+    /// `xprt` must be fresh from `xprt_alloc`, and nobody else may use it.
     unsafe fn init_base(xprt: *mut bindings::rpc_xprt, server: &SockAddr) -> Result {
         let mut text = Text::<64>::new();
         text.set(format_args!("{}", server.display_ip()));
         // SAFETY: The transport is the caller's alone, by this function's contract. The string
-        // is freed by whoever replaces it, and in `destroy`.
+        // is freed when sysfs replaces it, or by `destroy`.
         unsafe {
             (*xprt).connect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
             (*xprt).max_reconnect_timeout = msecs_to_jiffies(LONGEST_RECONNECT_MS);
             (*xprt).bind_timeout = msecs_to_jiffies(BIND_TIMEOUT_MS);
             (*xprt).idle_timeout = msecs_to_jiffies(IDLE_TIMEOUT_MS);
             (*xprt).ops = &OpsTable::<T>::TABLE;
-            // Side protocols that look here go over TCP.
+            // Side protocols, which use the value of this field, run over TCP.
             (*xprt).prot = IPPROTO_TCP;
             (*xprt).xprt_class = T::class().as_ptr();
             (*xprt).addr = *server.storage();
