@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Accepting a connection request.
+//! Accepting a connection request, and negotiation by private data (RFC 8797, section 5).
 //!
 //! The CM's callback only adopts the new id. A service thread computes the limits, creates the
 //! queues, posts Receives, and accepts the request last. If any of this fails, the id is dropped,

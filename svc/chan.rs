@@ -194,7 +194,7 @@ impl_has_delayed_work! {
 
 impl Chan {
     /// Creates the data of a connection, with room for all entries that it can ever hold.
-    // Not inlined, as its stack is not needed when the queues are made.
+    // Not inlined, because its stack is not needed when the queues are created.
     #[inline(never)]
     pub(super) fn new(
         params: Params,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The listener.
+//! The listener: connection requests, and the listening id.
 //!
 //! ```text
 //!   connection request   --(CM, adopts the new id)--> waiting --(service thread)--> accept

@@ -88,7 +88,7 @@ impl Chan {
         }
     }
 
-    /// As [`Self::submit`], for a chain for which there was no room.
+    /// Implements [`Self::submit`] for a chain for which there was no room.
     #[cold]
     fn submit_or_wait(&self, qp: &Qp<Chan>, work: Work) -> Result {
         let sqes = work.sqes();
@@ -158,7 +158,7 @@ impl Chan {
         })
     }
 
-    /// As [`Self::post`], for a chain that had to wait.
+    /// Implements [`Self::post`] for a chain that had to wait.
     #[cold]
     fn post_late(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
         self.post(qp, work, reservation)

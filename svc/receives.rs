@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The Receives of a connection: their number and their size.
+//! The Receives of a connection: their number and their size (RFC 8166, section 3.3).
 
 use super::call::CallState;
 use crate::{

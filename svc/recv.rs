@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Posting of Receives, and decoding of received messages.
+//! Posting of Receives, and decoding of received messages (RFC 8166, sections 3.3.1 and 4).
 //!
 //! ```text
 //!   free --refill--> posted --completion--> inbox --service thread--> decoded

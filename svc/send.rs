@@ -368,7 +368,7 @@ impl Conn {
         }
     }
 
-    /// As `send_reply`, for a reply of `total` octets in any form.
+    /// Implements `send_reply` for a reply of `total` octets in any form.
     #[inline(never)]
     fn send_unusual(
         &self,
@@ -388,7 +388,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As `send_out`.
+    /// Those of `send_out`.
     fn send_any(
         &self,
         reply: &mut Reply<'_>,

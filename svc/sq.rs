@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Room in the Send Queue, and the queue of chains that wait for it.
+//! Room in the Send Queue, and the line of chains that wait for it.
 //!
 //! A [`SqReservation`] is the right to post a number of Work Requests. It moves into the owner of
 //! the posted chain, and dropping it after the completion returns the entries. So no entry is lost

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A short path for Replies in the usual forms: inline to a Call without Write chunks and Reply
-//! chunk, and with one payload to a Call whose only chunk is a Write chunk of one segment.
+//! A short path for Replies in the usual forms (RFC 8166, sections 3.5 and 4.3): inline to a Call
+//! without Write chunks and Reply chunk, and with one payload to a Call whose only chunk is a Write
+//! chunk of one segment.
 //!
 //! [`super::send`] sends Replies of any form.
 
@@ -89,7 +90,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As `send_out`.
+    /// Those of `send_out`.
     #[inline(always)]
     pub(super) fn send_usual(
         &self,
