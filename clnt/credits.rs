@@ -175,7 +175,8 @@ mod tests {
         for granted in 2..20 {
             let mut reserve = Reserve::new();
             let (mut window, mut requested) = (1, false);
-            // What the server has not received yet, the Calls that it has, and the Replies due.
+            // The messages that the server has not received yet, the Calls that it has, and the
+            // Replies due.
             let (mut sent, mut calls, mut due) = (Vec::new(), 0, 0);
             for _ in 0..5000 {
                 window = reserve.window(granted, requested).unwrap_or(window);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The resources of a connection that messages use: Sends, regions, Receives, Send Queue entries.
+//! The resources of a connection that messages use: Sends, regions, Receives (RFC 8166, section
+//! 3.3.1), Send Queue entries.
 //!
 //! One lock protects all of them, because they are taken and returned together: a Call takes a
 //! Send, its regions, and Send Queue entries; a Reply returns regions and a Receive. A resource is
