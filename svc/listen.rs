@@ -161,8 +161,7 @@ pub(super) fn create(
     if addr.ip().is_none() {
         return Err(eafnosupport());
     }
-    let mut bound = *addr;
-    let xprt = SvcXprt::new_listener(origin, |handle| {
+    SvcXprt::new_listener(origin, c"listener", |handle| {
         let events = Arc::pin_init(
             pin_init!(ListenEvents {
                 handle: handle.clone(),
@@ -175,18 +174,16 @@ pub(super) fn create(
         let clients = Clients::new()?;
         let id = listening_id(net, addr, &events)?;
         // The service may have asked for any port.
-        bound = id.local_addr();
+        let bound = id.local_addr();
         // Last: from here on only `detach` frees this.
         events.current.lock().id = Some(id);
-        Ok(Listen {
+        let listen = Listen {
             events,
             addr: bound,
             clients,
-        })
-    })?;
-    xprt.set_local_addr(&bound);
-    xprt.set_remote_name(c"listener");
-    Ok(xprt)
+        };
+        Ok((bound, listen))
+    })
 }
 
 /// Creates an id that listens at `addr` for its own address family only, because IPv4 and IPv6

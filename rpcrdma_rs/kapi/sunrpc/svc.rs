@@ -292,7 +292,7 @@ impl<T> Inner<T> {
     fn enqueue(&self) {
         if !self.test(bindings::XPT_CLOSE) {
             // SAFETY: The memory is a `struct svc_xprt`. Before sunrpc knows the transport, and
-            // from its death on, it is BUSY, and the call looks at nothing else.
+            // after it is dead, it is BUSY, and the call reads nothing else.
             unsafe { bindings::svc_xprt_enqueue(self.xprt.get()) };
         }
     }
@@ -345,16 +345,26 @@ impl<T> Deref for SvcXprt<T> {
 }
 
 impl<T: Listener> SvcXprt<T> {
-    /// Creates a listener with the data that `build` returns. May sleep.
+    /// Creates a listener with the local address and the data that `build` returns. `name` takes the
+    /// place of the peer's address where sunrpc prints that. May sleep.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_listener(
         origin: Origin<'_>,
-        build: impl FnOnce(&Handle<T>) -> Result<T>,
+        name: &CStr,
+        build: impl FnOnce(&Handle<T>) -> Result<(SockAddr, T)>,
     ) -> Result<ARef<Self>> {
-        let this = Self::new(origin, &ListenerOps::<T>::OPS, build)?;
+        let this = Self::new(origin, &ListenerOps::<T>::OPS, |handle| {
+            let (local, data) = build(handle)?;
+            // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
+            unsafe {
+                handle.0.set_local_addr(&local);
+                handle.0.set_remote_name(name);
+            }
+            Ok(data)
+        })?;
         this.0.set(bindings::XPT_LISTENER);
         Ok(this)
     }
@@ -388,8 +398,11 @@ impl<T: Connection> SvcXprt<T> {
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<ARef<Self>> {
         Self::new(origin, &ConnectionOps::<T>::OPS, |handle| {
-            handle.0.set_local_addr(local);
-            handle.0.set_remote_addr(remote);
+            // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
+            unsafe {
+                handle.0.set_local_addr(local);
+                handle.0.set_remote_addr(remote);
+            }
             build(handle)
         })
     }
@@ -457,7 +470,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     /// `xprt` is a live transport made by [`Self::new`] with this `T`, for the lifetime of the
     /// result.
     pub(super) unsafe fn from_raw<'a>(xprt: *mut bindings::svc_xprt) -> &'a Self {
-        // SAFETY: `xprt` is the first field of a transparent wrapper; the rest is as demanded.
+        // SAFETY: `xprt` is the first field of a transparent wrapper, which is valid by this function's
+        // contract.
         unsafe { &*xprt.cast() }
     }
 
@@ -497,8 +511,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         // SAFETY: The fields are set once, before anyone sees the transport.
         let (class, serv, net) =
             unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
-        // INVARIANT: sunrpc ends a service after its live transports, by this function's contract
-        // ours among them, and forgets the class after the last of all.
+        // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service after its
+        // live transports, and forgets a class after its last transport.
         Origin {
             class,
             serv,
