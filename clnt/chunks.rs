@@ -101,7 +101,7 @@ pub(super) struct Chunks {
     /// The number of regions in the Read chunk, which are the first of the list.
     reads: usize,
     /// Whether the other regions are the Reply chunk. Otherwise they are the Write chunk.
-    whole: bool,
+    is_reply: bool,
     /// Regions of an answered Call that could not be invalidated. The connection is lost, and they
     /// are fenced once it is drained.
     unfenced: MrList,
@@ -157,8 +157,8 @@ impl Chunks {
             self.list.push(mr);
             match kind {
                 Kind::Read => self.reads += 1,
-                Kind::Write => self.whole = false,
-                Kind::Reply => self.whole = true,
+                Kind::Write => self.is_reply = false,
+                Kind::Reply => self.is_reply = true,
             }
             bytes += mapped?;
         }
@@ -169,7 +169,7 @@ impl Chunks {
     fn kind_of_last(&self) -> Kind {
         if self.list.len() == self.reads {
             Kind::Read
-        } else if self.whole {
+        } else if self.is_reply {
             Kind::Reply
         } else {
             Kind::Write
@@ -180,7 +180,7 @@ impl Chunks {
     pub(super) fn len(&self, kind: Kind) -> usize {
         match kind {
             Kind::Read => self.reads,
-            Kind::Write | Kind::Reply if self.whole == (kind == Kind::Reply) => {
+            Kind::Write | Kind::Reply if self.is_reply == (kind == Kind::Reply) => {
                 self.list.len() - self.reads
             }
             Kind::Write | Kind::Reply => 0,
@@ -261,7 +261,7 @@ pub(super) struct SlotChunks {
     #[pin]
     chunks: Mutex<Chunks>,
     /// Whether the chunks may contain registrations: the lock was taken since the last
-    /// [`Held::take`]. Written under the lock.
+    /// [`LockedChunks::take`]. Written under the lock.
     used: Atomic<bool>,
 }
 
@@ -275,10 +275,10 @@ impl SlotChunks {
     }
 
     /// Locks the chunks. Sleeps.
-    pub(super) fn lock(&self) -> Held<'_> {
+    pub(super) fn lock(&self) -> LockedChunks<'_> {
         let chunks = self.chunks.lock();
         self.used.store(true, Relaxed);
-        Held {
+        LockedChunks {
             chunks,
             used: &self.used,
         }
@@ -293,12 +293,12 @@ impl SlotChunks {
 }
 
 /// The chunks of a request, locked.
-pub(super) struct Held<'a> {
+pub(super) struct LockedChunks<'a> {
     chunks: Guard<'a, Chunks, MutexBackend>,
     used: &'a Atomic<bool>,
 }
 
-impl Held<'_> {
+impl LockedChunks<'_> {
     /// Removes all registrations, unlocks the chunks, and returns the registrations. No Reply is
     /// due afterwards.
     pub(super) fn take(mut self) -> MrList {
@@ -320,7 +320,7 @@ impl Held<'_> {
     }
 }
 
-impl Deref for Held<'_> {
+impl Deref for LockedChunks<'_> {
     type Target = Chunks;
 
     fn deref(&self) -> &Chunks {
@@ -328,7 +328,7 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for LockedChunks<'_> {
     fn deref_mut(&mut self) -> &mut Chunks {
         &mut self.chunks
     }

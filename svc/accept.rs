@@ -55,7 +55,7 @@ use crate::{
             addr::SockAddr,
             svc::{
                 Handle,
-                Origin,
+                NewXprtArgs,
                 SvcXprt, //
             }, //
         },
@@ -131,12 +131,12 @@ pub(super) fn adopt<R: Removal>(
 
 /// Creates a connection from `pending` and accepts it. Logs a failure and returns `None`.
 pub(super) fn accept(
-    origin: Origin<'_>,
+    args: NewXprtArgs<'_>,
     clients: &Arc<Clients>,
     pending: Pending,
 ) -> Option<ARef<SvcXprt<Conn>>> {
     let peer = pending.id.peer_addr();
-    match connection(origin, clients, pending) {
+    match connection(args, clients, pending) {
         Ok(xprt) => Some(xprt),
         Err(e) => {
             limited!(pr_warn!("server: connection from {peer} refused: {e:?}\n"));
@@ -146,15 +146,15 @@ pub(super) fn accept(
 }
 
 fn connection(
-    origin: Origin<'_>,
+    args: NewXprtArgs<'_>,
     clients: &Arc<Clients>,
     pending: Pending,
 ) -> Result<ARef<SvcXprt<Conn>>> {
     let local = pending.id.local_addr();
     let peer = pending.id.peer_addr();
 
-    SvcXprt::new_connection(origin, &local, &peer, |handle| {
-        let (conn, ours) = build(origin, handle, clients, pending)?;
+    SvcXprt::new_connection(args, &local, &peer, |handle| {
+        let (conn, ours) = build(args, handle, clients, pending)?;
         let private = ours.private.encode();
         conn.accept(&ConnParam {
             private_data: &private,
@@ -206,11 +206,11 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
 
 /// Returns the number of rdma_rw contexts, which have a pool of memory regions. Only iWARP needs
 /// regions for RDMA Reads.
-fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
+fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);
     }
-    let pages = u32::try_from((origin.max_payload() as usize).div_ceil(PAGE_SIZE))?;
+    let pages = u32::try_from((args.max_payload() as usize).div_ceil(PAGE_SIZE))?;
     let factor = port.rw_mr_factor(pages);
     credits.checked_mul(factor).ok_or(EOVERFLOW)
 }
@@ -219,7 +219,7 @@ fn rdma_ctxs(port: Port<'_>, origin: Origin<'_>, credits: u32) -> Result<u32> {
 // Not inlined: its stack is not needed while the request is accepted.
 #[inline(never)]
 fn build(
-    origin: Origin<'_>,
+    args: NewXprtArgs<'_>,
     handle: &Handle<Conn>,
     clients: &Arc<Clients>,
     pending: Pending,
@@ -243,7 +243,7 @@ fn build(
         rw_sges,
         max_requests: MAX_REQUESTS.get(),
         callbacks: CALLBACK_CREDITS,
-        max_pages: u32::try_from(origin.max_pages())?,
+        max_pages: u32::try_from(args.max_pages())?,
     })
     .ok_or(ENODEV)?;
 
@@ -260,8 +260,8 @@ fn build(
         remote_invalidation: agreed.remote_invalidation,
         can_invalidate: attrs.mem_mgt_extensions,
         reply_chunk_first: pending.client.is_none(),
-        max_pages: origin.max_pages(),
-        read_mrs: rdma_ctxs(port, origin, sizes.credits)?,
+        max_pages: args.max_pages(),
+        read_mrs: rdma_ctxs(port, args, sizes.credits)?,
     };
     let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);
     let negotiation = Negotiation::new(max, agreed.send);

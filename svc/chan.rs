@@ -47,11 +47,11 @@ use crate::{
         ext::{
             atomic::Atomic,
             debugfs::Folder,
-            patience::{
-                patiently,
-                Patience, //
-            },
             ratelimit::limited,
+            retry::{
+                retry_while_short,
+                Retries, //
+            },
             spinlock::{
                 new_spinlock,
                 SpinLock, //
@@ -205,12 +205,12 @@ impl Chan {
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
         let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
-        let peer = Peer {
+        let client = SqClient {
             handle: handle.clone(),
             addr: params.peer,
             live: params.live.clone(),
         };
-        let sq = Sq::new(params.sizes.sends, contexts, peer, CHECK_MS)?;
+        let sq = Sq::new(params.sizes.sends, contexts, client, CHECK_MS)?;
         let received = Inbox::new(contexts)?;
         let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
@@ -251,8 +251,8 @@ impl Chan {
     }
 
     /// Retries `f` while memory is short, as that must not end the connection. Sleeps.
-    pub(super) fn patiently<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
-        patiently(|| self.is_closing(), f)
+    pub(super) fn retry_while_short<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
+        retry_while_short(|| self.is_closing(), f)
     }
 
     /// Calls `map` to map the pages of `transfer`, and retries it while memory or a resource of the
@@ -261,12 +261,12 @@ impl Chan {
     /// # Errors
     ///
     /// Other errors of `map`; nothing is mapped then.
-    pub(super) fn map_patiently(
+    pub(super) fn map_with_retries(
         &self,
         transfer: &mut Transfer,
         mut map: impl FnMut(&mut Transfer) -> Result,
     ) -> Result {
-        let mut patience = Patience::new();
+        let mut retries = Retries::new();
         loop {
             let Err(error) = map(transfer) else {
                 return Ok(());
@@ -274,7 +274,7 @@ impl Chan {
             // Other transfers may wait for the resources of a part that is mapped already.
             transfer.unmap();
             let _backpressure = self.handle.apply_backpressure();
-            if !patience.pause(error, || self.is_closing()) {
+            if !retries.pause(error, || self.is_closing()) {
                 return Err(error);
             }
         }
@@ -340,10 +340,10 @@ impl Conn {
 }
 
 /// The Send Queue of a connection.
-pub(super) type Queue = Sq<Waiting, Peer>;
+pub(super) type Queue = Sq<Waiting, SqClient>;
 
 /// Entries of the Send Queue of a connection.
-pub(super) type Reservation = SqReservation<Waiting, Peer>;
+pub(super) type Reservation = SqReservation<Waiting, SqClient>;
 
 /// The owner of a chain that is ready to be posted.
 pub(super) enum Work {
@@ -360,7 +360,7 @@ pub(super) struct Waiting {
 }
 
 /// The type parameter of a connection's Send Queue.
-pub(super) struct Peer {
+pub(super) struct SqClient {
     pub(super) handle: Handle<Conn>,
     pub(super) addr: SockAddr,
     pub(super) live: Arc<Live>,

@@ -6,9 +6,9 @@
 //! An event may arrive before the transport exists. [`Events`] records it until then.
 
 use super::phase::{
+    Action, //
     ConnEvent,
     Phase,
-    Task, //
 };
 use crate::kapi::{
     compat::smp_mb,
@@ -122,13 +122,13 @@ impl<C: 'static> Events<C> {
     }
 
     /// Moves to the next phase, and returns the action for it.
-    fn step(&self, event: ConnEvent) -> Task {
+    fn step(&self, event: ConnEvent) -> Action {
         let mut word = self.phase.load(Relaxed);
         loop {
             let phase = Phase::from_word(word);
             let next = phase.after(event);
             match self.phase.cmpxchg(word, next.to_word(), Full) {
-                Ok(_) => return phase.task(next),
+                Ok(_) => return phase.action(next),
                 Err(now) => word = now,
             }
         }
@@ -137,14 +137,14 @@ impl<C: 'static> Events<C> {
     /// Moves to the next phase and performs the action, if the transport exists. If it does not,
     /// `attach` closes it later.
     fn handle(&self, event: ConnEvent) {
-        let task = self.step(event);
+        let action = self.step(event);
         let Some(handle) = self.conn.as_ref() else {
             return;
         };
-        match task {
-            Task::Nothing => {}
-            Task::Wake => handle.enqueue(),
-            Task::Close => handle.close(),
+        match action {
+            Action::Nothing => {}
+            Action::Wake => handle.enqueue(),
+            Action::Close => handle.close(),
         }
     }
 }

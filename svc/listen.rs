@@ -43,7 +43,7 @@ use crate::kapi::{
         net::Net,
         svc::{
             Handle,
-            Origin,
+            NewXprtArgs,
             SvcXprt, //
         },
         svc_ops::Listener, //
@@ -154,14 +154,14 @@ impl Removal for Request {
 /// `EAFNOSUPPORT` unless the address is IPv4 or IPv6; `ENOMEM`; those of the CM, such as
 /// `EADDRINUSE`.
 pub(super) fn create(
-    origin: Origin<'_>,
+    args: NewXprtArgs<'_>,
     net: &Net,
     addr: &SockAddr,
 ) -> Result<ARef<SvcXprt<Listen>>> {
     if addr.ip().is_none() {
         return Err(eafnosupport());
     }
-    SvcXprt::new_listener(origin, c"listener", |handle| {
+    SvcXprt::new_listener(args, c"listener", |handle| {
         let events = Arc::pin_init(
             pin_init!(ListenEvents {
                 handle: handle.clone(),
@@ -293,7 +293,7 @@ impl Listen {
 impl Listener for Listen {
     type Connection = Conn;
 
-    fn accept(this: &SvcXprt<Self>, origin: Origin<'_>) -> Option<ARef<SvcXprt<Conn>>> {
+    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_>) -> Option<ARef<SvcXprt<Conn>>> {
         this.clear_conn();
         let (pending, stale) = {
             let mut state = this.events.state.lock();
@@ -306,7 +306,7 @@ impl Listener for Listen {
         if stale {
             this.renew(this.net());
         }
-        accept::accept(origin, &this.clients, pending?)
+        accept::accept(args, &this.clients, pending?)
     }
 
     fn detach(this: &SvcXprt<Self>) {

@@ -81,7 +81,7 @@ use crate::kapi::sunrpc::{
         Class,
         ClassCell,
         ClassRegistration,
-        Origin,
+        NewXprtArgs,
         SvcXprt, //
     }, //
 };
@@ -107,11 +107,11 @@ impl Class for Rdma {
     }
 
     fn create(
-        origin: Origin<'_>,
+        args: NewXprtArgs<'_>,
         net: &Net,
         addr: &SockAddr,
     ) -> Result<ARef<SvcXprt<listen::Listen>>> {
-        listen::create(origin, net, addr)
+        listen::create(args, net, addr)
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) enum ConnEvent {
 
 /// The action for a change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum Action {
     /// Do nothing.
     Nothing,
     /// Wake a service thread for messages that arrived before.
@@ -71,11 +71,11 @@ impl Phase {
 
     /// Returns the action for a change from this phase to `next`. Closing is idempotent, so a
     /// connection that is lost twice is closed twice.
-    pub(super) const fn task(self, next: Self) -> Task {
+    pub(super) const fn action(self, next: Self) -> Action {
         match (self, next) {
-            (_, Phase::Lost) => Task::Close,
-            (Phase::Accepted, Phase::Open) => Task::Wake,
-            _ => Task::Nothing,
+            (_, Phase::Lost) => Action::Close,
+            (Phase::Accepted, Phase::Open) => Action::Wake,
+            _ => Action::Nothing,
         }
     }
 }
@@ -107,9 +107,9 @@ mod tests {
     fn opens_once() {
         let open = Phase::Accepted.after(ConnEvent::Established);
         assert_eq!(open, Phase::Open);
-        assert_eq!(Phase::Accepted.task(open), Task::Wake);
+        assert_eq!(Phase::Accepted.action(open), Action::Wake);
         let again = open.after(ConnEvent::Established);
-        assert_eq!(open.task(again), Task::Nothing);
+        assert_eq!(open.action(again), Action::Nothing);
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         for phase in PHASES {
             let lost = phase.after(ConnEvent::Lost);
             assert_eq!(lost, Phase::Lost);
-            assert_eq!(phase.task(lost), Task::Close);
+            assert_eq!(phase.action(lost), Action::Close);
             assert_eq!(lost.after(ConnEvent::Established), Phase::Lost);
         }
     }

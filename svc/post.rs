@@ -16,8 +16,8 @@
 use super::{
     chan::{
         Chan,
-        Peer,
         Reservation,
+        SqClient,
         Waiting,
         Work, //
     },
@@ -53,7 +53,7 @@ impl Work {
     }
 }
 
-impl Client for Peer {
+impl Client for SqClient {
     fn has_access(&self) -> bool {
         self.handle.has_access()
     }

@@ -376,15 +376,15 @@ impl Conn {
         if mrs != 0 && layout.read_mrs(self.qp(), &lists) > mrs {
             return Err(E2BIG);
         }
-        let mut ctx = chan.patiently(|| chan.read_ctx())?;
+        let mut ctx = chan.retry_while_short(|| chan.read_ctx())?;
         let transfer = ctx.as_mut().project().transfer;
         let pages = transfer.unmap();
         let count = layout.page_count();
-        chan.patiently(|| pages.reserve(count, GFP_KERNEL))?;
+        chan.retry_while_short(|| pages.reserve(count, GFP_KERNEL))?;
         self.trim_later();
         chan.pages.lock().fill(pages, count)?;
         receiver.take_pages(pages, count)?;
-        chan.map_patiently(transfer, |transfer| {
+        chan.map_with_retries(transfer, |transfer| {
             // The client decides when memory regions are released, so no thread waits for them.
             layout
                 .map(

@@ -485,7 +485,8 @@ impl Conn {
     /// Allocates a context. Waits for memory.
     #[cold]
     fn new_send_ctx(&self) -> Result<Pin<KBox<SendCtx>>> {
-        self.chan().patiently(|| self.chan().send_ctx(self.qp()))
+        self.chan()
+            .retry_while_short(|| self.chan().send_ctx(self.qp()))
     }
 
     /// Writes the header and the inline part, and maps the rest. Returns the length of the message.
@@ -518,7 +519,7 @@ impl Conn {
         let pages = ctx.as_mut().project().transfer.unmap();
         let Taken { map, own } = self
             .chan()
-            .patiently(|| reply.take_pages(pages, part.clone()))?;
+            .retry_while_short(|| reply.take_pages(pages, part.clone()))?;
         self.map_taken(ctx, reply, own, reply_chunk.is_some(), |transfer| {
             out.map(self.qp(), transfer, &map, reply_chunk)
         })?;
@@ -550,7 +551,7 @@ impl Conn {
         if reply.lacks_pages() {
             self.chan().pages.lock().lend(|spare| reply.refill(spare));
         }
-        self.chan().map_patiently(fields.transfer, map)?;
+        self.chan().map_with_retries(fields.transfer, map)?;
         if fields.transfer.sqes() >= self.chan().sq.depth() {
             Err(E2BIG)
         } else {
@@ -612,7 +613,9 @@ impl Conn {
         &self,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
-        let mut ctx = self.chan().patiently(|| self.chan().send_ctx(self.qp()))?;
+        let mut ctx = self
+            .chan()
+            .retry_while_short(|| self.chan().send_ctx(self.qp()))?;
         match write(ctx.as_mut().buffer()) {
             Ok(len) => self.post_send(ctx, len, None),
             Err(_) => {

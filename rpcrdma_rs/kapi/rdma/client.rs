@@ -48,7 +48,7 @@ use crate::kapi::{
             Atomic,
             Full, //
         },
-        patience::patiently, //
+        retry::retry_while_short, //
     }, //
 };
 
@@ -241,7 +241,7 @@ impl Drop for RemovalGuard {
 ///
 /// `device` must be valid.
 unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
-    let data = match patiently(|| false, DeviceData::new) {
+    let data = match retry_while_short(|| false, DeviceData::new) {
         Ok(data) => data,
         Err(e) => return e.to_errno(),
     };

@@ -281,7 +281,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
     let Some(ticket) = (unsafe { Entry::end(entry) }) else {
         return;
     };
-    let _landing = qp.completing();
+    let _completing = qp.completing();
     // SAFETY: ib_core calls with a valid CQ.
     let cid = unsafe { cid_of(cq, ticket.post) };
     let result = match WcError::of(wc, cid) {

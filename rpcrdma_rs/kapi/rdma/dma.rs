@@ -22,7 +22,7 @@ use kernel::{
 use super::{
     device::Device,
     pd::Pd,
-    Direction, //
+    DataDirection, //
 };
 use crate::kapi::{
     bindings,
@@ -53,7 +53,7 @@ pub(crate) struct DmaBuf {
     ptr: NonNull<u8>,
     len: usize,
     addr: u64,
-    direction: Direction,
+    direction: DataDirection,
     pd: Arc<Pd>,
 }
 
@@ -68,7 +68,7 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `EINVAL` if `len` is zero; `ENOMEM` without memory or without room in the IOMMU.
-    pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: Direction) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, direction: DataDirection) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
         }

@@ -10,7 +10,7 @@
 //! A driver must complete each chain and each Receive once. Some drivers violate that: siw leaves
 //! requests in the Send Queue if a connection is closed in order while it sends. The owner of such a
 //! request would hold its buffers forever, and through them the id, and removal of the device would
-//! wait for the id. So each entry stays in the [`Register`] of the QP that it was posted on last,
+//! wait for the id. So each entry stays in the [`EntryList`] of the QP that it was posted on last,
 //! from its first post until it is dropped. Posting it again on that QP costs one comparison.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
@@ -41,24 +41,24 @@ use crate::kapi::{
 /// The callback of ib_core for a completion.
 pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
 
-/// The `ib_cqe` of an entry, and its links in the register of a QP.
+/// The `ib_cqe` of an entry, and its links in the [`EntryList`] of a QP.
 ///
 /// # Invariants
 ///
-/// If `register` is not null, it is a reference that the entry owns, as [`Arc::into_raw`] returns it.
-/// Then the entry does not move, and is in that register's list. The lock of the list protects
+/// If `entries` is not null, it is a reference that the entry owns, as [`Arc::into_raw`] returns it.
+/// Then the entry does not move, and is in that list, whose lock protects
 /// `previous` and `next`. The other fields belong to the owner of the entry: the thread that posts
 /// it, until it is in flight, and then its completion. `in_flight` is atomic because
-/// [`Register::flush`] reads it in all entries of its list.
+/// [`EntryList::flush`] reads it in all entries of its list.
 #[repr(C)]
 struct Raw {
     cqe: bindings::ib_cqe,
-    register: *const Register,
+    entries: *const EntryList,
     previous: *mut Raw,
     next: *mut Raw,
     /// The number of the chain that the entry is in flight for.
     ticket: Ticket,
-    /// Whether the entry is in flight on the QP that `register` belongs to.
+    /// Whether the entry is in flight on the QP that `entries` belongs to.
     in_flight: Atomic<bool>,
 }
 
@@ -77,7 +77,7 @@ impl Entry {
     pub(super) fn new(done: Option<Done>) -> Self {
         Entry(Opaque::new(Raw {
             cqe: bindings::ib_cqe { done },
-            register: core::ptr::null(),
+            entries: core::ptr::null(),
             previous: core::ptr::null_mut(),
             next: core::ptr::null_mut(),
             ticket: Ticket { qp: 0, post: 0 },
@@ -91,14 +91,14 @@ impl Entry {
         this.cast()
     }
 
-    /// Marks the entry as in flight on the QP of `register`. Returns `false` if it already is in
+    /// Marks the entry as in flight on the QP whose list `entries` is. Returns `false` if it already is in
     /// flight, because a driver has completed an earlier post twice.
     ///
     /// # Safety
     ///
     /// `this` must point to an entry, which must not move any more. The caller must own it.
     #[inline]
-    pub(super) unsafe fn start(this: *mut Entry, register: &Arc<Register>, ticket: Ticket) -> bool {
+    pub(super) unsafe fn start(this: *mut Entry, entries: &Arc<EntryList>, ticket: Ticket) -> bool {
         let raw = this.cast::<Raw>();
         // SAFETY: `this` points to an entry by this function's contract. `in_flight` is atomic.
         let in_flight = unsafe { &(*raw).in_flight };
@@ -108,13 +108,13 @@ impl Entry {
         // SAFETY: The caller owns the entry, and with it these fields, by the invariant of `Raw`.
         let known = unsafe {
             (*raw).ticket = ticket;
-            (*raw).register
+            (*raw).entries
         };
-        if known != Arc::as_ptr(register) {
+        if known != Arc::as_ptr(entries) {
             // SAFETY: The caller owns the entry, which stays where it is.
-            unsafe { Register::take_over(register, raw) };
+            unsafe { EntryList::take_over(entries, raw) };
         }
-        // Last, so that the register of an earlier QP does not find the entry in flight.
+        // Last, so that the list of an earlier QP does not show the entry in flight.
         in_flight.store(true, Release);
         true
     }
@@ -155,13 +155,13 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         // SAFETY: The entry is being dropped, so only its list still refers to it.
-        unsafe { Register::remove(self.0.get()) };
+        unsafe { EntryList::remove(self.0.get()) };
     }
 }
 
 /// The entries whose last post was on one QP.
 #[pin_data]
-pub(super) struct Register {
+pub(super) struct EntryList {
     #[pin]
     list: SpinLock<List>,
 }
@@ -173,8 +173,8 @@ struct List {
 // SAFETY: The list is used under its lock.
 unsafe impl Send for List {}
 
-impl Register {
-    /// Allocates an empty register.
+impl EntryList {
+    /// Allocates an empty list.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl Register {
     pub(super) fn new() -> Result<Arc<Self>> {
         let first = core::ptr::null_mut();
         Arc::pin_init(
-            pin_init!(Register {
-                list <- new_spinlock!(List { first }, "Register::list"),
+            pin_init!(EntryList {
+                list <- new_spinlock!(List { first }, "EntryList::list"),
             }),
             GFP_KERNEL,
         )
@@ -199,8 +199,8 @@ impl Register {
         // SAFETY: The caller owns the fields of the entry, which does not move, by this function's
         // contract. After `remove` it is in no list.
         unsafe {
-            Register::remove(raw);
-            Register::add(this, raw);
+            EntryList::remove(raw);
+            EntryList::add(this, raw);
         }
     }
 
@@ -222,7 +222,7 @@ impl Register {
             }
             list.first = raw;
             // INVARIANT: The entry is in the list.
-            (*raw).register = Arc::into_raw(this.clone());
+            (*raw).entries = Arc::into_raw(this.clone());
         }
     }
 
@@ -234,14 +234,14 @@ impl Register {
     unsafe fn remove(raw: *mut Raw) {
         // SAFETY: The caller owns the fields by this function's contract. By the invariant of
         // `Raw` the pointer is null or a reference of the entry, which is taken from it here.
-        let register = unsafe {
-            let register = core::mem::replace(&mut (*raw).register, core::ptr::null());
-            if register.is_null() {
+        let entries = unsafe {
+            let entries = core::mem::replace(&mut (*raw).entries, core::ptr::null());
+            if entries.is_null() {
                 return;
             }
-            Arc::from_raw(register)
+            Arc::from_raw(entries)
         };
-        let mut list = register.list.lock();
+        let mut list = entries.list.lock();
         // SAFETY: By the invariant of `Raw` it is in this list, whose members are valid under its
         // lock.
         unsafe {

@@ -66,18 +66,18 @@ pub(crate) struct Cid {
 
 /// The direction of a DMA mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum DataDirection {
     /// The CPU writes, the device reads.
     ToDevice,
     /// The device writes, the CPU reads.
     FromDevice,
 }
 
-impl Direction {
+impl DataDirection {
     fn as_raw(self) -> bindings::dma_data_direction {
         match self {
-            Direction::ToDevice => compat::DMA_TO_DEVICE,
-            Direction::FromDevice => compat::DMA_FROM_DEVICE,
+            DataDirection::ToDevice => compat::DMA_TO_DEVICE,
+            DataDirection::FromDevice => compat::DMA_FROM_DEVICE,
         }
     }
 }
@@ -108,10 +108,10 @@ impl Access {
         }
     }
 
-    fn direction(self) -> Direction {
+    fn direction(self) -> DataDirection {
         match self {
-            Access::RemoteRead | Access::SharedRead => Direction::ToDevice,
-            Access::RemoteWrite => Direction::FromDevice,
+            Access::RemoteRead | Access::SharedRead => DataDirection::ToDevice,
+            Access::RemoteWrite => DataDirection::FromDevice,
         }
     }
 }

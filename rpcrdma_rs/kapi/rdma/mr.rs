@@ -54,7 +54,7 @@ use super::{
     recv::Invalidated,
     wr::Ticket,
     Access,
-    Direction, //
+    DataDirection, //
 };
 use crate::kapi::{
     bindings,
@@ -453,7 +453,7 @@ impl MrInner {
     }
 
     fn direction(&self) -> bindings::dma_data_direction {
-        let direction: Direction = self.access.direction();
+        let direction: DataDirection = self.access.direction();
         direction.as_raw()
     }
 

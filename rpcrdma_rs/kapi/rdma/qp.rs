@@ -51,7 +51,7 @@ use super::{
     },
     entry::{
         Entry,
-        Register, //
+        EntryList, //
     },
     failure::Failure,
     owner_name,
@@ -181,13 +181,13 @@ pub(crate) struct Qp<H: QpHandler> {
     cq: Atomic<*mut bindings::ib_cq>,
     gate: Gate,
     /// The number of completions. Only completions write it, which run one at a time, and
-    /// [`Register::flush`], when no completion can run any more.
+    /// [`EntryList::flush`], when no completion can run any more.
     completed: Atomic<u64>,
     /// The status of a failed request that was not the last one of its chain.
     failure: Failure,
     /// The number of this QP, which no other QP has or had.
     number: u64,
-    register: Arc<Register>,
+    entries: Arc<EntryList>,
     #[pin]
     closed: Mutex<bool>,
     handler: Arc<H>,
@@ -288,7 +288,7 @@ impl<H: QpHandler> Qp<H> {
         let posted = posting.ok_or_else(enotconn).and_then(|mut posting| {
             // SAFETY: The entry was initialised with its owner, which stays in place and was given
             // up to us.
-            if !unsafe { Entry::start(entry, &self.register, ticket) } {
+            if !unsafe { Entry::start(entry, &self.entries, ticket) } {
                 return Err(EBUSY);
             }
             // SAFETY: The owner was given up and is not taken back before this post has ended; a
@@ -356,7 +356,7 @@ impl<H: QpHandler> Qp<H> {
         };
         // SAFETY: The QP's CQ calls `recv::handle_completion::<H>` with this QP as context, and
         // the QP is open.
-        let result = unsafe { list.post::<H>(self.as_raw(), &self.pd, &self.register) };
+        let result = unsafe { list.post::<H>(self.as_raw(), &self.pd, &self.entries) };
         // CAST: A `usize` has 64 bits.
         posting.unposted = result
             .as_ref()
@@ -429,7 +429,7 @@ impl<H: QpHandler> QpOwner<H> {
             return Err(EINVAL);
         }
         id.inner().claim()?;
-        let register = Register::new()?;
+        let entries = EntryList::new()?;
         let qp = Arc::pin_init(
             pin_init!(Qp {
                 qp: Atomic::new(core::ptr::null_mut()),
@@ -438,7 +438,7 @@ impl<H: QpHandler> QpOwner<H> {
                 completed: Atomic::new(0),
                 failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
-                register,
+                entries,
                 closed <- new_mutex!(false, "Qp::closed"),
                 handler,
                 pd: pd.clone(),

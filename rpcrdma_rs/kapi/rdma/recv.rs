@@ -28,7 +28,7 @@ use super::{
     dma::DmaBuf,
     entry::{
         Entry,
-        Register, //
+        EntryList, //
     },
     list::{
         Linked,
@@ -42,7 +42,7 @@ use super::{
     verbs::post_recv,
     wr::Ticket,
     Cid,
-    Direction, //
+    DataDirection, //
 };
 use crate::kapi::{
     bindings,
@@ -167,17 +167,17 @@ impl<T> RecvBuf<T> {
         self.cid
     }
 
-    /// Syncs the buffer for the device and starts its entry, for a post on the QP of `register`.
+    /// Syncs the buffer for the device and starts its entry, for a post on the QP whose list `entries` is.
     ///
     /// # Safety
     ///
     /// `this` must come from [`RecvBox::into_raw`], and the caller must own it.
-    unsafe fn give<H: QpHandler<Recv = T>>(this: *mut Self, register: &Arc<Register>) {
+    unsafe fn give<H: QpHandler<Recv = T>>(this: *mut Self, entries: &Arc<EntryList>) {
         // SAFETY: The caller owns the buffer by this function's contract, so it is valid and not in
         // flight.
         let this = unsafe {
             let entry = &raw mut (*this).entry;
-            Entry::start(entry, register, Ticket { qp: 0, post: 0 });
+            Entry::start(entry, entries, Ticket { qp: 0, post: 0 });
             Entry::set_done(entry, handle_completion::<H>);
             &mut *this
         };
@@ -225,7 +225,7 @@ impl<T> RecvBox<T> {
     ///
     /// `ENOMEM`; `data` is dropped.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T) -> Result<Self> {
-        let buffer = DmaBuf::new(pd, len, Direction::FromDevice)?;
+        let buffer = DmaBuf::new(pd, len, DataDirection::FromDevice)?;
         let sge = buffer.sge(0..len)?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         let this = KBox::new(
@@ -324,16 +324,16 @@ impl<T> RecvList<T> {
     /// # Safety
     ///
     /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is, with that PD
-    /// and register.
+    /// and list of entries.
     pub(super) unsafe fn post<H: QpHandler<Recv = T>>(
         mut self,
         qp: *mut bindings::ib_qp,
         pd: &Pd,
-        register: &Arc<Register>,
+        entries: &Arc<EntryList>,
     ) -> Result<(), (Error, Self)> {
         while !self.is_empty() {
-            // SAFETY: QP, CQ, PD and register belong together by this function's contract.
-            unsafe { self.post_some::<H>(qp, pd, register) }.map_err(|(error, mut rest)| {
+            // SAFETY: QP, CQ, PD and list belong together by this function's contract.
+            unsafe { self.post_some::<H>(qp, pd, entries) }.map_err(|(error, mut rest)| {
                 rest.append(&mut self);
                 (error, rest)
             })?;
@@ -350,7 +350,7 @@ impl<T> RecvList<T> {
         &mut self,
         qp: *mut bindings::ib_qp,
         pd: &Pd,
-        register: &Arc<Register>,
+        entries: &Arc<EntryList>,
     ) -> Result<(), (Error, Self)> {
         // A Receive may complete, and its box get another owner, before the last one is posted. The
         // driver follows the links until then. So the requests are on the stack and not in the
@@ -365,7 +365,7 @@ impl<T> RecvList<T> {
             ours &= core::ptr::eq(buffer.pd(), pd);
             let raw = buffer.into_raw();
             // SAFETY: The box came from the list, which owned it.
-            unsafe { RecvBuf::give::<H>(raw, register) };
+            unsafe { RecvBuf::give::<H>(raw, entries) };
             // SAFETY: The box is valid: it was given up above, and is not posted yet.
             next = wr.write(unsafe { RecvBuf::request(raw, next) });
         }
@@ -506,7 +506,7 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
             of_cq::<H>(NonNull::new_unchecked(cq)),
         )
     };
-    let _landing = qp.completing();
+    let _completing = qp.completing();
     // SAFETY: The buffer is ours and the CQ is valid.
     let cid = unsafe {
         let cid = cid_of(cq, u64::from((*raw).cid.completion));

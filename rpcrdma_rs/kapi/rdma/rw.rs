@@ -41,7 +41,7 @@ use super::{
         Requests,
         Ticket, //
     },
-    Direction, //
+    DataDirection, //
 };
 use crate::kapi::{
     bindings,
@@ -62,8 +62,8 @@ pub(crate) enum TransferDir {
 impl TransferDir {
     fn as_raw(self) -> bindings::dma_data_direction {
         match self {
-            TransferDir::Read => Direction::FromDevice.as_raw(),
-            TransferDir::Write => Direction::ToDevice.as_raw(),
+            TransferDir::Read => DataDirection::FromDevice.as_raw(),
+            TransferDir::Write => DataDirection::ToDevice.as_raw(),
         }
     }
 }

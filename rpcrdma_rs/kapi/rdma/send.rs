@@ -27,7 +27,7 @@ use super::{
         PageRef, //
     },
     pd::Pd,
-    Direction, //
+    DataDirection, //
 };
 use crate::kapi::{
     bindings,
@@ -88,7 +88,7 @@ impl SendBuf {
             used: 0,
             mapped: 0..0,
             pages: KVec::with_capacity(most, GFP_KERNEL)?,
-            body: DmaBuf::new(pd, len, Direction::ToDevice)?,
+            body: DmaBuf::new(pd, len, DataDirection::ToDevice)?,
         })
     }
 

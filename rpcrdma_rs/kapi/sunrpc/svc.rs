@@ -99,7 +99,7 @@ pub(crate) trait Class: Sized + 'static {
     ///
     /// The error is returned to the program that adds the listener.
     fn create(
-        origin: Origin<'_>,
+        args: NewXprtArgs<'_>,
         net: &Net,
         addr: &SockAddr,
     ) -> Result<ARef<SvcXprt<Self::Listener>>>;
@@ -183,14 +183,14 @@ impl<C: Class> ClassTable<C> {
 ///
 /// The class is registered, and all three are valid during `'a`.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct NewXprtArgs<'a> {
     class: *mut bindings::svc_xprt_class,
     serv: *mut bindings::svc_serv,
     net: *mut bindings::net,
     _service: core::marker::PhantomData<&'a ()>,
 }
 
-impl Origin<'_> {
+impl NewXprtArgs<'_> {
     /// # Safety
     ///
     /// `serv` and `net` are valid for the lifetime of the result, and `C` is registered.
@@ -200,7 +200,7 @@ impl Origin<'_> {
     ) -> Self {
         // INVARIANT: The class is registered and the pointers are valid, by this function's
         // contract.
-        Origin {
+        NewXprtArgs {
             class: C::cell().class.get(),
             serv,
             net,
@@ -352,11 +352,11 @@ impl<T: Listener> SvcXprt<T> {
     ///
     /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_listener(
-        origin: Origin<'_>,
+        args: NewXprtArgs<'_>,
         name: &CStr,
         build: impl FnOnce(&Handle<T>) -> Result<(SockAddr, T)>,
     ) -> Result<ARef<Self>> {
-        let this = Self::new(origin, &ListenerOps::<T>::OPS, |handle| {
+        let this = Self::new(args, &ListenerOps::<T>::OPS, |handle| {
             let (local, data) = build(handle)?;
             // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
             unsafe {
@@ -392,12 +392,12 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_connection(
-        origin: Origin<'_>,
+        args: NewXprtArgs<'_>,
         local: &SockAddr,
         remote: &SockAddr,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<ARef<Self>> {
-        Self::new(origin, &ConnectionOps::<T>::OPS, |handle| {
+        Self::new(args, &ConnectionOps::<T>::OPS, |handle| {
             // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
             unsafe {
                 handle.0.set_local_addr(local);
@@ -421,7 +421,7 @@ impl<T: Connection> SvcXprt<T> {
 
 impl<T: Send + Sync + 'static> SvcXprt<T> {
     fn new(
-        origin: Origin<'_>,
+        args: NewXprtArgs<'_>,
         ops: &'static bindings::svc_xprt_ops,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<ARef<Self>> {
@@ -435,12 +435,12 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
             GFP_KERNEL,
         )?;
         let xprt = inner.xprt.get();
-        // SAFETY: `origin` is valid, the memory is ours and stays where it is.
+        // SAFETY: `args` is valid, the memory is ours and stays where it is.
         unsafe {
-            bindings::svc_xprt_init(origin.net, origin.class, xprt, origin.serv);
+            bindings::svc_xprt_init(args.net, args.class, xprt, args.serv);
             (*xprt).xpt_ops = ops;
             // The last reference gives up a reference to the module as well.
-            bindings::__module_get((*origin.class).xcl_owner);
+            bindings::__module_get((*args.class).xcl_owner);
         }
         // The transport has congestion control, which NFSv4 requires.
         inner.set(bindings::XPT_CONG_CTRL);
@@ -501,19 +501,19 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         unsafe { Self::take_inner(xprt) }.free();
     }
 
-    /// Returns the origin for connections that this listener accepts.
+    /// Returns the arguments for connections that this listener accepts.
     ///
     /// # Safety
     ///
     /// The transport must be live: one that is dead may outlive its service.
-    pub(super) unsafe fn origin(&self) -> Origin<'_> {
+    pub(super) unsafe fn connection_args(&self) -> NewXprtArgs<'_> {
         let xprt = self.0.xprt.get();
         // SAFETY: The fields are set once, before anyone sees the transport.
         let (class, serv, net) =
             unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
         // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service after its
         // live transports, and forgets a class after its last transport.
-        Origin {
+        NewXprtArgs {
             class,
             serv,
             net,

@@ -11,7 +11,7 @@ use super::{
     net::Net,
     svc::{
         Class,
-        Origin,
+        NewXprtArgs,
         SvcXprt, //
     },
     svc_reply::{
@@ -43,11 +43,14 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
     /// The type of the connections that it accepts.
     type Connection: Connection;
 
-    /// Accepts a waiting connection, if there is one, and creates it from `origin`. Called on a
+    /// Accepts a waiting connection, if there is one, and creates it with `args`. Called on a
     /// service thread; may sleep.
     ///
     /// Called repeatedly until [`SvcXprt::clear_conn`], never concurrently.
-    fn accept(this: &SvcXprt<Self>, origin: Origin<'_>) -> Option<ARef<SvcXprt<Self::Connection>>>;
+    fn accept(
+        this: &SvcXprt<Self>,
+        args: NewXprtArgs<'_>,
+    ) -> Option<ARef<SvcXprt<Self::Connection>>>;
 
     /// Called when the listener is closed. No connection is accepted afterwards. May sleep.
     fn detach(this: &SvcXprt<Self>);
@@ -139,13 +142,13 @@ pub(super) unsafe extern "C" fn create_thunk<C: Class>(
     _flags: ffi::c_int,
 ) -> *mut bindings::svc_xprt {
     // SAFETY: sunrpc calls through a registered class, with valid arguments.
-    let origin = unsafe { Origin::new::<C>(serv, net) };
+    let args = unsafe { NewXprtArgs::new::<C>(serv, net) };
     // SAFETY: sunrpc passes the namespace, which is valid during the call.
     let net = unsafe { Net::from_raw(net) };
     let create = || -> Result<_> {
         // SAFETY: sunrpc passes an address of `salen` bytes.
         let addr = unsafe { SockAddr::from_raw(sa, usize::try_from(salen)?) }?;
-        C::create(origin, net, &addr)
+        C::create(args, net, &addr)
     };
     match create() {
         Ok(xprt) => SvcXprt::into_raw(xprt),
@@ -176,8 +179,8 @@ impl<T: Listener> ListenerOps<T> {
         // this type have this table.
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: It is live, and stays so during the call.
-        let origin = unsafe { this.origin() };
-        T::accept(this, origin).map_or(null_mut(), SvcXprt::into_raw)
+        let args = unsafe { this.connection_args() };
+        T::accept(this, args).map_or(null_mut(), SvcXprt::into_raw)
     }
 
     /// # Safety

@@ -14,14 +14,14 @@ mod tests {
     fn a_buffer_is_zero_and_has_its_length() -> Result {
         let pd = pd()?;
         for len in [1, 63, PAGE_SIZE, PAGE_SIZE + 1, 4 * PAGE_SIZE] {
-            let mut buf = DmaBuf::new(&pd, len, Direction::ToDevice)?;
+            let mut buf = DmaBuf::new(&pd, len, DataDirection::ToDevice)?;
             assert_eq!(buf.len(), len);
             assert_eq!(buf.as_slice().len(), len);
             assert!(buf.as_slice().iter().all(|b| *b == 0));
             buf.as_mut_slice().fill(0x5a);
             assert!(buf.as_slice().iter().all(|b| *b == 0x5a));
         }
-        let none = DmaBuf::new(&pd, 0, Direction::ToDevice);
+        let none = DmaBuf::new(&pd, 0, DataDirection::ToDevice);
         assert!(none.is_err_and(|e| e == EINVAL));
         Ok(())
     }
@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn only_ranges_inside_a_buffer_get_an_sge() -> Result {
         let pd = pd()?;
-        let buf = DmaBuf::new(&pd, 100, Direction::FromDevice)?;
+        let buf = DmaBuf::new(&pd, 100, DataDirection::FromDevice)?;
         for (start, end) in [(0, 0), (0, 1), (0, 100), (99, 100), (100, 100), (30, 31)] {
             let sge = buf.sge(start..end)?;
             assert_eq!(sge.addr, buf.addr + start as u64);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: entries that are in flight at most once, and the registers that find them. The tests
+//! KUnit: entries that are in flight at most once, and the lists that find them. The tests
 //! create the completions; no device is involved.
 
 use super::*;
@@ -19,7 +19,7 @@ struct Shared {
     entry: Entry,
     flights: Atomic<u32>,
     bad: Atomic<u32>,
-    register: Arc<Register>,
+    entries: Arc<EntryList>,
     /// The status of the last completion. The next field counts the completions.
     status: Atomic<u32>,
     completions: Atomic<u32>,
@@ -42,13 +42,13 @@ unsafe extern "C" fn note(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     }
 }
 
-fn shared(register: &Arc<Register>) -> Result<Arc<Shared>> {
+fn shared(entries: &Arc<EntryList>) -> Result<Arc<Shared>> {
     Ok(Arc::new(
         Shared {
             entry: Entry::new(Some(note)),
             flights: Atomic::new(0),
             bad: Atomic::new(0),
-            register: register.clone(),
+            entries: entries.clone(),
             status: Atomic::new(u32::MAX),
             completions: Atomic::new(0),
         },
@@ -56,8 +56,8 @@ fn shared(register: &Arc<Register>) -> Result<Arc<Shared>> {
     )?)
 }
 
-fn four(register: &Arc<Register>) -> Result<[Arc<Shared>; 4]> {
-    let one = || shared(register);
+fn four(entries: &Arc<EntryList>) -> Result<[Arc<Shared>; 4]> {
+    let one = || shared(entries);
     Ok([one()?, one()?, one()?, one()?])
 }
 
@@ -70,7 +70,7 @@ impl Shared {
     fn start(self: &Arc<Self>, post: u64) -> bool {
         // SAFETY: The entry is in an `Arc`, so it does not move. One thread of a test starts it at a
         // time.
-        unsafe { Entry::start(self.entry(), &self.register, Ticket { qp: 1, post }) }
+        unsafe { Entry::start(self.entry(), &self.entries, Ticket { qp: 1, post }) }
     }
 
     /// Marks the entry, which the caller has started, as completed.
@@ -85,14 +85,14 @@ impl Shared {
 }
 
 /// Completes the entries in flight.
-fn flush(register: &Register) {
+fn flush(entries: &EntryList) {
     // SAFETY: No device uses these entries, and `note` ignores the queue.
-    unsafe { register.flush(core::ptr::null_mut()) };
+    unsafe { entries.flush(core::ptr::null_mut()) };
 }
 
 /// Returns the number of entries in the list.
-fn members(register: &Register) -> usize {
-    let list = register.list.lock();
+fn members(entries: &EntryList) -> usize {
+    let list = entries.list.lock();
     let (mut count, mut raw) = (0, list.first);
     while !raw.is_null() {
         count += 1;
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_in_flight_once_at_a_time() -> Result {
-        let shared = shared(&Register::new()?)?;
+        let shared = shared(&EntryList::new()?)?;
         for ticket in [7, 8, u64::MAX] {
             assert!(shared.start(ticket));
             assert!(!shared.start(99));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn an_entry_passes_from_thread_to_thread() -> Result {
-        let shared = shared(&Register::new()?)?;
+        let shared = shared(&EntryList::new()?)?;
         // The thread that holds the lock owns the entry, as the thread that posts it does.
         let owner = Arc::pin_init(new_mutex!(()), GFP_KERNEL)?;
         let (theirs, owners) = (shared.clone(), owner.clone());
@@ -148,31 +148,31 @@ mod tests {
 
     #[test]
     fn only_entries_in_flight_are_flushed() -> Result {
-        let register = Register::new()?;
-        let [never, idle, first, second] = four(&register)?;
+        let entries = EntryList::new()?;
+        let [never, idle, first, second] = four(&entries)?;
         assert!(idle.start(1) && first.start(2) && second.start(3));
         assert_eq!(idle.end(), Some(1));
-        flush(&register);
+        flush(&entries);
         assert_eq!(never.status(), u32::MAX);
         assert_eq!(idle.status(), u32::MAX);
         assert_eq!(first.status(), FLUSHED);
         assert_eq!(second.status(), FLUSHED);
         // They can be started again, and are flushed once each time.
-        flush(&register);
+        flush(&entries);
         assert_eq!(first.completions.load(Relaxed), 1);
         assert!(first.start(4));
-        flush(&register);
+        flush(&entries);
         assert_eq!(first.completions.load(Relaxed), 2);
         Ok(())
     }
 
     #[test]
     fn an_entry_is_in_the_register_of_its_last_post() -> Result {
-        let (old, new) = (Register::new()?, Register::new()?);
+        let (old, new) = (EntryList::new()?, EntryList::new()?);
         let entry = shared(&old)?;
-        for (register, expected) in [(&old, (1, 0)), (&old, (1, 0)), (&new, (0, 1))] {
+        for (entries, expected) in [(&old, (1, 0)), (&old, (1, 0)), (&new, (0, 1))] {
             // SAFETY: The entry is in an `Arc`, so it does not move. No other thread starts it.
-            assert!(unsafe { Entry::start(entry.entry(), register, Ticket { qp: 1, post: 1 }) });
+            assert!(unsafe { Entry::start(entry.entry(), entries, Ticket { qp: 1, post: 1 }) });
             assert_eq!((members(&old), members(&new)), expected);
             entry.end();
         }
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_dropped_entry_leaves_the_register() -> Result {
-        let register = Register::new()?;
-        let [a, b, c, d] = four(&register)?;
+        let entries = EntryList::new()?;
+        let [a, b, c, d] = four(&entries)?;
         for entry in [&a, &b, &c, &d] {
             assert!(entry.start(1));
         }
@@ -196,18 +196,18 @@ mod tests {
         for (entry, left) in [(b, 3), (a, 2), (d, 1), (c, 0)] {
             entry.end();
             drop(entry);
-            assert_eq!(members(&register), left);
+            assert_eq!(members(&entries), left);
         }
-        flush(&register);
+        flush(&entries);
         Ok(())
     }
 
     #[test]
     fn threads_create_and_drop_entries_of_one_register() -> Result {
-        let register = Register::new()?;
-        let keep = shared(&register)?;
+        let entries = EntryList::new()?;
+        let keep = shared(&entries)?;
         assert!(keep.start(1));
-        let theirs = register.clone();
+        let theirs = entries.clone();
         contend(4, move |_| {
             for i in 0..200 {
                 let Ok(entry) = shared(&theirs) else { continue };
@@ -219,9 +219,9 @@ mod tests {
                 }
             }
         })?;
-        assert_eq!(members(&register), 1);
+        assert_eq!(members(&entries), 1);
         assert_eq!(keep.status(), u32::MAX);
-        flush(&register);
+        flush(&entries);
         assert_eq!(keep.status(), FLUSHED);
         Ok(())
     }

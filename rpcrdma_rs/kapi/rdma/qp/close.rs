@@ -104,7 +104,7 @@ impl<H: QpHandler> Qp<H> {
             // in that work. Freeing the CQ cancels the work, which may be disabled.
             unsafe { bindings::disable_work_sync((&raw mut (*cq).__bindgen_anon_1.work).cast()) };
             // SAFETY: No post is in progress, and the CQ is no longer polled.
-            unsafe { self.register.flush(cq) };
+            unsafe { self.entries.flush(cq) };
         }
         *closed = true;
     }

@@ -14,12 +14,12 @@ use kernel::{
 const DEVICE_TURNS: u32 = 3000;
 
 /// The number of pauses taken so far for one allocation.
-pub(crate) struct Patience(u32);
+pub(crate) struct Retries(u32);
 
-impl Patience {
+impl Retries {
     /// Creates a counter for an allocation that has not been retried yet.
     pub(crate) const fn new() -> Self {
-        Patience(0)
+        Retries(0)
     }
 
     /// Returns whether the caller should retry after `error`, and sleeps for 10 ms if so.
@@ -43,22 +43,22 @@ impl Patience {
 /// # Examples
 ///
 /// ```ignore
-/// let page = patiently(|| closing.load(Relaxed), || {
+/// let page = retry_while_short(|| closing.load(Relaxed), || {
 ///     Ok(Page::alloc_page(GFP_KERNEL)?)
 /// })?;
 /// ```
 ///
 /// # Errors
 ///
-/// Errors of `f`. `ENOMEM` and `EAGAIN` are returned only when [`Patience::pause`] gives up.
-pub(crate) fn patiently<T>(
+/// Errors of `f`. `ENOMEM` and `EAGAIN` are returned only when [`Retries::pause`] gives up.
+pub(crate) fn retry_while_short<T>(
     give_up: impl Fn() -> bool,
     mut f: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    let mut patience = Patience::new();
+    let mut retries = Retries::new();
     loop {
         match f() {
-            Err(e) if patience.pause(e, &give_up) => {}
+            Err(e) if retries.pause(e, &give_up) => {}
             other => return other,
         }
     }
