@@ -3,7 +3,6 @@
 //! KUnit: errors of a device while a Call is sent.
 
 use super::*;
-use kernel::prelude::*;
 
 #[kunit_tests(rpcrdma_send_call)]
 mod tests {
