@@ -3,7 +3,7 @@
 """documents.py: compare the documents with the tree that they describe.
 
 Each link and path in them exists; each page is in the index; each message that the module logs, each of its
-sysctl files and each line of the live view is documented; MAINTAINERS covers each file. Prints what is
+sysctl files, each line of the live view and each KUnit suite is documented; MAINTAINERS covers each file. Prints what is
 wrong; exit status 1 if anything is.
 """
 
@@ -91,6 +91,15 @@ def names(page, pattern, files):
                 yield f"{page}: nothing about {name} of {path}"
 
 
+def suites():
+    """Yield KUnit suites that the page about tests lacks."""
+    known = LITERAL.findall(text_of("Documentation/testing.rst"))
+    for path in sorted(glob.glob("**/kunit.rs", recursive=True)):
+        for name in re.findall(r"kunit_tests\(rpcrdma_(\w+)\)", text_of(path)):
+            if name not in known:
+                yield f"Documentation/testing.rst: nothing about the suite {name} of {path}"
+
+
 def maintainers():
     """Yield entries of MAINTAINERS without a file, and files without an entry."""
     entries = re.findall(r"^F:\t(.*)$", text_of("MAINTAINERS"), re.MULTILINE)
@@ -106,7 +115,7 @@ def maintainers():
 def main():
     """The checks."""
     os.chdir(TREE)
-    found = [*links(), *paths(), *messages(), *maintainers(),
+    found = [*links(), *paths(), *messages(), *suites(), *maintainers(),
              *names("Documentation/sysctl.rst", r'File::\w+\(c"(\w+)"', sources("tunables.rs")),
              *names("Documentation/live.rst", r'writeln!\(f, "(\w+): ', sources("live.rs"))]
     print("\n".join(found), end="\n" if found else "")
