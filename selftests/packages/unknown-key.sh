@@ -22,6 +22,6 @@ dmesg -C
 said "modprobe: ERROR: could not insert 'rpcrdma_rs': Key was rejected by service" /run/modprobe
 dmesg >/run/dmesg
 said "Loading of module with unavailable key is rejected" /run/dmesg
-! mount -t nfs -o rdma,vers=4.2,retry=0 "$SERVER:/" /mnt 2>/run/mount || exit 1
-said "mount.nfs: an incorrect mount option was specified for " /run/mount
+! mount -t nfs -o rdma,vers=4.2,retry=0 "$SERVER:/" /mnt 2>/run/mount.message || exit 1
+said "mount.nfs: an incorrect mount option was specified for " /run/mount.message
 ! grep "^rpcrdma" /proc/modules || exit 1
