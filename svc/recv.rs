@@ -87,6 +87,18 @@ use kernel::{page::PAGE_SIZE, prelude::*};
 /// The credits that a new connection grants. More are granted once the client uses these.
 const FIRST_CREDITS: u32 = 32;
 
+/// Allocates up to `count` buffers of `size` octets, fewer if memory is short. May sleep.
+fn allocate(qp: &Qp<Chan>, size: usize, count: u32) -> RecvList<CallData<CallState>> {
+    let mut list = RecvList::new();
+    for _ in 0..count {
+        let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
+            break;
+        };
+        list.push(buf);
+    }
+    list
+}
+
 impl Chan {
     /// Allocates and posts the first Receives.
     ///
@@ -112,13 +124,7 @@ impl Chan {
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
         let size = host_len(self.recvs.lock().resize.size());
         // Not one by one: `trim_receives` would free those that are not granted yet.
-        let mut list = RecvList::new();
-        for _ in 0..wanted {
-            let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
-                break;
-            };
-            list.push(buf);
-        }
+        let list = allocate(qp, size, wanted);
         let sizes = &self.params.sizes;
         let mut recvs = self.recvs.lock();
         let added = recvs.add(list, sizes.receives);
@@ -144,13 +150,10 @@ impl Chan {
         if !self.params.sizes.may_exchange(total) {
             return;
         }
-        let mut list = RecvList::new();
-        for _ in 0..total {
-            let Ok(buf) = RecvBox::new(qp.pd(), host_len(size), CallData::default()) else {
-                self.recvs.lock().resize.give_up(size);
-                return;
-            };
-            list.push(buf);
+        let list = allocate(qp, host_len(size), total);
+        if list.len() < total as usize {
+            self.recvs.lock().resize.give_up(size);
+            return;
         }
         let mut recvs = self.recvs.lock();
         if recvs.resize.wants(self.most_receive()) != Some(size) || recvs.total > total {
