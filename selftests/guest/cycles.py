@@ -18,8 +18,8 @@ import os
 import sys
 import time
 
-from harness import DEBUG, case, data, expect, expect_that, mount, read_file, shell, umount, \
-    write_file
+from harness import DEBUG, case, data, expect, expect_that, mount, pages_at_hand, read_file, \
+    shell, umount, write_file
 
 FOLDER = "/mnt/cycles"
 # In the debug kernel a cycle with four mounts takes more than a minute.
@@ -48,11 +48,7 @@ def pages_in_use():
     """Return the pages that the kernel has in use, without those that are accounted elsewhere."""
     with open("/proc/meminfo", encoding="ascii") as file:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    with open("/proc/zoneinfo", encoding="ascii") as file:
-        # MemFree does not include the free pages that each processor keeps.
-        at_hand = sum(int(line.split()[1]) for line in file
-                      if line.startswith("              count:"))
-    return (kib["MemTotal"] - sum(kib[name] for name in OTHERS)) // 4 - at_hand
+    return (kib["MemTotal"] - sum(kib[name] for name in OTHERS)) // 4 - pages_at_hand()
 
 
 def snapshot():

@@ -185,6 +185,13 @@ def write_file(path, content, flags=0):
         os.close(fd)
 
 
+def pages_at_hand():
+    """Return the free pages that processors keep for themselves, which /proc/meminfo does not count
+    as free: some MiB at times."""
+    with open("/proc/zoneinfo", encoding="ascii") as file:
+        return sum(int(line.split()[1]) for line in file if line.strip().startswith("count:"))
+
+
 def read_file(path, flags=0, cached=False):
     """Return the content of a file; from the server, unless `cached`."""
     fd = os.open(path, os.O_RDONLY | flags)
