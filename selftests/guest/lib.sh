@@ -184,9 +184,9 @@ server_start() {
 
 # nfsd_start THREADS: start only nfsd. siw loses messages that a client sends before the thread
 # has accepted the connection, see Documentation/known-issues.rst; a real-time priority keeps
-# that thread from being preempted.
+# that thread from being preempted. Newer versions of rpc.nfsd do not enable NFS 4.0 by default.
 nfsd_start() {
-	rpc.nfsd --rdma=$PORT "$1" || return
+	rpc.nfsd -V 4.0 --rdma=$PORT "$1" || return
 	! grep -q guest.device=siw /proc/cmdline || pgrep -x nfsd | xargs -n 1 chrt -f -p 1
 }
 
