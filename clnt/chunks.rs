@@ -307,16 +307,22 @@ impl LockedChunks<'_> {
         list
     }
 
-    /// Does what [`Self::take`] does, for a connection that is drained. Also returns the number of
-    /// connections that were lost before the Call was answered; zero if no Reply was due.
-    pub(super) fn lose(mut self) -> (MrList, u32) {
+    /// Drops all registrations, whose connection is drained, and unlocks the chunks. No Reply is due
+    /// afterwards. Returns the number of connections that were lost before the Call was answered;
+    /// zero if no Reply was due. Sleeps.
+    ///
+    /// The registrations are dropped first: a task that finds the chunks unused releases the memory of
+    /// its request at once.
+    pub(super) fn lose(mut self) -> u32 {
         let losses = if self.is_outstanding() {
             let xid = self.xid;
             self.losses.add(xid)
         } else {
             0
         };
-        (self.take(), losses)
+        drop(self.chunks.take());
+        self.used.store(false, Release);
+        losses
     }
 }
 
@@ -423,3 +429,6 @@ impl Fence {
         core::mem::take(&mut *self.left.lock())
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

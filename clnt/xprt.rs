@@ -162,8 +162,7 @@ impl XprtOps for ClntXprt {
         let mut most = 0;
         for slot in xprt.slot_data() {
             // These regions are fenced by now, and the next connection cannot use them.
-            let (_regions, losses) = slot.chunks.lock().lose();
-            most = most.max(losses);
+            most = most.max(slot.chunks.lock().lose());
         }
         xprt.note_losses(most);
         drop(xprt.set_conn(None));

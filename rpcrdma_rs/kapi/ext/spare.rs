@@ -62,4 +62,10 @@ impl SparePage {
         // SAFETY: The lender was created with the page, which a loan keeps allocated.
         unsafe { LentSegs::new(runs, &self.0) }
     }
+
+    /// Returns whether a region maps the page.
+    #[cfg(rpcrdma_kunit)]
+    pub(crate) fn is_lent(&self) -> bool {
+        !self.0.has_all()
+    }
 }

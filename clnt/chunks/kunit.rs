@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! KUnit: the chunks of a request whose connection is closed. Nothing is registered.
+
+use super::*;
+use crate::kapi::{
+    ext::{
+        atomic::Full,
+        spare::SparePage, //
+    },
+    fixture::{
+        contend,
+        pause,
+        pd, //
+    },
+};
+use kernel::sync::Arc;
+
+/// The number of regions of the request.
+const REGIONS: u32 = 32;
+
+/// A request's chunks, and the memory that they map.
+#[pin_data]
+struct Request {
+    #[pin]
+    chunks: SlotChunks,
+    memory: SparePage,
+    /// How often the chunks were unused while memory was lent.
+    early: Atomic<usize>,
+}
+
+#[kunit_tests(rpcrdma_client_chunks)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_memory_is_lent_when_the_chunks_are_unused() -> Result {
+        let pd = pd()?;
+        let memory = SparePage::new()?;
+        let request = Arc::pin_init(
+            pin_init!(Request {
+                chunks <- SlotChunks::new(),
+                memory,
+                early: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )?;
+        for _ in 0..20 {
+            let mut idle = MrList::new();
+            for _ in 0..REGIONS {
+                idle.push(Mr::new(&pd, 1)?);
+            }
+            let pages = request.memory.segs(REGIONS as usize);
+            let mut chunks = request.chunks.lock();
+            chunks.map(
+                Kind::Reply,
+                pages,
+                Access::RemoteWrite,
+                0,
+                REGIONS,
+                &mut idle,
+            )?;
+            chunks.set_outstanding(7);
+            drop(chunks);
+            assert!(!request.chunks.is_unused() && request.memory.is_lent());
+            let theirs = request.clone();
+            contend(2, move |number| {
+                if number == 0 {
+                    theirs.chunks.lock().lose();
+                } else {
+                    // The task that releases the request.
+                    while !theirs.chunks.is_unused() {
+                        pause();
+                    }
+                    let lent = theirs.memory.is_lent();
+                    theirs.early.fetch_add(usize::from(lent), Full);
+                }
+            })?;
+            assert!(!request.memory.is_lent());
+        }
+        assert_eq!(request.early.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_lost_call_is_counted_until_another_one_is_sent() -> Result {
+        let chunks = KBox::pin_init(SlotChunks::new(), GFP_KERNEL)?;
+        for expected in 1..4 {
+            chunks.lock().set_outstanding(7);
+            assert_eq!(chunks.lock().lose(), expected);
+            // No Reply is due any more.
+            assert_eq!(chunks.lock().lose(), 0);
+        }
+        chunks.lock().set_outstanding(8);
+        assert_eq!(chunks.lock().lose(), 1);
+        Ok(())
+    }
+}
