@@ -76,7 +76,7 @@ impl Conn {
     ) {
         let header = &parsed.header;
         trace_xprtrdma_cb_call(Peer::of(xprt), header.xid.0);
-        self.received(false, buffer.capacity());
+        self.received_other(buffer.capacity());
         if !parsed.has_no_chunks() {
             self.refuse(qp, header, ErrorBody::Chunk);
         } else {
@@ -164,7 +164,7 @@ impl Conn {
         parsed: &Parsed,
         buffer: RecvBox<()>,
     ) {
-        self.received(false, buffer.capacity());
+        self.received_other(buffer.capacity());
         let header = &parsed.header;
         if let Some(Answer::Report(report)) = parsed.option_answer() {
             self.refuse(qp, header, report);

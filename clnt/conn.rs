@@ -40,6 +40,7 @@ use super::{
         State, //
     },
     pools::{
+        Arrival,
         Pools,
         REVERSE_KEPT, //
     },
@@ -325,14 +326,14 @@ impl Conn {
         // The lock is held to the end, so that the last caller sets the window that is valid then.
         let mut pools = self.pools.lock();
         let requested = self.negotiation.has_request();
-        if let Some(window) = pools.reserve.window(self.granted(), requested) {
+        if let Some(window) = pools.window(self.granted(), requested) {
             xprt.set_credits(window);
         }
     }
 
     /// Records that a Call was given up before its Reply has arrived. The server has its credit.
     pub(super) fn note_given_up(&self, xprt: &Xprt<ClntXprt>) {
-        self.pools.lock().reserve.note_given_up();
+        self.pools.lock().reserve.end_call();
         self.update_window(xprt);
     }
 
@@ -456,10 +457,9 @@ impl Conn {
         self.pools.lock().put_receive(buffer);
     }
 
-    /// Records that a Receive of `capacity` octets has completed or was flushed. `owed` is whether
-    /// it was a Reply that the server owed.
-    pub(super) fn received(&self, owed: bool, capacity: usize) {
-        self.pools.lock().received(owed, capacity);
+    /// Records that a Receive of `capacity` octets has completed with a message that is no Reply.
+    pub(super) fn received_other(&self, capacity: usize) {
+        self.pools.lock().received(Arrival::Other, capacity);
     }
 
     /// Allows Calls from the server.

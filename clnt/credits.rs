@@ -19,8 +19,8 @@ pub(super) struct Reserve {
     /// Replies that have to arrive until RDMA2_UPDPROP has certainly been handled; zero if none is
     /// in flight.
     update: u32,
-    /// Calls that were given up, and whose Replies have not arrived.
-    given_up: u32,
+    /// Calls whose tasks wait for the Reply. All other Replies due are to Calls that were given up.
+    awaited: u32,
     /// Whether a message waits for a credit.
     waits: bool,
     /// The number of credits that Calls may use, as last returned.
@@ -32,7 +32,7 @@ impl Reserve {
     pub(super) const fn new() -> Self {
         Self {
             update: 0,
-            given_up: 0,
+            awaited: 0,
             waits: false,
             window: 1,
         }
@@ -44,9 +44,13 @@ impl Reserve {
         u32::from(requested) + u32::from(self.update != 0) + u32::from(self.waits)
     }
 
-    /// Returns the number of credits that Calls may use, of `granted`, if it has changed.
-    pub(super) fn window(&mut self, granted: u32, requested: bool) -> Option<u32> {
-        let held = self.held(requested).saturating_add(self.given_up);
+    /// Returns the number of credits that Calls may use, of `granted`, if it has changed. `due`
+    /// Replies are due.
+    pub(super) fn window(&mut self, granted: u32, due: u32, requested: bool) -> Option<u32> {
+        // The Reply to a Call may arrive, as one that no task waits for, just before the Call is
+        // recorded as given up. So the Calls that were given up have no count of their own.
+        let given_up = due.saturating_sub(self.awaited);
+        let held = self.held(requested).saturating_add(given_up);
         let window = granted.saturating_sub(held).max(1);
         let before = core::mem::replace(&mut self.window, window);
         (window != before).then_some(window)
@@ -80,17 +84,18 @@ impl Reserve {
         self.update = due.saturating_add(1);
     }
 
-    /// Records that a Call was given up before its Reply has arrived.
-    pub(super) fn note_given_up(&mut self) {
-        self.given_up = self.given_up.saturating_add(1);
+    /// Records that a Call is about to be sent.
+    pub(super) fn note_call(&mut self) {
+        self.awaited = self.awaited.saturating_add(1);
     }
 
-    /// Records that a Reply has arrived that no Call waits for.
-    pub(super) fn note_late_reply(&mut self) {
-        self.given_up = self.given_up.saturating_sub(1);
+    /// Records that the task of a Call no longer waits: the Call was answered or given up, or could
+    /// not be sent.
+    pub(super) fn end_call(&mut self) {
+        self.awaited = self.awaited.saturating_sub(1);
     }
 
-    /// Records that a Reply has arrived.
+    /// Records that a Reply has arrived, whether or not a task waits for it.
     pub(super) fn note_reply(&mut self) {
         self.update = self.update.saturating_sub(1);
     }
@@ -103,15 +108,15 @@ mod tests {
     #[test]
     fn a_message_waits_until_a_credit_is_free() {
         let mut reserve = Reserve::new();
-        assert_eq!(reserve.window(8, false), Some(8));
+        assert_eq!(reserve.window(8, 0, false), Some(8));
         // The Call that is being sent needs the last credit.
         assert!(!reserve.has_credit(8, 7, false));
-        assert_eq!(reserve.window(8, false), Some(7));
-        assert_eq!(reserve.window(8, false), None);
+        assert_eq!(reserve.window(8, 0, false), Some(7));
+        assert_eq!(reserve.window(8, 0, false), None);
         reserve.end_wait();
         assert!(reserve.has_credit(8, 6, false));
-        assert_eq!(reserve.window(8, true), None);
-        assert_eq!(reserve.window(8, false), Some(8));
+        assert_eq!(reserve.window(8, 0, true), None);
+        assert_eq!(reserve.window(8, 0, false), Some(8));
     }
 
     #[test]
@@ -120,15 +125,15 @@ mod tests {
         assert!(reserve.has_credit(8, 3, false));
         reserve.note_update(3);
         assert!(reserve.has_update());
-        assert_eq!(reserve.window(8, false), Some(7));
+        assert_eq!(reserve.window(8, 0, false), Some(7));
         // These Replies may all be to earlier Calls.
         (0..3).for_each(|_| reserve.note_reply());
-        assert_eq!(reserve.window(8, false), None);
+        assert_eq!(reserve.window(8, 0, false), None);
         reserve.note_reply();
         assert!(!reserve.has_update());
-        assert_eq!(reserve.window(8, false), Some(8));
+        assert_eq!(reserve.window(8, 0, false), Some(8));
         reserve.note_reply();
-        assert_eq!(reserve.window(8, false), None);
+        assert_eq!(reserve.window(8, 0, false), None);
     }
 
     #[test]
@@ -140,27 +145,88 @@ mod tests {
             assert_eq!(reserve.has_credit(granted, 0, false), granted >= 3);
             assert_eq!(reserve.has_credit(granted, 0, true), granted >= 4);
             assert_eq!(
-                reserve.window(granted, true).unwrap_or(1),
+                reserve.window(granted, 0, true).unwrap_or(1),
                 granted.saturating_sub(2).max(1)
             );
         }
     }
 
+    /// A connection with calls whose tasks wait, and with the Replies that are due.
+    struct Calls {
+        reserve: Reserve,
+        due: u32,
+        window: u32,
+    }
+
+    impl Calls {
+        /// Sends `count` Calls on a connection with as many credits.
+        fn sent(count: u32) -> Self {
+            let mut reserve = Reserve::new();
+            (0..count).for_each(|_| reserve.note_call());
+            Self {
+                reserve,
+                due: count,
+                window: 1,
+            }
+        }
+
+        fn window(&mut self, granted: u32) -> u32 {
+            let window = self.reserve.window(granted, self.due, false);
+            self.window = window.unwrap_or(self.window);
+            self.window
+        }
+
+        fn reply(&mut self) {
+            self.due = self.due.saturating_sub(1);
+            self.reserve.note_reply();
+        }
+    }
+
     #[test]
     fn a_call_that_was_given_up_holds_its_credit_until_it_is_answered() {
-        let mut reserve = Reserve::new();
-        assert_eq!(reserve.window(4, false), Some(4));
-        (0..3).for_each(|_| reserve.note_given_up());
-        assert_eq!(reserve.window(4, false), Some(1));
-        reserve.note_given_up();
-        assert_eq!(reserve.window(4, false), None);
+        let mut calls = Calls::sent(4);
+        assert_eq!(calls.window(4), 4);
+        (0..3).for_each(|_| calls.reserve.end_call());
+        assert_eq!(calls.window(4), 1);
+        calls.reserve.end_call();
+        assert_eq!(calls.window(4), 1);
         // The Replies due include those to Calls that were given up.
-        assert!(reserve.has_credit(8, 4, false));
-        reserve.note_late_reply();
-        reserve.note_late_reply();
-        assert_eq!(reserve.window(4, false), Some(2));
-        (0..9).for_each(|_| reserve.note_late_reply());
-        assert_eq!(reserve.window(4, false), Some(4));
+        assert!(calls.reserve.has_credit(8, calls.due, false));
+        calls.reply();
+        calls.reply();
+        assert_eq!(calls.window(4), 2);
+        (0..9).for_each(|_| calls.reply());
+        assert_eq!(calls.window(4), 4);
+    }
+
+    /// The Reply finds no task that waits, since the task ends. Then the task records that.
+    #[test]
+    fn a_reply_just_before_its_call_is_given_up_returns_the_credit() {
+        let mut calls = Calls::sent(4);
+        for _ in 0..2 {
+            calls.reply();
+            assert_eq!(calls.window(4), 4);
+            calls.reserve.end_call();
+            assert_eq!(calls.window(4), 4);
+        }
+        calls.reserve.end_call();
+        assert_eq!(calls.window(4), 3);
+        calls.reply();
+        assert_eq!(calls.window(4), 4);
+    }
+
+    #[test]
+    fn a_second_reply_has_no_effect_once_all_calls_are_answered() {
+        let mut calls = Calls::sent(3);
+        calls.reply();
+        (0..3).for_each(|_| {
+            calls.reply();
+            calls.reserve.end_call();
+        });
+        calls.reserve.note_call();
+        calls.due += 1;
+        calls.reserve.end_call();
+        assert_eq!(calls.window(4), 3);
     }
 
     /// A server with as many Receives as it has granted credits, which answers in any order.
@@ -179,10 +245,11 @@ mod tests {
             // Replies due.
             let (mut sent, mut calls, mut due) = (Vec::new(), 0, 0);
             for _ in 0..5000 {
-                window = reserve.window(granted, requested).unwrap_or(window);
+                window = reserve.window(granted, due, requested).unwrap_or(window);
                 match below(8) {
                     0..=2 if due < window => {
                         sent.push("call");
+                        reserve.note_call();
                         due += 1;
                     }
                     3 if due < window && !reserve.has_update() => {
@@ -205,6 +272,7 @@ mod tests {
                     _ if calls != 0 => {
                         (calls, due) = (calls - 1, due - 1);
                         reserve.note_reply();
+                        reserve.end_call();
                     }
                     _ => (),
                 }

@@ -76,6 +76,17 @@ pub(super) enum Shortage {
     Receives,
 }
 
+/// A received message, by its meaning for the Replies that the server owes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The Reply to a Call whose task waits for it.
+    Reply,
+    /// The Reply to a Call that was given up.
+    LateReply,
+    /// No Reply to a Call, or a Receive that was flushed.
+    Other,
+}
+
 /// The resources of a connection, see the module's documentation.
 pub(super) struct Pools {
     limits: ClientLimits,
@@ -190,6 +201,7 @@ impl Pools {
         self.queue.claim(entries);
         self.queue.post();
         self.owed += 1;
+        self.reserve.note_call();
         regions.append(&mut self.idle.take_front(count));
         self.live.owed.store(self.owed, Relaxed);
         self.live.idle.store(self.idle.len(), Relaxed);
@@ -240,6 +252,7 @@ impl Pools {
         unused: &mut MrList,
     ) {
         self.owed = self.owed.saturating_sub(1);
+        self.reserve.end_call();
         self.show_receives();
         self.unused(unused);
         self.send_done(ctx, registered);
@@ -352,19 +365,26 @@ impl Pools {
         self.show_queue();
     }
 
+    /// Returns whether the server may call.
+    pub(super) fn is_reverse_allowed(&self) -> bool {
+        self.reverse
+    }
+
     /// Allows Calls from the server.
     pub(super) fn allow_reverse(&mut self) {
         self.reverse = true;
     }
 
-    /// Records that a Receive of `capacity` octets has completed or was flushed. `owed` is whether
-    /// it was a Reply that the server owed.
-    pub(super) fn received(&mut self, owed: bool, capacity: usize) {
+    /// Records that a Receive of `capacity` octets has completed or was flushed.
+    pub(super) fn received(&mut self, arrival: Arrival, capacity: usize) {
         self.posted = self.posted.saturating_sub(1);
         self.resize.note_completed(capacity, 1);
-        if owed {
+        if arrival != Arrival::Other {
             self.owed = self.owed.saturating_sub(1);
             self.reserve.note_reply();
+        }
+        if arrival == Arrival::Reply {
+            self.reserve.end_call();
         }
         self.show_receives();
     }
@@ -436,6 +456,12 @@ impl Pools {
     /// [`Reserve::has_credit`].
     pub(super) fn has_credit(&mut self, granted: u32, requested: bool) -> bool {
         self.reserve.has_credit(granted, self.owed, requested)
+    }
+
+    /// Returns the number of credits that Calls may use, if it has changed, see
+    /// [`Reserve::window`].
+    pub(super) fn window(&mut self, granted: u32, requested: bool) -> Option<u32> {
+        self.reserve.window(granted, self.owed, requested)
     }
 
     /// Returns the larger Receive size to announce to the server, if there is one and an announcement

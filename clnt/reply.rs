@@ -45,6 +45,7 @@ use super::{
         PendingReply, //
     },
     live::Live,
+    pools::Arrival,
     state::{
         Event,
         Step, //
@@ -137,7 +138,7 @@ impl QpHandler for Conn {
         } else if let Some(xprt) = self.xprt() {
             return qp.handler().message(&xprt, qp, buffer);
         }
-        self.drop_message(buffer, false);
+        self.drop_message(buffer, Arrival::Other);
     }
 
     fn event(&self, event: QpEvent) {
@@ -213,7 +214,7 @@ impl Conn {
                 Some(header) => header,
                 None => {
                     self.refuse_call(qp, rejected);
-                    self.drop_message(buffer, false);
+                    self.drop_message(buffer, Arrival::Other);
                     return self.restore_receives(qp);
                 }
             },
@@ -237,31 +238,30 @@ impl Conn {
         let (xid, version) = (header.xid.0, header.version);
         trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
         self.live.stray_replies.add(1);
-        let owed = match parsed {
+        let is_reply = match parsed {
             Ok(parsed) => {
                 self.note_refused_request(parsed);
-                // The Reply to an RPC that was given up, or an answer to a message about
-                // properties.
-                parsed.direction == Some(Direction::Reply) && header.xid != self.xid()
+                parsed.direction == Some(Direction::Reply)
             }
             Err(rejected) => {
                 self.refuse_call(qp, rejected);
                 false
             }
         };
-        if owed {
-            self.pools.lock().reserve.note_late_reply();
+        // The Reply to an RPC that was given up, or an answer to a message about properties.
+        if is_reply && header.xid != self.xid() {
+            self.drop_message(buffer, Arrival::LateReply);
             self.update_window(xprt);
+        } else {
+            self.drop_message(buffer, Arrival::Other);
         }
-        self.drop_message(buffer, owed);
         self.restore_receives(qp);
     }
 
-    /// Returns the buffer of a message that no RPC needs to the pool. `owed` is whether the message
-    /// was a Reply that the server owed.
-    fn drop_message(&self, buffer: RecvBox<()>, owed: bool) {
+    /// Returns the buffer of a message that no RPC needs to the pool.
+    fn drop_message(&self, buffer: RecvBox<()>, arrival: Arrival) {
         self.give_back(|pools| {
-            pools.received(owed, buffer.capacity());
+            pools.received(arrival, buffer.capacity());
             pools.put_receive(buffer);
         });
     }
@@ -276,7 +276,7 @@ impl Conn {
             self.set_credits(xprt, window);
             self.events.feed(Event::Done(Step::Version));
         }
-        self.drop_message(buffer, false);
+        self.drop_message(buffer, Arrival::Other);
     }
 
     /// Answers a malformed message that may be a Call or another request.
@@ -301,7 +301,7 @@ impl Conn {
             drop(chunks);
             xprt.stats.bad_replies.add(1);
             self.live.bad_replies.add(1);
-            self.drop_message(buffer, false);
+            self.drop_message(buffer, Arrival::Other);
             return self.restore_receives(qp);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
@@ -338,7 +338,7 @@ impl Conn {
         }
         complete(&self.live, xprt, rqst, buffer.bytes(), delivery);
         self.give_back(|pools| {
-            pools.received(true, buffer.capacity());
+            pools.received(Arrival::Reply, buffer.capacity());
             pools.put_receive(buffer);
             pools.recycled(&mut list);
         });
@@ -356,7 +356,7 @@ impl Conn {
         mut idle: MrList,
     ) {
         self.give_back(|pools| {
-            pools.received(true, answer.buffer.capacity());
+            pools.received(Arrival::Reply, answer.buffer.capacity());
             pools.recycled(&mut idle);
         });
         xprt.stats.local_invs.add(list.len());

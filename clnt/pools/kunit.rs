@@ -96,7 +96,7 @@ mod tests {
                 if posted {
                     pools.unused(&mut list);
                     pools.send_done(send, used);
-                    pools.received(true, 1024);
+                    pools.received(Arrival::Reply, 1024);
                 } else {
                     pools.return_unused(send, used, &mut list);
                 }
