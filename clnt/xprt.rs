@@ -203,6 +203,11 @@ impl XprtOps for ClntXprt {
     }
 
     #[inline(always)]
+    fn may_be_unanswered(slot: &Slot<Self>) -> bool {
+        !slot.chunks.is_unused()
+    }
+
+    #[inline(always)]
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>) {
         if !slot.chunks.is_unused() {
             fence_buffers(xprt, slot);

@@ -118,6 +118,10 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// * Any other error fails the RPC.
     fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result;
 
+    /// Returns whether the Call in `slot`, which its task is about to release, may have been sent and
+    /// not been answered. Called under the transport lock: must not sleep.
+    fn may_be_unanswered(slot: &Slot<Self>) -> bool;
+
     /// Called when the RPC task releases the memory of the request in `slot`, whether or not it was
     /// answered. On return the peer must not be able to access that memory.
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>);
@@ -201,9 +205,11 @@ impl<T: XprtOps> OpsTable<T> {
             if is_backchannel(rqst) {
                 // Its `rq_cong` does not stand for a place in the window, see `deliver_bc`.
                 (*rqst).rq_cong = 0;
-            } else {
+            } else if !T::may_be_unanswered(Slot::from_rqst(rqst)) {
                 bindings::xprt_release_rqst_cong(task);
             }
+            // Otherwise `buf_free` returns the place: the next sender must not get it before the
+            // transport knows that the peer still has this Call.
         }
     }
 
@@ -329,6 +335,7 @@ impl<T: XprtOps> OpsTable<T> {
             if !is_backchannel((*task).tk_rqstp) {
                 let (this, slot) = Self::of_task(task);
                 T::release_buffers(this, slot);
+                slot.put_cong();
                 slot.wait_returned();
             }
         }

@@ -297,17 +297,16 @@ impl<T: XprtOps> Slot<T> {
         unsafe { bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) }
     }
 
-    /// Gives the place in the congestion window up when the Reply has arrived, if the task is a
-    /// process. sunrpc gives it up only when the process runs, which may be frozen.
-    fn put_cong(&self) {
+    /// Gives the place in the congestion window up, if the request has one. Does not sleep.
+    pub(super) fn put_cong(&self) {
         let rqst = self.as_rqst();
-        // SAFETY: A request that is being answered has its task and its transport. The flags are a
-        // word that is read atomically.
-        let (task, flags) = unsafe {
-            let task = (*rqst).rq_task;
-            (task, (&raw const (*task).tk_flags).read_volatile())
+        // SAFETY: A request that is in use has its task and its transport. The field is a word that
+        // is read atomically; only the caller, and a new connection, clear it.
+        let (task, has_place) = unsafe {
+            let has_place = (&raw const (*rqst).rq_cong).read_volatile() != 0;
+            ((*rqst).rq_task, has_place)
         };
-        if u32::from(flags) & bindings::RPC_TASK_ASYNC == 0 {
+        if has_place {
             // SAFETY: The task has the request, and the function asks for the transport lock.
             unsafe {
                 let lock = &raw mut (*(*rqst).rq_xprt).transport_lock;
@@ -315,6 +314,17 @@ impl<T: XprtOps> Slot<T> {
                 bindings::xprt_release_rqst_cong(task);
                 bindings::spin_unlock(lock);
             }
+        }
+    }
+
+    /// Gives the place in the congestion window up when the Reply has arrived, if the task is a
+    /// process. sunrpc gives it up only when the process runs, which may be frozen.
+    fn put_cong_of_process(&self) {
+        // SAFETY: A request that is being answered has its task. The flags are a word that is read
+        // atomically.
+        let flags = unsafe { (&raw const (*(*self.as_rqst()).rq_task).tk_flags).read_volatile() };
+        if u32::from(flags) & bindings::RPC_TASK_ASYNC == 0 {
+            self.put_cong();
         }
     }
 }
@@ -498,7 +508,7 @@ impl<T: XprtOps> Pinned<T> {
             return;
         }
         let this = ManuallyDrop::new(self);
-        this.put_cong();
+        this.put_cong_of_process();
         let rqst = this.as_rqst();
         // SAFETY: The request, its task and its transport stay while it is pinned.
         let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };

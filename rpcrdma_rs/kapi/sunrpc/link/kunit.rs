@@ -73,6 +73,10 @@ impl XprtOps for Nothing {
         Err(EINVAL)
     }
 
+    fn may_be_unanswered(_: &Slot<Self>) -> bool {
+        false
+    }
+
     fn release_buffers(_: &Xprt<Self>, _: &Slot<Self>) {}
 
     fn note_grown(_: &Xprt<Self>, _: usize) {}
