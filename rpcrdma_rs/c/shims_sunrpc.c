@@ -61,6 +61,11 @@ void rpcrdma_shim_xprt_set_bound(struct rpc_xprt *xprt)
 	xprt_set_bound(xprt);
 }
 
+bool rpcrdma_shim_xprt_clear_cwnd_wait(struct rpc_xprt *xprt)
+{
+	return test_and_clear_bit(XPRT_CWND_WAIT, &xprt->state);
+}
+
 void rpcrdma_shim_bc_set_in_use(struct rpc_rqst *rqst)
 {
 	__set_bit(RPC_BC_PA_IN_USE, &rqst->rq_bc_pa_state);

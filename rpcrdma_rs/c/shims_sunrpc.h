@@ -46,6 +46,7 @@ void rpcrdma_shim_xprt_set_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_clear_connected(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_clear_connecting(struct rpc_xprt *xprt);
 void rpcrdma_shim_xprt_set_bound(struct rpc_xprt *xprt);
+bool rpcrdma_shim_xprt_clear_cwnd_wait(struct rpc_xprt *xprt);
 void rpcrdma_shim_bc_set_in_use(struct rpc_rqst *rqst);
 void rpcrdma_shim_bc_slot_inc(struct rpc_xprt *xprt);
 

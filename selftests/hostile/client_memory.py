@@ -131,6 +131,92 @@ def _credit_of_killed(mount):
         fake.granted = 32
 
 
+def asked_for(mount, proc, start):
+    """Start a task that sends a call of `proc`; return the task, and the call, which has no answer."""
+    asked = threading.Event()
+    mount.fake.answer_next(proc, lambda call: asked.set())
+    task = start()
+    if not asked.wait(10):
+        raise Failed(f"the client never sent a call of procedure {proc}")
+    return task, mount.fake.spoiled
+
+
+def status_of(mount):
+    """Start a process that sends GETATTR."""
+    return subprocess.Popen(["stat", mount.path("data")], stdout=subprocess.DEVNULL)
+
+
+@TABLE.case("the Reply to a killed process makes room for a Call that waits")
+def _room_by_late_reply(mount):
+    if mount.kind == "c":
+        raise Skip("the C client returns the credit when the process is killed")
+    fake = mount.fake
+    fake.granted = 2
+    try:
+        mount.getattr()
+        connections = fake.connections
+        child, killed = asked_for(mount, GETATTR, lambda: status_of(mount))
+        child.kill()
+        child.wait(10)
+        read, unanswered = asked_for(mount, READ, lambda: POOL.submit(mount.read))
+        waits = POOL.submit(mount.getattr)
+        time.sleep(0.5)
+        if waits.done():
+            raise Failed("a Call was sent without a credit")
+        fake.do(lambda: killed.good(credits=2))
+        try:
+            waits.result(1)
+        except TimeoutError:
+            raise Failed("the Call that waits is not sent when there is a credit") from None
+        fake.do(lambda: unanswered.good(credits=2))
+        read.result(PATIENCE)
+        if fake.connections != connections:
+            raise Failed("the connection was lost")
+    finally:
+        fake.granted = 32
+
+
+@TABLE.case("processes killed while others wait for credits return none of them")
+def _credits_of_killed(mount):
+    if mount.kind == "c":
+        raise Skip("the C client returns the credit when the process is killed")
+    fake = mount.fake
+    fake.granted = 3
+    try:
+        mount.getattr()
+        connections = fake.connections
+        pairs = [asked_for(mount, GETATTR, lambda: status_of(mount)) for _ in range(3)]
+        others = [POOL.submit(mount.getattr) for _ in range(3)]
+        time.sleep(0.5)
+        done, sent = threading.Event(), []
+
+        def spoil(call):
+            # One Call is always sent, since the server may never answer those of the killed.
+            time.sleep(0.5)
+            while (message := call.end.poll()) is not None:
+                sent.append(message)
+            call.end.messages.extend(sent)
+            for _, killed in pairs:
+                killed.good(credits=3)
+            call.good(credits=3)
+            done.set()
+
+        fake.answer_next(GETATTR, spoil)
+        for child, _ in pairs:
+            child.kill()
+        for child, _ in pairs:
+            child.wait(10)
+        if not done.wait(10):
+            raise Failed("no Call was sent any more")
+        for task in others:
+            task.result(PATIENCE)
+        if sent or fake.connections != connections:
+            raise Failed(f"{len(sent)} Calls sent without a credit, {fake.connections - connections}"
+                         " new connections")
+    finally:
+        fake.granted = 32
+
+
 @TABLE.case("Reply with SYSTEM_ERR, and then nobody: nothing of the old connection is kept")
 def _unusable(mount):
     """While the call is sent again and the server is silent, the client has one connection that is

@@ -268,15 +268,29 @@ impl<T: XprtOps> Xprt<T> {
         self.last_heard.heard(jiffies());
     }
 
-    /// Sets the congestion window to `credits` requests. Takes the transport lock; does not sleep.
+    /// Sets the congestion window to `credits` requests. Wakes the sender that waits for a place, if
+    /// there is one now. Takes the transport lock; does not sleep.
+    ///
+    /// sunrpc itself wakes a sender only when a request returns its place.
     pub(crate) fn set_credits(&self, credits: u32) {
         let xprt = self.as_ptr();
         // CAST: A C `unsigned long` has at least 32 bits.
-        // SAFETY: The window is written under the transport lock.
-        unsafe {
+        // SAFETY: The window is written under the transport lock, and the flag that a sender waits
+        // for a place is atomic.
+        let waits = unsafe {
             bindings::spin_lock(&raw mut (*xprt).transport_lock);
             (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
+            let waits =
+                (*xprt).cong < (*xprt).cwnd && bindings::rpcrdma_shim_xprt_clear_cwnd_wait(xprt);
             bindings::spin_unlock(&raw mut (*xprt).transport_lock);
+            waits
+        };
+        if waits {
+            // The end of a wait for buffer space wakes the next sender. One that really waits for
+            // that checks again.
+            // SAFETY: The transport is live, and the function sets an atomic flag.
+            unsafe { bindings::xprt_wait_for_buffer_space(xprt) };
+            self.write_space();
         }
     }
 
