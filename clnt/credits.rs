@@ -44,13 +44,18 @@ impl Reserve {
         u32::from(requested) + u32::from(self.update != 0) + u32::from(self.waits)
     }
 
+    /// Returns the number of Calls that were given up, of those to which `due` Replies are due.
+    ///
+    /// The Reply to a Call may arrive, as one that no task waits for, just before the Call is recorded
+    /// as given up. So these Calls have no count of their own.
+    pub(super) fn given_up(&self, due: u32) -> u32 {
+        due.saturating_sub(self.awaited)
+    }
+
     /// Returns the number of credits that Calls may use, of `granted`, if it has changed. `due`
     /// Replies are due.
     pub(super) fn window(&mut self, granted: u32, due: u32, requested: bool) -> Option<u32> {
-        // The Reply to a Call may arrive, as one that no task waits for, just before the Call is
-        // recorded as given up. So the Calls that were given up have no count of their own.
-        let given_up = due.saturating_sub(self.awaited);
-        let held = self.held(requested).saturating_add(given_up);
+        let held = self.held(requested).saturating_add(self.given_up(due));
         let window = granted.saturating_sub(held).max(1);
         let before = core::mem::replace(&mut self.window, window);
         (window != before).then_some(window)
@@ -190,6 +195,7 @@ mod tests {
         assert_eq!(calls.window(4), 1);
         calls.reserve.end_call();
         assert_eq!(calls.window(4), 1);
+        assert_eq!(calls.reserve.given_up(calls.due), 4);
         // The Replies due include those to Calls that were given up.
         assert!(calls.reserve.has_credit(8, calls.due, false));
         calls.reply();

@@ -464,6 +464,11 @@ impl Pools {
         self.reserve.window(granted, self.owed, requested)
     }
 
+    /// Returns whether the Reply to a Call that was given up is due.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.reserve.given_up(self.owed) != 0
+    }
+
     /// Returns the larger Receive size to announce to the server, if there is one and an announcement
     /// may be sent in addition to a Call. Counts the size as announced, see [`Resize::due`].
     pub(super) fn announcement(&mut self, granted: u32, requested: bool) -> Option<u32> {

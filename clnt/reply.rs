@@ -241,12 +241,14 @@ impl Conn {
         let is_reply = match parsed {
             Ok(parsed) => {
                 self.note_refused_request(parsed);
-                parsed.direction == Some(Direction::Reply)
+                parsed.direction == Some(Direction::Reply) || self.is_late_reply(None)
             }
-            Err(rejected) => {
+            // The direction of a malformed message of version 1 is not known.
+            Err(rejected) if rejected.refusal().is_some() && self.may_be_called() => {
                 self.refuse_call(qp, rejected);
                 false
             }
+            Err(rejected) => self.is_late_reply(rejected.direction),
         };
         // The Reply to an RPC that was given up, or an answer to a message about properties.
         if is_reply && header.xid != self.xid() {
@@ -256,6 +258,19 @@ impl Conn {
             self.drop_message(buffer, Arrival::Other);
         }
         self.restore_receives(qp);
+    }
+
+    /// Returns whether the server may call, so that a malformed message may be a Call.
+    fn may_be_called(&self) -> bool {
+        self.pools.lock().is_reverse_allowed()
+    }
+
+    /// Returns whether a malformed message is the Reply to a Call that was given up: such a Reply is
+    /// due, and the message is a Reply by its `direction`, or the server may not call.
+    fn is_late_reply(&self, direction: Option<Direction>) -> bool {
+        let pools = self.pools.lock();
+        let is_reply = direction == Some(Direction::Reply) || !pools.is_reverse_allowed();
+        is_reply && pools.has_given_up()
     }
 
     /// Returns the buffer of a message that no RPC needs to the pool.

@@ -106,8 +106,16 @@ def calls_with_a_read(mount):
     return len(sent)
 
 
-@TABLE.case("a Call whose process was killed has its credit until it is answered")
-def _credit_of_killed(mount):
+def malformed(call):
+    """Answer with a header whose Read list is malformed."""
+    call.send(wire.u32(call.xid, 1, 2, wire.MSG) + wire.u32(2, 0, 0) + call.body)
+
+
+@TABLE.case("a Call whose process was killed has its credit until it is answered",
+            answer=lambda call: call.good(credits=2))
+@TABLE.case("a Call whose process was killed has its credit until its answer is malformed",
+            answer=malformed)
+def _credit_of_killed(mount, answer):
     if mount.kind == "c":
         raise Skip("the C client returns the credit when the process is killed")
     fake = mount.fake
@@ -123,7 +131,7 @@ def _credit_of_killed(mount):
         child.kill()
         child.wait(10)
         seen = [calls_with_a_read(mount)]
-        fake.do(lambda: call.good(credits=2))
+        fake.do(lambda: answer(call))
         seen.append(calls_with_a_read(mount))
         if (seen, fake.connections) != ([0, 1], connections):
             raise Failed(f"Calls sent beside a READ: {seen}, connections: {fake.connections}")
