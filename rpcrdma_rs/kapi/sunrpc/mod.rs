@@ -20,6 +20,7 @@ pub(crate) mod svc_rqst;
 mod text;
 pub(crate) mod xdr_buf;
 pub(crate) mod xprt;
+mod xprt_lock;
 
 pub(crate) use super::ext::{
     addr,

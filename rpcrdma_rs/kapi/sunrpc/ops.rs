@@ -257,10 +257,11 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `xprt` must be a transport that [`Xprt::setup`] made.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. Nothing else uses its address.
     unsafe extern "C" fn set_port(xprt: *mut bindings::rpc_xprt, port: c_ushort) {
-        // SAFETY: `xprt` is a transport of ours, by this function's contract.
-        unsafe { Xprt::<T>::from_raw(xprt) }.set_port(port);
+        // SAFETY: `xprt` is a transport of ours whose address nothing else uses, by this function's
+        // contract.
+        unsafe { Xprt::<T>::from_raw(xprt).set_port(port) };
     }
 
     /// # Safety

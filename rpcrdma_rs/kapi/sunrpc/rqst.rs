@@ -51,6 +51,10 @@ use super::{
         Segs,
         XdrBuf, //
     },
+    xprt_lock::{
+        lock_queue,
+        lock_transport, //
+    }, //
 };
 use crate::kapi::{
     bindings,
@@ -309,10 +313,8 @@ impl<T: XprtOps> Slot<T> {
         if has_place {
             // SAFETY: The task has the request, and the function asks for the transport lock.
             unsafe {
-                let lock = &raw mut (*(*rqst).rq_xprt).transport_lock;
-                bindings::spin_lock(lock);
+                let _guard = lock_transport((*rqst).rq_xprt);
                 bindings::xprt_release_rqst_cong(task);
-                bindings::spin_unlock(lock);
             }
         }
     }
@@ -369,10 +371,8 @@ impl<T: XprtOps> Pinned<T> {
     ///
     /// `xprt` must be a live transport whose slots are `Slot<T>`.
     pub(super) unsafe fn lookup(xprt: *mut bindings::rpc_xprt, xid: u32) -> Option<Self> {
-        // SAFETY: The transport is live.
-        let lock = unsafe { &raw mut (*xprt).queue_lock };
-        // SAFETY: The lock is that of a live transport, and is initialised.
-        unsafe { bindings::spin_lock(lock) };
+        // SAFETY: The transport is live, by this function's contract.
+        let guard = unsafe { lock_queue(xprt) };
         // SAFETY: The function requires the queue lock, which is held.
         let rqst = unsafe { bindings::xprt_lookup_rqst(xprt, xid.to_be()) };
         // CAST: The first field of a slot.
@@ -383,8 +383,7 @@ impl<T: XprtOps> Pinned<T> {
             // SAFETY: The request is in the queue, whose lock we hold.
             unsafe { bindings::xprt_pin_rqst(rqst) };
         }
-        // SAFETY: Locked above.
-        unsafe { bindings::spin_unlock(lock) };
+        drop(guard);
         // INVARIANT: The request was pinned above, and had no other pin.
         slot.map(Self)
     }
@@ -511,7 +510,7 @@ impl<T: XprtOps> Pinned<T> {
         this.put_cong_of_process();
         let rqst = this.as_rqst();
         // SAFETY: The request, its task and its transport stay while it is pinned.
-        let (task, lock) = unsafe { ((*rqst).rq_task, &raw mut (*(*rqst).rq_xprt).queue_lock) };
+        let (task, xprt) = unsafe { ((*rqst).rq_task, (*rqst).rq_xprt) };
         let copied = match result {
             // As over TCP, a message longer than the buffers is truncated.
             // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
@@ -527,10 +526,9 @@ impl<T: XprtOps> Pinned<T> {
         // SAFETY: Task and transport stay while the request is pinned. The pin is released once, as
         // `self` is consumed.
         unsafe {
-            bindings::spin_lock(lock);
+            let _guard = lock_queue(xprt);
             bindings::xprt_complete_rqst(task, copied);
             Self::unpin(&this);
-            bindings::spin_unlock(lock);
         }
     }
 }
@@ -540,10 +538,8 @@ impl<T: XprtOps> Drop for Pinned<T> {
         let rqst = self.as_rqst();
         // SAFETY: The pin keeps the request and its transport, and is released once.
         unsafe {
-            let lock = &raw mut (*(*rqst).rq_xprt).queue_lock;
-            bindings::spin_lock(lock);
+            let _guard = lock_queue((*rqst).rq_xprt);
             Self::unpin(self);
-            bindings::spin_unlock(lock);
         }
     }
 }

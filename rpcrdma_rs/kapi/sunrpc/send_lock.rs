@@ -34,7 +34,8 @@ use kernel::{
 use super::{
     link::XprtLink,
     ops::XprtOps,
-    xprt::Xprt, //
+    xprt::Xprt,
+    xprt_lock::lock_transport, //
 };
 use crate::kapi::{
     bindings,
@@ -164,17 +165,17 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
     /// the previous connection. Takes the transport lock; does not sleep.
     pub(crate) fn restart_window(&self) {
         let xprt = self.as_ptr();
+        // SAFETY: The transport is live while it is borrowed.
+        let _guard = unsafe { lock_transport(xprt) };
         // CAST: A C `unsigned long` has at least 32 bits.
         // SAFETY: The transport and its slots are live. All these fields are written under the
-        // transport lock.
+        // transport lock, which we hold.
         unsafe {
-            bindings::spin_lock(&raw mut (*xprt).transport_lock);
             for slot in self.xprt.slots().iter() {
                 (*slot.as_rqst()).rq_cong = 0;
             }
             (*xprt).cong = 0;
             (*xprt).cwnd = bindings::RPC_CWNDSCALE as c_ulong;
-            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
         }
     }
 

@@ -26,7 +26,11 @@ use super::{
         Strings,
         Text, //
     },
-    xdr_buf::XdrBuf, //
+    xdr_buf::XdrBuf,
+    xprt_lock::{
+        lock_queue,
+        set_window, //
+    }, //
 };
 use core::{
     marker::PhantomData,
@@ -36,10 +40,7 @@ use core::{
     }, //
 };
 use kernel::{
-    ffi::{
-        c_int,
-        c_ulong, //
-    },
+    ffi::c_int,
     prelude::*,
     sync::atomic::{
         Atomic,
@@ -107,19 +108,16 @@ impl<T: Callbacks> SvcXprt<T> {
         // lock, which is not taken under the queue lock, and before completion passes the place of
         // the request to the next one.
         unsafe {
-            let queue_lock = addr_of_mut!((*xprt).queue_lock);
-            bindings::spin_lock(queue_lock);
+            let guard = lock_queue(xprt);
             let known = !bindings::xprt_lookup_rqst(xprt, xid.to_be()).is_null();
-            bindings::spin_unlock(queue_lock);
+            drop(guard);
             if !known {
                 return;
             }
             if let Some(credits) = credits {
-                bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
-                (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
-                bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
+                drop(set_window(xprt, credits));
             }
-            bindings::spin_lock(queue_lock);
+            let _guard = lock_queue(xprt);
             let rqst = bindings::xprt_lookup_rqst(xprt, xid.to_be());
             if !rqst.is_null() {
                 let task = (*rqst).rq_task;
@@ -131,7 +129,6 @@ impl<T: Callbacks> SvcXprt<T> {
                     });
                 bindings::xprt_complete_rqst(task, copied);
             }
-            bindings::spin_unlock(queue_lock);
         }
     }
 }
@@ -349,9 +346,7 @@ impl<T: Callbacks> CallbackOps<T> {
         // SAFETY: `xprt` is live, by this function's contract.
         unsafe {
             bindings::xprt_disconnect_done(xprt);
-            bindings::spin_lock(addr_of_mut!((*xprt).transport_lock));
-            (*xprt).cwnd = 1 << bindings::RPC_CWNDSHIFT;
-            bindings::spin_unlock(addr_of_mut!((*xprt).transport_lock));
+            drop(set_window(xprt, 1));
         }
     }
 

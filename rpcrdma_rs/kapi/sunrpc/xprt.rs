@@ -65,6 +65,10 @@ use super::{
     text::{
         Strings,
         Text, //
+    },
+    xprt_lock::{
+        lock_transport,
+        set_window, //
     }, //
 };
 use crate::kapi::{
@@ -274,17 +278,13 @@ impl<T: XprtOps> Xprt<T> {
     /// sunrpc itself wakes a sender only when a request returns its place.
     pub(crate) fn set_credits(&self, credits: u32) {
         let xprt = self.as_ptr();
-        // CAST: A C `unsigned long` has at least 32 bits.
-        // SAFETY: The window is written under the transport lock, and the flag that a sender waits
-        // for a place is atomic.
+        // SAFETY: The transport is live while it is borrowed, longer than the guard.
+        let guard = unsafe { set_window(xprt, credits) };
+        // SAFETY: We hold the transport lock, and the flag that a sender waits for a place is atomic.
         let waits = unsafe {
-            bindings::spin_lock(&raw mut (*xprt).transport_lock);
-            (*xprt).cwnd = (credits as c_ulong) << bindings::RPC_CWNDSHIFT;
-            let waits =
-                (*xprt).cong < (*xprt).cwnd && bindings::rpcrdma_shim_xprt_clear_cwnd_wait(xprt);
-            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
-            waits
+            (*xprt).cong < (*xprt).cwnd && bindings::rpcrdma_shim_xprt_clear_cwnd_wait(xprt)
         };
+        drop(guard);
         if waits {
             // The end of a wait for buffer space wakes the next sender. One that really waits for
             // that checks again.
@@ -353,10 +353,16 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    pub(super) fn set_port(&self, port: u16) {
-        // SAFETY: sunrpc sets a port while nothing else uses the address. The strings are rewritten
-        // in place, and their last byte stays zero, so a concurrent reader sees a terminated
-        // string.
+    /// `->set_port`: sets the port in the address and in its texts.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else may use the address of the transport at the same time, as sunrpc ensures when it
+    /// sets a port.
+    pub(super) unsafe fn set_port(&self, port: u16) {
+        // SAFETY: Nothing else uses the address, by this function's contract. The strings are
+        // rewritten in place, and their last byte stays zero, so a concurrent reader sees a
+        // terminated string.
         unsafe {
             let addr = (&raw mut (*self.as_ptr()).addr).cast::<bindings::sockaddr>();
             bindings::rpcrdma_shim_rpc_set_port(addr, port);
@@ -366,9 +372,11 @@ impl<T: XprtOps> Xprt<T> {
 
     pub(super) fn set_timeouts(&self, connect: c_ulong, reconnect: c_ulong) {
         let xprt = self.as_ptr();
-        // SAFETY: All these fields, including `timeout`, are written under the transport lock.
+        // SAFETY: The transport is live while it is borrowed.
+        let _guard = unsafe { lock_transport(xprt) };
+        // SAFETY: All these fields, including `timeout`, are written under the transport lock, which
+        // we hold.
         unsafe {
-            bindings::spin_lock(&raw mut (*xprt).transport_lock);
             if connect < (*xprt).connect_timeout {
                 let mut timeout = *(*xprt).timeout;
                 timeout.to_initval = connect.max(msecs_to_jiffies(LEAST_TIMEOUT_MS));
@@ -377,7 +385,6 @@ impl<T: XprtOps> Xprt<T> {
                 (*xprt).connect_timeout = connect;
             }
             (*xprt).max_reconnect_timeout = (*xprt).max_reconnect_timeout.min(reconnect);
-            bindings::spin_unlock(&raw mut (*xprt).transport_lock);
         }
     }
 
