@@ -39,12 +39,15 @@ use crate::{
                 Relaxed,
                 Release, //
             },
-            completion::Done,
             lend::LentSegs,
             memory::MemSeg,
             spinlock::{
                 new_spinlock,
                 SpinLock, //
+            },
+            wait::{
+                new_waitqueue,
+                WaitQueue, //
             }, //
         },
         rdma::{
@@ -397,36 +400,31 @@ pub(super) fn split_fenced(list: &mut MrList) -> MrList {
 #[pin_data]
 pub(super) struct Fence {
     #[pin]
-    done: Done,
-    /// Regions that could not be fenced.
+    finished: WaitQueue,
+    /// Regions that could not be fenced; `None` until the attempt has ended, and once the task has
+    /// taken them.
     #[pin]
-    left: SpinLock<MrList>,
+    left: SpinLock<Option<MrList>>,
 }
 
 impl Fence {
     /// Creates a fence on which no task waits.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            done <- Done::new(),
-            left <- new_spinlock!(MrList::new()),
+            finished <- new_waitqueue!("rpcrdma_rs: fence"),
+            left <- new_spinlock!(None),
         })
-    }
-
-    /// Prepares the fence for [`Self::wait`]. Only the task that waits calls this.
-    pub(super) fn restart(&self) {
-        self.done.reset();
     }
 
     /// Wakes the task. `left` are the regions that could not be fenced.
     pub(super) fn finish(&self, left: MrList) {
-        *self.left.lock() = left;
-        self.done.complete();
+        *self.left.lock() = Some(left);
+        self.finished.wake_all();
     }
 
-    /// Waits, and returns the regions that could not be fenced. Sleeps.
+    /// Waits for [`Self::finish`], and returns the regions that could not be fenced. Sleeps.
     pub(super) fn wait(&self) -> MrList {
-        self.done.wait();
-        core::mem::take(&mut *self.left.lock())
+        self.finished.wait_for(|| self.left.lock().take())
     }
 }
 

@@ -63,7 +63,6 @@ use crate::{
                 Atomic,
                 Relaxed, //
             },
-            completion::Done,
             noio::NoIo,
             spare::SparePage,
             spinlock::{
@@ -164,7 +163,7 @@ pub(super) struct Conn {
     #[pin]
     watchdog: DelayedWork<Conn, WATCHDOG>,
     #[pin]
-    closed: Done,
+    closed: kernel::sync::Completion,
     /// The page to which a server writes the part of a Reply that exceeds the caller's memory.
     spare: SparePage,
     pd: Arc<Pd>,
@@ -207,7 +206,7 @@ impl Conn {
                 pools <- new_spinlock!(pools),
                 refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
                 watchdog <- new_delayed_work!("rpcrdma_rs: connection"),
-                closed <- Done::new(),
+                closed <- kernel::sync::Completion::new(),
                 spare,
                 pd,
             }),
@@ -308,7 +307,7 @@ impl Conn {
 
     /// Waits until the connection is drained. Sleeps.
     pub(super) fn wait_closed(&self) {
-        self.closed.wait();
+        self.closed.wait_for_completion();
     }
 
     /// Records a grant of credits, and passes it to the transport if it has changed.

@@ -124,7 +124,6 @@ impl Conn {
         if let Some(xprt) = self.xprt() {
             xprt.stats.local_invs.add(list.len());
         }
-        fence.restart();
         let mut list = match self.invalidate(qp, list, After::Wake(fence.clone())) {
             Ok(()) => fence.wait(),
             Err((list, _)) => list,

@@ -11,11 +11,6 @@ void rpcrdma_shim_memalloc_noio_restore(unsigned int flags)
 	memalloc_noio_restore(flags);
 }
 
-void rpcrdma_shim_reinit_completion(struct completion *x)
-{
-	reinit_completion(x);
-}
-
 struct page *rpcrdma_shim_virt_to_page(const void *addr)
 {
 	return virt_to_page(addr);

@@ -8,7 +8,6 @@
 #define _RPCRDMA_RS_SHIMS_H
 
 #include <linux/cacheflush.h>
-#include <linux/completion.h>
 #include <linux/dma-direction.h>
 #include <linux/mm.h>
 #include <linux/net.h>
@@ -25,7 +24,6 @@ enum {
 /* core */
 unsigned int rpcrdma_shim_memalloc_noio_save(void);
 void rpcrdma_shim_memalloc_noio_restore(unsigned int flags);
-void rpcrdma_shim_reinit_completion(struct completion *x);
 struct page *rpcrdma_shim_virt_to_page(const void *addr);
 void *rpcrdma_shim_page_address(const struct page *page);
 bool rpcrdma_shim_sendpage_ok(struct page *page);

@@ -10,7 +10,10 @@ use core::ptr::NonNull;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        Completion, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -21,10 +24,7 @@ use kernel::{
 use super::{
     bindings,
     compat::parameter,
-    ext::{
-        completion::Done,
-        pages::PageVec, //
-    },
+    ext::pages::PageVec,
     rdma::{
         cm::{
             Event,
@@ -149,14 +149,14 @@ pub(crate) fn contend(count: usize, f: impl Fn(usize) + Send + Sync + 'static) -
         f: F,
         ready: Atomic<usize>,
         left: Atomic<usize>,
-        done: Pin<KBox<Done>>,
+        done: Pin<KBox<Completion>>,
     }
     let shared = Arc::new(
         Shared {
             f,
             ready: Atomic::new(0),
             left: Atomic::new(count),
-            done: KBox::pin_init(Done::new(), GFP_KERNEL)?,
+            done: KBox::pin_init(Completion::new(), GFP_KERNEL)?,
         },
         GFP_KERNEL,
     )?;
@@ -173,6 +173,6 @@ pub(crate) fn contend(count: usize, f: impl Fn(usize) + Send + Sync + 'static) -
             }
         })?;
     }
-    shared.done.wait();
+    shared.done.wait_for_completion();
     Ok(())
 }

@@ -13,7 +13,10 @@ use kernel::{
     ffi::c_int,
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        Completion, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -23,7 +26,6 @@ use kernel::{
 use super::{
     bindings,
     ext::{
-        completion::Done,
         lend::{
             Lender, //
             LentSegs,
@@ -405,7 +407,7 @@ fn refused(address: u32, for_good: bool) -> Result {
     server.expect(b"region")?;
     let refusing = Refusing::new(client.id.device().ok_or(ENODEV)?);
     let end = client.end.clone();
-    let closed = Arc::pin_init(Done::new(), GFP_KERNEL)?;
+    let closed = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
     let also = closed.clone();
     spawn(move || {
         drop(client);
@@ -417,7 +419,7 @@ fn refused(address: u32, for_good: bool) -> Result {
         patience -= 1;
     }
     let refusing = for_good.then_some(refusing);
-    closed.wait();
+    closed.wait_for_completion();
     drop(refusing);
     check(REFUSED.load(Relaxed) >= 2, "it is asked more than once")?;
     check(

@@ -4,7 +4,6 @@
 
 pub(crate) mod addr;
 pub(crate) mod atomic;
-pub(crate) mod completion;
 pub(crate) mod count;
 pub(crate) mod debugfs;
 pub(crate) mod errno;

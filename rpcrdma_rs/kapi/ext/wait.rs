@@ -108,6 +108,21 @@ impl WaitQueue {
         holds
     }
 
+    /// Waits until `poll` returns a value, without a time limit, and returns the value. Sleeps;
+    /// `poll` must not.
+    pub(crate) fn wait_for<T>(&self, mut poll: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let mut value = None;
+            self.wait_timeout(Jiffies::MAX, || {
+                value = poll();
+                value.is_some()
+            });
+            if let Some(value) = value {
+                return value;
+            }
+        }
+    }
+
     /// Wakes all waiters, which evaluate their conditions again. Any context.
     pub(crate) fn wake_all(&self) {
         // SAFETY: The queue is initialised.

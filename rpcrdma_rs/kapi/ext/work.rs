@@ -51,8 +51,8 @@ static OWN: Atomic<*mut bindings::workqueue_struct> = Atomic::new(null_mut());
 ///
 /// ```ignore
 /// let _queue = OwnQueue::new(c"example")?;
-/// // `job` is a `Pin<KBox<_>>` or an `Arc` of a type that implements `WorkItem`.
-/// OwnQueue::enqueue(job);
+/// // `work` is a `Pin<KBox<_>>` or an `Arc` of a type that implements `WorkItem`.
+/// OwnQueue::enqueue(work);
 /// ```
 pub(crate) struct OwnQueue(());
 

@@ -15,22 +15,22 @@ use core::ops::Deref;
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Completion, //
+    }, //
 };
 
 use super::{
     ops::XprtOps,
     xprt::Xprt, //
 };
-use crate::kapi::ext::{
-    atomic::{
-        Acquire,
-        Atomic,
-        Full,
-        Relaxed,
-        Release, //
-    },
-    completion::Done, //
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed,
+    Release, //
 };
 
 /// Added to the number of borrows when further ones are refused. The sum is negative for any number
@@ -47,7 +47,7 @@ pub(super) struct Shared<T: XprtOps> {
     xprt: *mut Xprt<T>,
     users: Atomic<i32>,
     #[pin]
-    idle: Done,
+    idle: Completion,
 }
 
 // SAFETY: The pointer is only turned into a shared reference, and an `Xprt` is `Sync`.
@@ -62,7 +62,7 @@ impl<T: XprtOps> Shared<T> {
         pin_init!(Self {
             xprt,
             users: Atomic::new(CLOSED),
-            idle <- Done::new(),
+            idle <- Completion::new(),
         })
     }
 
@@ -80,7 +80,7 @@ impl<T: XprtOps> Shared<T> {
     /// Refuses further borrows, and waits for the existing ones to end. Sleeps.
     pub(super) fn close(&self) {
         if self.users.fetch_add(CLOSED, Full) != 0 {
-            self.idle.wait();
+            self.idle.wait_for_completion();
         }
     }
 }
@@ -139,7 +139,7 @@ impl<T: XprtOps> Drop for XprtGuard<'_, T> {
         if users.fetch_sub(1, Release) == CLOSED + 1 {
             // Pairs with the release when other borrows ended: their accesses happened before.
             users.load(Acquire);
-            self.0.idle.complete();
+            self.0.idle.complete_all();
         }
     }
 }

@@ -4,9 +4,13 @@
 
 use super::*;
 use crate::kapi::{
-    ext::atomic::{
-        Atomic,
-        Relaxed, //
+    ext::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        jiffies, //
     },
     fixture::{
         long_pause,
@@ -39,11 +43,6 @@ impl Shared {
     }
 }
 
-fn now() -> Jiffies {
-    // SAFETY: `jiffies` exists as long as the kernel runs, and one word is read atomically.
-    unsafe { (&raw const bindings::jiffies).read_volatile() }
-}
-
 #[kunit_tests(rpcrdma_wait)]
 mod tests {
     use super::*;
@@ -66,12 +65,12 @@ mod tests {
     fn a_wait_lasts_until_its_time_limit() -> Result {
         let shared = Shared::new()?;
         assert!(!shared.queue.wait_timeout(0, || false));
-        let (limit, before) = (msecs_to_jiffies(60), now());
+        let (limit, before) = (msecs_to_jiffies(60), jiffies());
         assert!(!shared.queue.wait_timeout(limit, || false));
-        assert!(now().wrapping_sub(before) >= limit);
+        assert!(jiffies().wrapping_sub(before) >= limit);
         // If the condition becomes true when the time limit expires, it counts as true.
-        let end = now().wrapping_add(limit);
-        let over = || now().wrapping_sub(end) < Jiffies::MAX / 2;
+        let end = jiffies().wrapping_add(limit);
+        let over = || jiffies().wrapping_sub(end) < Jiffies::MAX / 2;
         assert!(shared.queue.wait_timeout(limit, over));
         Ok(())
     }
@@ -98,12 +97,34 @@ mod tests {
             shared.value.store(value, Relaxed);
             shared.queue.wake_all();
             let limit = msecs_to_jiffies(LONG_MS);
-            let (other, before) = (Shared::new()?, now());
-            while shared.past.load(Relaxed) < past && now().wrapping_sub(before) < limit {
+            let (other, before) = (Shared::new()?, jiffies());
+            while shared.past.load(Relaxed) < past && jiffies().wrapping_sub(before) < limit {
                 other.queue.wait_timeout(1, || false);
             }
             long_pause();
             assert_eq!(shared.past.load(Relaxed), past);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn each_value_ends_one_wait() -> Result {
+        let shared = Shared::new()?;
+        assert_eq!(shared.queue.wait_for(|| Some(7)), 7);
+        for _ in 0..2 {
+            let shared = shared.clone();
+            spawn(move || {
+                let taken = shared
+                    .queue
+                    .wait_for(|| shared.value.cmpxchg(1, 0, Full).ok());
+                shared.past.add(taken, Relaxed);
+            })?;
+        }
+        for past in 0..=2 {
+            long_pause();
+            assert_eq!(shared.past.load(Relaxed), past);
+            shared.value.store(1, Relaxed);
+            shared.queue.wake_all();
         }
         Ok(())
     }
