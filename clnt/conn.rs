@@ -36,8 +36,8 @@ use super::{
     events::Events,
     invalidate::InvCtx,
     live::{
+        ConnState, //
         Live,
-        State, //
     },
     pools::{
         Arrival,
@@ -64,7 +64,7 @@ use crate::{
                 Relaxed, //
             },
             noio::NoIo,
-            spare::SparePage,
+            scratch::ScratchPage,
             spinlock::{
                 new_spinlock,
                 SpinLock, //
@@ -165,7 +165,7 @@ pub(super) struct Conn {
     #[pin]
     closed: kernel::sync::Completion,
     /// The page to which a server writes the part of a Reply that exceeds the caller's memory.
-    spare: SparePage,
+    scratch: ScratchPage,
     pd: Arc<Pd>,
 }
 
@@ -190,7 +190,7 @@ impl Conn {
         live: Arc<Live>,
     ) -> Result<Arc<Self>> {
         let pools = Pools::new(&limits, ours.receive, live.clone())?;
-        let spare = SparePage::new()?;
+        let scratch = ScratchPage::new()?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
         let xid = asks.then_some(property_xid(number));
         let this = Arc::pin_init(
@@ -207,7 +207,7 @@ impl Conn {
                 refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
                 watchdog <- new_delayed_work!("rpcrdma_rs: connection"),
                 closed <- kernel::sync::Completion::new(),
-                spare,
+                scratch,
                 pd,
             }),
             GFP_KERNEL,
@@ -259,8 +259,8 @@ impl Conn {
     }
 
     /// Returns the page that absorbs the excess part of a Reply.
-    pub(super) fn spare(&self) -> &SparePage {
-        &self.spare
+    pub(super) fn scratch(&self) -> &ScratchPage {
+        &self.scratch
     }
 
     /// Returns the transport; `None` once it is being destroyed.
@@ -277,7 +277,7 @@ impl Conn {
         if !self.reported.xchg(true, Relaxed) {
             // The Receives of an attempt to connect that fails are flushed, but no connection ends.
             let connected = self.live.is_connected();
-            self.live.set_state(State::Lost);
+            self.live.set_state(ConnState::Lost);
             if let Some(xprt) = self.link.get() {
                 if connected {
                     xprt.note_end(Ended::Completion);
@@ -294,7 +294,7 @@ impl Conn {
                 xprt.note_end(Ended::Local);
             }
         }
-        self.live.set_state(State::Lost);
+        self.live.set_state(ConnState::Lost);
         self.pools.lock().retire();
     }
 

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::debugfs::Folder,
+        ext::debugfs::StatusDir,
         live::CLIENT,
         rdma::{
             client::RemovalGuard,
@@ -57,7 +57,7 @@ use crate::{
             trace_xprtrdma_inline_thresh,
             trace_xprtrdma_version,
             Peer,
-            VersionWhy, //
+            VersionReason, //
         },
     },
     xdr::{
@@ -66,7 +66,7 @@ use crate::{
             DeviceLimits,
             Refusal, //
         },
-        negotiate::Settled,
+        negotiate::Negotiated,
         private::Private,
         units::InlineSize,
         version::Version, //
@@ -87,7 +87,7 @@ const VERSION_MS: u32 = 10_000;
 /// are freed, the id is destroyed when nothing is left on the device, and the removal of the device
 /// is delayed until then.
 pub(crate) struct Connection {
-    _folder: Folder<Live>,
+    _status_dir: StatusDir<Live>,
     qp: QpOwner<Conn>,
     conn: Arc<Conn>,
     id: cm::Id<Events>,
@@ -109,7 +109,7 @@ impl Connection {
         }
         match Self::attempt(xprt, true) {
             Err(failed) if failed.unanswered => {
-                let (one, why) = (Version::One.word(), VersionWhy::Unanswered);
+                let (one, why) = (Version::One.word(), VersionReason::Unanswered);
                 trace_xprtrdma_version(Peer::of(xprt), one, why as u32);
                 let connection = Self::attempt(xprt, false);
                 // If the server cannot be reached in version 1 either, the link or the server was
@@ -195,7 +195,7 @@ impl Connection {
         let qp = QpOwner::new(&id, &pd, &config, conn.clone())?;
         let this = Arc::new(
             Self {
-                _folder: Folder::new(&CLIENT, conn.number(), live),
+                _status_dir: StatusDir::new(&CLIENT, conn.number(), live),
                 qp,
                 conn,
                 id,
@@ -244,7 +244,7 @@ impl Connection {
                     }
                 })?;
         }
-        if let Some(Settled::Failed { low, high }) = negotiation.settled() {
+        if let Some(Negotiated::Failed { low, high }) = negotiation.settled() {
             pr_warn!(
                 "server {} speaks versions {} to {} of RPC-over-RDMA only; neither 1 nor 2 is \
                  among them\n",
@@ -260,10 +260,10 @@ impl Connection {
         if let Some(agreed) = negotiation.agreed() {
             self.conn.live.agree(agreed);
             let why = match (negotiation.settled(), agreed.version) {
-                (_, Version::Two) => VersionWhy::Agreed,
-                (Some(_), Version::One) => VersionWhy::Refused,
-                (None, Version::One) if xprt.avoids_version_2() => VersionWhy::Avoided,
-                (None, Version::One) => VersionWhy::NotAsked,
+                (_, Version::Two) => VersionReason::Agreed,
+                (Some(_), Version::One) => VersionReason::Refused,
+                (None, Version::One) if xprt.avoids_version_2() => VersionReason::Avoided,
+                (None, Version::One) => VersionReason::NotAsked,
             };
             trace_xprtrdma_version(Peer::of(xprt), agreed.version.word(), why as u32);
             trace_xprtrdma_inline_thresh(

@@ -15,7 +15,7 @@
 
 /// The credits that are not available for Calls.
 #[derive(Debug)]
-pub(super) struct Reserve {
+pub(super) struct ReservedCredits {
     /// Replies that have to arrive until RDMA2_UPDPROP has certainly been handled; zero if none is
     /// in flight.
     update: u32,
@@ -27,7 +27,7 @@ pub(super) struct Reserve {
     window: u32,
 }
 
-impl Reserve {
+impl ReservedCredits {
     /// Creates the state of a new connection, on which one Call may be sent.
     pub(super) const fn new() -> Self {
         Self {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_message_waits_until_a_credit_is_free() {
-        let mut reserve = Reserve::new();
+        let mut reserve = ReservedCredits::new();
         assert_eq!(reserve.window(8, 0, false), Some(8));
         // The Call that is being sent needs the last credit.
         assert!(!reserve.has_credit(8, 7, false));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_update_holds_its_credit_until_a_later_call_is_answered() {
-        let mut reserve = Reserve::new();
+        let mut reserve = ReservedCredits::new();
         assert!(reserve.has_credit(8, 3, false));
         reserve.note_update(3);
         assert!(reserve.has_update());
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_last_credit_is_for_calls() {
         for granted in 0..4 {
-            let mut reserve = Reserve::new();
+            let mut reserve = ReservedCredits::new();
             assert_eq!(reserve.has_credit(granted, 0, false), granted >= 2);
             reserve.note_update(0);
             assert_eq!(reserve.has_credit(granted, 0, false), granted >= 3);
@@ -158,7 +158,7 @@ mod tests {
 
     /// A connection with calls whose tasks wait, and with the Replies that are due.
     struct Calls {
-        reserve: Reserve,
+        reserve: ReservedCredits,
         due: u32,
         window: u32,
     }
@@ -166,7 +166,7 @@ mod tests {
     impl Calls {
         /// Sends `count` Calls on a connection with as many credits.
         fn sent(count: u32) -> Self {
-            let mut reserve = Reserve::new();
+            let mut reserve = ReservedCredits::new();
             (0..count).for_each(|_| reserve.note_call());
             Self {
                 reserve,
@@ -245,7 +245,7 @@ mod tests {
         };
         let mut updates = 0;
         for granted in 2..20 {
-            let mut reserve = Reserve::new();
+            let mut reserve = ReservedCredits::new();
             let (mut window, mut requested) = (1, false);
             // The messages that the server has not received yet, the Calls that it has, and the
             // Replies due.

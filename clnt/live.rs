@@ -42,7 +42,7 @@ use crate::{
 
 /// Values of `state`, in the order of `STATES`.
 #[derive(Clone, Copy)]
-pub(super) enum State {
+pub(super) enum ConnState {
     /// The connection is being established.
     Connecting,
     /// Calls can be sent.
@@ -123,7 +123,7 @@ impl Live {
             depth: limits.send_wr,
             reconnects,
             ended,
-            state: Atomic::new(State::Connecting as u32),
+            state: Atomic::new(ConnState::Connecting as u32),
             send: Atomic::new(0),
             receive: Atomic::new(0),
             peer_receive: Atomic::new(0),
@@ -141,20 +141,20 @@ impl Live {
     }
 
     /// Sets the state of the connection.
-    pub(super) fn set_state(&self, state: State) {
+    pub(super) fn set_state(&self, state: ConnState) {
         self.state.store(state as u32, Relaxed);
     }
 
     /// Returns whether Calls can be sent.
     pub(super) fn is_connected(&self) -> bool {
-        self.state.load(Relaxed) == State::Connected as u32
+        self.state.load(Relaxed) == ConnState::Connected as u32
     }
 
     /// Records what both sides have agreed on. The connection is connected now.
     pub(super) fn agree(&self, agreed: &Agreed) {
         self.traffic.version.store(agreed.version.word(), Relaxed);
         self.show_sizes(agreed);
-        self.set_state(State::Connected);
+        self.set_state(ConnState::Connected);
     }
 
     /// Updates the sizes of messages.

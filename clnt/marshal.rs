@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::spare::SparePage,
+        ext::scratch::ScratchPage,
         rdma::{
             mr::{
                 Mr,
@@ -48,8 +48,8 @@ use crate::{
             encode_one,
             encode_plain,
             Encoder,
-            Listed,
-            Opening, //
+            HeaderPrefix, //
+            SoleSegment,
         },
         error::EncodeError,
         header::Proc,
@@ -86,7 +86,7 @@ pub(super) struct Marshal<'a> {
     /// The credits to request.
     pub(super) credits: u32,
     /// The page to which the server writes the part of a Reply that exceeds the caller's memory.
-    pub(super) spare: &'a SparePage,
+    pub(super) scratch: &'a ScratchPage,
     /// The counters of the transport.
     pub(super) stats: &'a Stats,
 }
@@ -99,7 +99,7 @@ pub(super) struct Plan {
     /// The largest number of segments of a chunk.
     segments: u32,
     /// Pages that a Reply chunk offers in addition to the caller's memory.
-    spare_pages: usize,
+    scratch_pages: usize,
     /// The largest number of regions that the plan needs.
     pub(super) regions: usize,
 }
@@ -120,7 +120,7 @@ pub(super) fn plan<T: XprtOps>(
         answer.fill_sparse()?;
     }
     let open_ended = is_open_ended(answer);
-    // One region for the spare page.
+    // One region for the scratch page.
     thresholds.segments += u32::from(open_ended);
     let (call_mode, reply_mode) = choose(
         &thresholds,
@@ -147,7 +147,7 @@ pub(super) fn plan<T: XprtOps>(
         ReplyMode::ReplyChunk => whole(answer) + usize::from(open_ended),
     };
     let most = thresholds.segments as usize;
-    let spare_pages = if open_ended {
+    let scratch_pages = if open_ended {
         (LONGEST_OPEN_ENDED - answer.total()).div_ceil(kernel::page::PAGE_SIZE)
     } else {
         0
@@ -157,7 +157,7 @@ pub(super) fn plan<T: XprtOps>(
         call: call_mode,
         reply: reply_mode,
         segments: thresholds.segments,
-        spare_pages,
+        scratch_pages,
         regions: for_call.min(most) + for_reply.min(most),
     })
 }
@@ -305,8 +305,8 @@ fn map<T: XprtOps>(
         ReplyMode::ReplyChunk => {
             let segs = slot.lend_answer(0..answer.total());
             let (count, bytes) = chunks.map(Kind::Reply, segs, access, tag, most, regions)?;
-            let spare = with.spare.segs(plan.spare_pages);
-            let (more, room) = chunks.map(Kind::Reply, spare, access, tag, most, regions)?;
+            let scratch = with.scratch.segs(plan.scratch_pages);
+            let (more, room) = chunks.map(Kind::Reply, scratch, access, tag, most, regions)?;
             stats.reply_segments.add(count + more);
             stats.offered_bytes.add(bytes + room);
         }
@@ -328,7 +328,7 @@ fn encode<T: XprtOps>(
         CallMode::ReadChunk { position, .. } => (Proc::Msg, position),
         CallMode::PositionZero => (Proc::NoMsg, Position::ZERO),
     };
-    let opening = Opening {
+    let prefix = HeaderPrefix {
         version,
         xid: Xid(slot.xid()),
         credits: Credits(credits),
@@ -339,7 +339,7 @@ fn encode<T: XprtOps>(
             Version::Two => first_handle(chunks),
         },
     };
-    encode_lists(body, &opening, Task::of(slot), position, chunks).map_err(|_| EMSGSIZE)
+    encode_lists(body, &prefix, Task::of(slot), position, chunks).map_err(|_| EMSGSIZE)
 }
 
 /// Returns the handle that the Reply should invalidate, which is that of the first region. If there
@@ -354,7 +354,7 @@ fn first_handle(chunks: &Chunks) -> Option<Handle> {
 /// header.
 fn encode_lists(
     body: &mut [u8],
-    opening: &Opening,
+    prefix: &HeaderPrefix,
     task: Task<'_>,
     position: Position,
     chunks: &Chunks,
@@ -374,17 +374,17 @@ fn encode_lists(
     };
     // The usual Call has one region at most.
     if chunks.count() == 0 {
-        return encode_plain(body, opening);
+        return encode_plain(body, prefix);
     }
     if let Some((kind, mr)) = chunks.only() {
-        let listed = match kind {
-            Kind::Read => Listed::Read(read(mr)),
-            Kind::Write => Listed::Write(write(mr)),
-            Kind::Reply => Listed::Reply(reply(mr)),
+        let sole = match kind {
+            Kind::Read => SoleSegment::Read(read(mr)),
+            Kind::Write => SoleSegment::Write(write(mr)),
+            Kind::Reply => SoleSegment::Reply(reply(mr)),
         };
-        return encode_one(body, opening, listed);
+        return encode_one(body, prefix, sole);
     }
-    let mut reads = Encoder::new(body, opening)?;
+    let mut reads = Encoder::new(body, prefix)?;
     for mr in chunks.regions(Kind::Read) {
         reads.read_segment(read(mr))?;
     }
@@ -467,7 +467,7 @@ pub(super) fn marshal_reverse(
     reply: &XdrBuf,
 ) -> Result {
     let body = ctx.as_mut().body();
-    let opening = Opening {
+    let prefix = HeaderPrefix {
         version: limits.version,
         xid: Xid(xid),
         credits: Credits(credits),
@@ -475,7 +475,7 @@ pub(super) fn marshal_reverse(
         direction: Direction::Reply,
         invalidate: None,
     };
-    let header = encode_plain(body, &opening).map_err(|_| EMSGSIZE)?;
+    let header = encode_plain(body, &prefix).map_err(|_| EMSGSIZE)?;
     let len = reply.len().min(reply.total());
     let end = header.checked_add(len).ok_or(EMSGSIZE)?;
     let room = body.get_mut(header..end).ok_or(EMSGSIZE)?;

@@ -17,7 +17,7 @@ use core::pin::Pin;
 use kernel::{prelude::*, sync::Arc};
 
 use super::{
-    credits::Reserve,
+    credits::ReservedCredits,
     invalidate::InvCtx,
     live::Live,
     send_queue::{
@@ -108,7 +108,7 @@ pub(super) struct Pools {
     /// The number of Replies that the server owes.
     owed: u32,
     /// Credits that Calls may not use.
-    pub(super) reserve: Reserve,
+    pub(super) reserve: ReservedCredits,
     /// Whether the server may call.
     reverse: bool,
     queue: SendQueue,
@@ -141,7 +141,7 @@ impl Pools {
             posted: 0,
             resize: Resize::new(receive.0),
             owed: 0,
-            reserve: Reserve::new(),
+            reserve: ReservedCredits::new(),
             reverse: false,
             queue: SendQueue::new(limits.send_wr.saturating_sub(REVERSE_CALLS)),
             starved: false,
@@ -155,7 +155,7 @@ impl Pools {
     }
 
     /// Returns the largest number of regions of one request: one more than the segments of its
-    /// chunks, for the spare page.
+    /// chunks, for the scratch page.
     fn per_request(limits: &ClientLimits) -> usize {
         limits.registrations() as usize + 1
     }
@@ -453,7 +453,7 @@ impl Pools {
     }
 
     /// Returns whether a message about properties may be sent in addition to a Call, see
-    /// [`Reserve::has_credit`].
+    /// [`ReservedCredits::has_credit`].
     pub(super) fn has_credit(&mut self, granted: u32, requested: bool) -> bool {
         self.reserve.has_credit(granted, self.owed, requested)
     }

@@ -204,7 +204,7 @@ fn send(
     let conn = connection.conn();
     let with = Marshal {
         credits: conn.limits().requests,
-        spare: conn.spare(),
+        scratch: conn.scratch(),
         stats: &xprt.stats,
     };
     let octets = match marshal(&with, plan, slot, regions, chunks, ctx.as_mut()) {

@@ -31,7 +31,7 @@ use crate::{
         message::Parsed,
         negotiate::{
             answer,
-            Settled, //
+            Negotiated, //
         },
         private::Private,
         props::Properties,
@@ -159,7 +159,7 @@ pub(super) struct Negotiation {
     asked: Atomic<bool>,
     /// Whether the server's device has received the request.
     delivered: Atomic<bool>,
-    settled: SetOnce<Settled>,
+    settled: SetOnce<Negotiated>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
     /// The Receive size of the outstanding RDMA2_REQPROP; 0 if there is none.
@@ -194,7 +194,7 @@ impl Negotiation {
     }
 
     /// Returns the answer of the server.
-    pub(super) fn settled(&self) -> Option<Settled> {
+    pub(super) fn settled(&self) -> Option<Negotiated> {
         self.settled.as_ref().copied()
     }
 
@@ -224,7 +224,7 @@ impl Negotiation {
         if !self.settled.populate(settled) {
             return None;
         }
-        let Settled::Two {
+        let Negotiated::Two {
             peer,
             announced,
             window,
@@ -319,7 +319,7 @@ impl Negotiation {
 
     /// Returns whether the server has refused version 2, and has not answered in version 1 since.
     pub(super) fn useless_refusal(&self) -> bool {
-        self.settled() == Some(Settled::One) && !self.replied.load(Relaxed)
+        self.settled() == Some(Negotiated::One) && !self.replied.load(Relaxed)
     }
 }
 

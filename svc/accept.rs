@@ -166,8 +166,8 @@ fn connection(
     })
 }
 
-/// The private data for the client.
-struct Ours {
+/// What the server tells the client when it accepts the connection.
+struct AcceptParams {
     private: Private,
     read_depth: u8,
 }
@@ -223,7 +223,7 @@ fn build(
     handle: &Handle<Conn>,
     clients: &Arc<Clients>,
     pending: Pending,
-) -> Result<(Conn, Ours)> {
+) -> Result<(Conn, AcceptParams)> {
     let id = pending.id;
     let port = id.port().ok_or(ENODEV)?;
     let attrs = port.device().attrs();
@@ -294,7 +294,7 @@ fn build(
     conn.chan().post_first_receives(conn.qp())?;
     Ok((
         conn,
-        Ours {
+        AcceptParams {
             private,
             read_depth,
         },

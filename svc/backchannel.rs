@@ -31,7 +31,7 @@ use crate::{
     xdr::{
         encode::{
             encode_plain,
-            Opening, //
+            HeaderPrefix, //
         },
         header::Proc,
         message::{
@@ -106,7 +106,7 @@ impl Conn {
             return Err(EMSGSIZE);
         }
         let mut ctx = chan.send_ctx(self.qp())?;
-        let opening = Opening {
+        let prefix = HeaderPrefix {
             version: chan.negotiation.version(),
             xid: Xid(xid),
             credits: Credits(Self::CREDITS),
@@ -115,7 +115,7 @@ impl Conn {
             invalidate: None,
         };
         let buffer = ctx.as_mut().buffer();
-        let written = encode_plain(buffer, &opening).map_err(|_| EINVAL);
+        let written = encode_plain(buffer, &prefix).map_err(|_| EINVAL);
         let written = written.and_then(|at| {
             let room = buffer.get_mut(at..).ok_or(EINVAL)?;
             if call.copy_to(0..len, room) == len {

@@ -46,7 +46,7 @@ use crate::{
     kapi::{
         ext::{
             atomic::Atomic,
-            debugfs::Folder,
+            debugfs::StatusDir,
             ratelimit::limited,
             retry::{
                 retry_while_short,
@@ -147,7 +147,7 @@ impl Params {
 
 /// A connection. The order of the fields is the order of teardown.
 pub(super) struct Conn {
-    _folder: Folder<Live>,
+    _status_dir: StatusDir<Live>,
     pub(super) qp: QpOwner<Chan>,
     pub(super) chan: Arc<Chan>,
     pub(super) id: Id<Events<Conn>>,
@@ -305,7 +305,7 @@ impl Conn {
         removal: RemovalGuard,
     ) -> Self {
         Conn {
-            _folder: Folder::new(&SERVER, chan.params.live.number, chan.params.live.clone()),
+            _status_dir: StatusDir::new(&SERVER, chan.params.live.number, chan.params.live.clone()),
             qp,
             chan,
             id,
@@ -340,10 +340,10 @@ impl Conn {
 }
 
 /// The Send Queue of a connection.
-pub(super) type Queue = Sq<Waiting, SqClient>;
+pub(super) type Queue = Sq<QueuedChain, SqClient>;
 
 /// Entries of the Send Queue of a connection.
-pub(super) type Reservation = SqReservation<Waiting, SqClient>;
+pub(super) type Reservation = SqReservation<QueuedChain, SqClient>;
 
 /// The owner of a chain that is ready to be posted.
 pub(super) enum Work {
@@ -354,7 +354,7 @@ pub(super) enum Work {
 }
 
 /// A chain that waits for room in the Send Queue.
-pub(super) struct Waiting {
+pub(super) struct QueuedChain {
     pub(super) work: Work,
     pub(super) _backpressure: Backpressure<Conn>,
 }
@@ -393,13 +393,13 @@ pub(super) struct ReadCtx {
     pub(super) cqe: Cqe<Self>,
     pub(super) transfer: Transfer,
     pub(super) reservation: Option<Reservation>,
-    pub(super) job: Option<Job>,
-    /// The layout of the job's Call.
+    pub(super) call: Option<PullCall>,
+    /// The layout of the Call.
     pub(super) layout: Layout,
 }
 
-/// The Call of a [`ReadCtx`].
-pub(super) struct Job {
+/// The Call whose Read chunks a [`ReadCtx`] pulls.
+pub(super) struct PullCall {
     pub(super) buf: CallBox,
     /// The number of the Call on its connection.
     pub(super) arrival: Arrival,

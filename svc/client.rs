@@ -85,24 +85,24 @@ struct Client {
     /// The place of a message that arrives now.
     place: Atomic<u32>,
     #[pin]
-    state: SpinLock<State>,
+    state: SpinLock<ClientState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClientState {
     order: Order,
     /// When the oldest pull became the oldest.
     oldest_since: Jiffies,
     batch: Batch,
     /// The last time when the batch was found overdue.
     overdue_at: Option<Jiffies>,
-    members: KVec<Waiter>,
+    members: KVec<ClientConn>,
     /// Whether a member may wait.
     waits: bool,
 }
 
 /// A connection.
-struct Waiter {
+struct ClientConn {
     number: u64,
     connection: KBox<dyn Wake>,
     /// Whether the connection has messages that wait for their turn. Shared with its [`Member`], which
@@ -159,14 +159,14 @@ impl Clients {
             None => Client::new(ip)?,
         };
         let waits = Arc::new(Atomic::new(false), GFP_KERNEL)?;
-        let waiter = Waiter {
+        let conn = ClientConn {
             number,
             connection,
             waits: waits.clone(),
         };
         let mut state = client.state.lock();
         let first = state.members.is_empty();
-        state.members.push(waiter, GFP_ATOMIC)?;
+        state.members.push(conn, GFP_ATOMIC)?;
         drop(state);
         if first {
             list.push_within_capacity(client.clone())
@@ -189,14 +189,14 @@ impl Client {
                 ip,
                 pulls: Atomic::new(0),
                 place: Atomic::new(0),
-                state <- new_spinlock!(State::default()),
+                state <- new_spinlock!(ClientState::default()),
             }),
             GFP_KERNEL,
         )
     }
 }
 
-impl State {
+impl ClientState {
     /// Returns whether the message at `place` may be delivered.
     fn allows(&mut self, place: Place) -> bool {
         if self.order.allows(place) {
@@ -289,7 +289,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         let mut list = self.clients.list.lock();
         let mut state = self.client.state.lock();
-        let place = |member: &Waiter| member.number == self.number;
+        let place = |member: &ClientConn| member.number == self.number;
         let place = state.members.iter().position(place);
         let gone = place.and_then(|place| state.members.remove(place).ok());
         let last = state.members.is_empty();

@@ -23,7 +23,7 @@ use super::{
         Pulled, //
     },
     inbox::Incoming,
-    live::State,
+    live::ConnState,
     receives::CallBox, //
 };
 use crate::kapi::{
@@ -182,7 +182,7 @@ impl Connection for Conn {
     }
 
     fn detach(this: &SvcXprt<Self>) {
-        this.chan.params.live.set_state(State::Closing);
+        this.chan.params.live.set_state(ConnState::Closing);
         // Fails if the connection was lost already.
         let _ = this.qp.disconnect();
         this.chan.sq.close();

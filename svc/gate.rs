@@ -74,7 +74,7 @@ impl WorkItem<1> for Chan {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.open_gate(Gate::Short);
+        this.open_gate(Gate::NoResources);
         this.wake_waiting();
     }
 }
@@ -146,7 +146,7 @@ impl Chan {
         }
         let mut inbox = self.inbox.lock();
         let full = inbox.push_pulled(ctx);
-        if inbox.gate == Gate::Short {
+        if inbox.gate == Gate::NoResources {
             // The memory regions of this Call are available again.
             inbox.gate = Gate::Open;
         }

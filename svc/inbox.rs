@@ -61,7 +61,7 @@ pub(super) enum Gate {
     /// Closed until the client has proved that it has access, because it has a pull in progress.
     Pulling,
     /// Closed until the resources for RDMA Reads may be available again.
-    Short,
+    NoResources,
 }
 
 /// An entry of the inbox.
@@ -140,7 +140,7 @@ impl<P: Ordered> Inbox<P> {
     pub(super) fn hold(&mut self, message: CallBox, has_access: bool) {
         self.held.push(message);
         if has_access || self.gate != Gate::Pulling {
-            self.gate = Gate::Short;
+            self.gate = Gate::NoResources;
         }
     }
 
@@ -159,7 +159,7 @@ impl<P: Ordered> Inbox<P> {
     /// access.
     pub(super) fn is_open(&self, has_access: bool) -> bool {
         match self.gate {
-            Gate::Short => false,
+            Gate::NoResources => false,
             Gate::Pulling => has_access,
             Gate::Open => true,
         }

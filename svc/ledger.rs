@@ -7,9 +7,9 @@
 //! starve a long one.
 //!
 //! ```text
-//!   admit() --- enough are free, the line is empty ---> granted --give()--> completed
-//!     |                                                   ^
-//!     +--- too few are free, or others wait ---> in line -+ advance()
+//!   admit() --- enough are free, and no chain waits ---> granted --give()--> completed
+//!     |                                                    ^
+//!     +--- too few are free, or others wait ---> queued ---+ advance()
 //!     |
 //!     +--- closed, or longer than the queue ---> refused
 //! ```
@@ -36,7 +36,7 @@ pub(super) enum Admission {
     /// The caller owns the entries.
     Granted,
     /// The chain has to be queued until [`Ledger::advance`] grants its entries.
-    InLine,
+    Queued,
     /// The queue is closed, or has fewer entries than requested.
     Refused,
 }
@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     /// Requests `count` entries. The caller must queue the chain if the result is
-    /// [`Admission::InLine`].
+    /// [`Admission::Queued`].
     pub(super) fn admit(&mut self, count: u32) -> Admission {
         if self.take(count) {
             return Admission::Granted;
@@ -113,7 +113,7 @@ impl Ledger {
         }
         self.admitted = self.admitted.wrapping_add(1);
         self.waiting = self.waiting.saturating_add(1);
-        Admission::InLine
+        Admission::Queued
     }
 
     /// Returns whether a chain of `count` entries has to wait: the queue is open and long enough,
@@ -194,10 +194,10 @@ mod tests {
     fn serves_in_order() {
         let mut ledger = Ledger::new(4);
         assert_eq!(ledger.admit(3), Admission::Granted);
-        assert_eq!(ledger.admit(4), Admission::InLine);
+        assert_eq!(ledger.admit(4), Admission::Queued);
         // There is room for this one, but it has to wait behind the other.
         assert!(!ledger.has_room(1));
-        assert_eq!(ledger.admit(1), Admission::InLine);
+        assert_eq!(ledger.admit(1), Admission::Queued);
         assert!(!ledger.advance(4));
         ledger.give(3);
         assert!(ledger.advance(4));
@@ -214,7 +214,7 @@ mod tests {
         let mut ledger = Ledger::new(4);
         assert_eq!(ledger.admit(5), Admission::Refused);
         assert_eq!(ledger.admit(4), Admission::Granted);
-        assert_eq!(ledger.admit(1), Admission::InLine);
+        assert_eq!(ledger.admit(1), Admission::Queued);
         assert!(ledger.has_to_wait(1) && !ledger.has_to_wait(5));
         ledger.close();
         assert!(!ledger.has_to_wait(1));

@@ -10,7 +10,7 @@
 //!                                             +-------(timer)--- later <--------+ no such address
 //! ```
 //!
-//! The CM's callbacks neither sleep long nor destroy a connection id. Waiting requests and
+//! The CM's callbacks neither sleep long nor destroy a connection id. ListenState requests and
 //! listening ids hold the device. When it is removed, they are destroyed without a service thread,
 //! because all threads may be busy forever.
 
@@ -102,7 +102,7 @@ struct Current {
 pub(super) struct ListenEvents {
     handle: Handle<Listen>,
     #[pin]
-    state: Mutex<Waiting>,
+    state: Mutex<ListenState>,
     #[pin]
     current: Mutex<Current>,
     #[pin]
@@ -129,7 +129,7 @@ impl WorkItem for ListenEvents {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct ListenState {
     requests: KVec<Pending>,
     /// Records that a listening id has to be created.
     stale: bool,
@@ -165,7 +165,7 @@ pub(super) fn create(
         let events = Arc::pin_init(
             pin_init!(ListenEvents {
                 handle: handle.clone(),
-                state <- new_mutex!(Waiting::default()),
+                state <- new_mutex!(ListenState::default()),
                 current <- new_mutex!(Current::default()),
                 later <- new_delayed_work!("rpcrdma_rs: listen"),
             }),

@@ -34,7 +34,7 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
 /// Values of `state`, in the order of their names.
 #[derive(Clone, Copy)]
-pub(super) enum State {
+pub(super) enum ConnState {
     /// The client has not sent anything.
     Accepted,
     /// The client has sent a message.
@@ -91,7 +91,7 @@ impl Live {
             traffic: Traffic::new(peer, device),
             sizes,
             agreed,
-            state: Atomic::new(State::Accepted as u32),
+            state: Atomic::new(ConnState::Accepted as u32),
             announced: Atomic::new(agreed.receive.0),
             peer_receive: Atomic::new(agreed.send.0),
             peer_calls: Atomic::new(true),
@@ -106,14 +106,14 @@ impl Live {
     }
 
     /// Sets the state of the connection.
-    pub(super) fn set_state(&self, state: State) {
+    pub(super) fn set_state(&self, state: ConnState) {
         self.state.store(state as u32, Relaxed);
     }
 
     /// Counts a received message of `inline` octets.
     pub(super) fn note_received(&self, inline: u32) {
-        if self.state.load(Relaxed) == State::Accepted as u32 {
-            self.set_state(State::Connected);
+        if self.state.load(Relaxed) == ConnState::Accepted as u32 {
+            self.set_state(ConnState::Connected);
         }
         self.traffic.note_received(inline);
     }

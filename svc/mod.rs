@@ -3,34 +3,34 @@
 //! The server: the transport class "rdma" on which a service such as nfsd listens.
 //!
 //! ```text
-//!   listen   the listener: receives connection requests
-//!   accept   accepts a request: limits, queues, first Receives
-//!   conn     the callbacks of sunrpc and of completions; teardown
-//!   read     pulls Read chunks before the Call is delivered
-//!   recv     posts Receives, and decodes a message, which is delivered as a Call or refused
-//!   send     Replies: inline, Write list, Reply chunk; error reports
-//!   usual    the short path for Replies in the usual forms
-//!   version  messages of version 2 about properties
-//!   trim     releases memory of a quiet connection
+//!   listen       the listener: receives connection requests
+//!   accept       accepts a request: limits, queues, first Receives
+//!   conn         the callbacks of sunrpc and of completions; teardown
+//!   read         pulls Read chunks before the Call is delivered
+//!   recv         posts Receives, and decodes a message, which is delivered as a Call or refused
+//!   send         Replies: inline, Write list, Reply chunk; error reports
+//!   fast_path    sending Replies of the most common forms
+//!   version      messages of version 2 about properties
+//!   trim         releases memory of a quiet connection
 //!   backchannel  callbacks, in the reverse direction (RFC 8167)
-//!   gate     decides when a service thread may take a message
-//!   post     posts chains, or queues them while the Send Queue is full
-//!   chan     the data of a connection and of its chains
-//!   events   events of the CM and of device removal
-//!   phase    the state of a connection
-//!   inbox    messages that wait for a service thread
-//!   layout   where the octets of Read chunks are placed
-//!   receives the number and the size of the Receives
+//!   gate         decides when a service thread may take a message
+//!   post         posts chains, or queues them while the Send Queue is full
+//!   chan         the data of a connection and of its chains
+//!   events       events of the CM and of device removal
+//!   phase        the state of a connection
+//!   inbox        messages that wait for a service thread
+//!   layout       where the octets of Read chunks are placed
+//!   receives     the number and the size of the Receives
 //!   negotiation  the version that the connection uses
-//!   live     the status of a connection in debugfs
-//!   call     the state of a Call, and the parts of its Reply
-//!   client   the order of Calls over all connections of one client
-//!   order    the same, as pure code
-//!   sq       room in the Send Queue, waiting chains
-//!   ledger   entries of the Send Queue, and detection of stalls
-//!   pool     pages that are reused between RPCs
-//!   limits   the sizes of the queues
-//!   tunables the sysctls, and the counters
+//!   live         the status of a connection in debugfs
+//!   call         the state of a Call, and the parts of its Reply
+//!   client       the order of Calls over all connections of one client
+//!   order        the same, as pure code
+//!   sq           room in the Send Queue, waiting chains
+//!   ledger       entries of the Send Queue, and detection of stalls
+//!   pool         pages that are reused between RPCs
+//!   limits       the sizes of the queues
+//!   tunables     the sysctls, and the counters
 //! ```
 //!
 //! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `call` are pure.
@@ -51,6 +51,7 @@ mod chan;
 mod client;
 mod conn;
 mod events;
+mod fast_path;
 mod gate;
 mod inbox;
 mod layout;
@@ -70,7 +71,6 @@ mod send;
 mod sq;
 mod trim;
 pub(crate) mod tunables;
-mod usual;
 mod version;
 
 use crate::kapi::sunrpc::{

@@ -27,7 +27,7 @@ use crate::{
         },
         negotiate::Server,
         props::{
-            Backward,
+            BackwardSupport,
             PropSet,
             Properties, //
         },
@@ -64,7 +64,7 @@ impl Negotiation {
             decided: Atomic::new(0),
             announced: Atomic::new(false),
             receive: Atomic::new(defaults.receive.0),
-            calls: Atomic::new(defaults.backward != Backward::None),
+            calls: Atomic::new(defaults.backward != BackwardSupport::None),
             send,
         }
     }
@@ -152,7 +152,8 @@ impl Negotiation {
         let now = before.with(set);
         self.receive.store(now.receive.0, Relaxed);
         if set.tells_backward() {
-            self.calls.store(now.backward != Backward::None, Relaxed);
+            self.calls
+                .store(now.backward != BackwardSupport::None, Relaxed);
         }
     }
 }

@@ -5,9 +5,9 @@
 //!
 //! ```text
 //!   submit --- room --------------------------> post --> completion --+
-//!     \--- none --> in line --- room, resume --> post                 |
+//!     \--- none --> queued --- room, resume ---> post                 |
 //!                      ^                                              |
-//!                      +--- the completion gives entries back <-------+
+//!                      +--- the completion returns entries <----------+
 //! ```
 //!
 //! While a chain is queued, sunrpc assigns no service thread to the connection. So the number of
@@ -16,9 +16,9 @@
 use super::{
     chan::{
         Chan,
+        QueuedChain,
         Reservation,
         SqClient,
-        Waiting,
         Work, //
     },
     sq::{
@@ -92,13 +92,13 @@ impl Chan {
     #[cold]
     fn submit_or_wait(&self, qp: &Qp<Chan>, work: Work) -> Result {
         let sqes = work.sqes();
-        let wait = |work| Waiting {
+        let wait = |work| QueuedChain {
             work,
             _backpressure: self.handle.apply_backpressure(),
         };
         match self.sq.submit(sqes, work, wait) {
             Submitted::Granted(work, reservation) => self.post_late(qp, work, reservation),
-            Submitted::InLine(free) => {
+            Submitted::Queued(free) => {
                 STAT_SQ_STARVE.inc();
                 self.params.live.queue_waits.add(1);
                 trace_svcrdma_sq_full(sqes, free, self.sq.depth());

@@ -29,7 +29,7 @@ use super::{
     chan::{
         Chan,
         Conn,
-        Job,
+        PullCall,
         Pulled,
         ReadCtx,
         Reservation,
@@ -96,7 +96,7 @@ impl ReadCtx {
                 cqe <- Cqe::new(),
                 transfer: Transfer::new(),
                 reservation: None,
-                job: None,
+                call: None,
                 layout: Layout::EMPTY,
             }),
             GFP_KERNEL,
@@ -111,12 +111,15 @@ impl ReadCtx {
 
 impl Ordered for Pulled {
     fn place(&self) -> Option<Place> {
-        let job = self.job.as_ref()?;
-        job.ordered.as_ref().map(|ordered| ordered.place)
+        let call = self.call.as_ref()?;
+        call.ordered.as_ref().map(|ordered| ordered.place)
     }
 
     fn arrival(&self) -> Arrival {
-        self.job.as_ref().map(|job| job.arrival).unwrap_or_default()
+        self.call
+            .as_ref()
+            .map(|call| call.arrival)
+            .unwrap_or_default()
     }
 }
 
@@ -207,7 +210,7 @@ impl Chan {
         STAT_RECV.inc();
         let ordered = self.order_pull(&ctx.layout);
         let arrival = buf.data_mut().state.arrival;
-        *ctx.as_mut().project().job = Some(Job {
+        *ctx.as_mut().project().call = Some(PullCall {
             buf,
             arrival,
             permit,
@@ -266,8 +269,8 @@ impl Chan {
     pub(super) fn drop_pull(&self, qp: &Qp<Chan>, mut ctx: Pin<KBox<ReadCtx>>) {
         let fields = ctx.as_mut().project();
         drop(fields.reservation.take());
-        if let Some(job) = fields.job.take() {
-            self.release_receive(qp, job.buf);
+        if let Some(call) = fields.call.take() {
+            self.release_receive(qp, call.buf);
         }
     }
 
@@ -331,7 +334,7 @@ impl Conn {
             Ok(mut ctx) => {
                 let arrival = buf.data_mut().state.arrival;
                 let fields = ctx.as_mut().project();
-                *fields.job = Some(Job {
+                *fields.call = Some(PullCall {
                     buf,
                     arrival,
                     permit,
@@ -413,13 +416,13 @@ impl Conn {
         mut ctx: Pin<KBox<ReadCtx>>,
     ) -> Option<Delivered<'a>> {
         let fields = ctx.as_mut().project();
-        let job = fields.job.take();
+        let call = fields.call.take();
         let pages = fields.transfer.unmap();
-        let delivered = match job {
-            Some(job) => {
+        let delivered = match call {
+            Some(call) => {
                 self.trim_later();
-                trace_svcrdma_read_finished(job.buf.cid());
-                self.assemble(receiver, job, fields.layout, pages)
+                trace_svcrdma_read_finished(call.buf.cid());
+                self.assemble(receiver, call, fields.layout, pages)
             }
             None => None,
         };
@@ -427,21 +430,21 @@ impl Conn {
         delivered
     }
 
-    /// Delivers the pulled Call of `job`, whose Read chunks are in `pages`. Returns `None` if it
+    /// Delivers the pulled `call`, whose Read chunks are in `pages`. Returns `None` if it
     /// was refused.
     fn assemble<'a>(
         &self,
         mut receiver: Receiver<'a, CallBox>,
-        job: Job,
+        call: PullCall,
         layout: &Layout,
         pages: &mut PageVec,
     ) -> Option<Delivered<'a>> {
-        let Job {
+        let PullCall {
             mut buf,
             permit,
             ordered,
             ..
-        } = job;
+        } = call;
         drop(ordered);
         self.chan().pull_ended(permit);
         let (bytes, call) = decoded(&mut buf);

@@ -30,8 +30,8 @@ use super::{
         SendCtx,
         Work, //
     },
-    tunables::STAT_WRITE,
-    usual::append, //
+    fast_path::append,
+    tunables::STAT_WRITE, //
 };
 use crate::{
     kapi::{
@@ -344,10 +344,10 @@ impl Conn {
             .chan()
             .negotiation
             .send(self.chan().params.receive_size);
-        match self.send_usual(reply, &call, total, send) {
+        match self.send_fast(reply, &call, total, send) {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => self.report_unsent(&call, error),
-            None => self.send_unusual(reply, call, total, send),
+            None => self.send_slow(reply, call, total, send),
         }
     }
 
@@ -370,7 +370,7 @@ impl Conn {
 
     /// Implements `send_reply` for a reply of `total` octets in any form.
     #[inline(never)]
-    fn send_unusual(
+    fn send_slow(
         &self,
         reply: &mut Reply<'_>,
         mut call: CallRef<'_, CallState>,

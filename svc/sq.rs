@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Room in the Send Queue, and the line of chains that wait for it.
+//! Room in the Send Queue, and the queue of chains that wait for it.
 //!
 //! A [`SqReservation`] is the right to post a number of Work Requests. It moves into the owner of
 //! the posted chain, and dropping it after the completion returns the entries. So no entry is lost
@@ -76,7 +76,7 @@ pub(super) trait Client: Send + Sync + 'static {
 #[pin_data]
 pub(super) struct Sq<W: Send + 'static, C: Client> {
     #[pin]
-    state: SpinLock<State<W>>,
+    state: SpinLock<SqState<W>>,
     /// Whether chains are queued. Written under the lock of `state`.
     waiting: Atomic<bool>,
     depth: u32,
@@ -86,9 +86,9 @@ pub(super) struct Sq<W: Send + 'static, C: Client> {
     timer: DelayedWork<Self>,
 }
 
-struct State<W> {
+struct SqState<W> {
     ledger: Ledger,
-    line: Ring<(u32, W)>,
+    backlog: Ring<(u32, W)>,
 }
 
 /// The right to post a number of Work Requests. Dropping it returns the entries.
@@ -102,7 +102,7 @@ pub(super) enum Submitted<T, R> {
     /// The chain can be posted now.
     Granted(T, R),
     /// The chain is queued. Contains the number of free entries.
-    InLine(u32),
+    Queued(u32),
     /// The Send Queue is closed or too short, or too many chains are queued.
     Refused(T),
 }
@@ -130,12 +130,12 @@ impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
 impl<W: Send + 'static, C: Client> Sq<W, C> {
     /// Creates a Send Queue of `depth` entries that queues at most `longest` chains.
     pub(super) fn new(depth: u32, longest: usize, client: C, period_ms: u32) -> Result<Arc<Self>> {
-        let line = Ring::new(longest, GFP_KERNEL)?;
+        let backlog = Ring::new(longest, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                state <- new_spinlock!(State {
+                state <- new_spinlock!(SqState {
                     ledger: Ledger::new(depth),
-                    line,
+                    backlog,
                 }),
                 waiting: Atomic::new(false),
                 depth,
@@ -162,7 +162,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     ) -> Submitted<T, SqReservation<W, C>> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if !state.ledger.has_room(count) && state.line.is_full() {
+        if !state.ledger.has_room(count) && state.backlog.is_full() {
             return Submitted::Refused(chain);
         }
         let submitted = match state.ledger.admit(count) {
@@ -174,11 +174,11 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                     count,
                 },
             ),
-            Admission::InLine => {
+            Admission::Queued => {
                 // There is room, which was checked above.
-                let _ = state.line.push((count, wait(chain)));
+                let _ = state.backlog.push((count, wait(chain)));
                 self.waiting.store(true, Relaxed);
-                Submitted::InLine(state.ledger.entries().0)
+                Submitted::Queued(state.ledger.entries().0)
             }
         };
         self.client.note_free(state.ledger.entries().0);
@@ -233,13 +233,13 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let count = state.line.first()?.0;
+        let count = state.backlog.first()?.0;
         if !state.ledger.advance(count) {
             return None;
         }
         self.client.note_free(state.ledger.entries().0);
-        let (_, chain) = state.line.pop()?;
-        self.waiting.store(state.line.first().is_some(), Relaxed);
+        let (_, chain) = state.backlog.pop()?;
+        self.waiting.store(state.backlog.first().is_some(), Relaxed);
         let sq = self.clone();
         Some((chain, SqReservation { sq, count }))
     }
@@ -252,7 +252,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
 
     /// Removes a queued chain of a closed Send Queue; `None` if there is none.
     pub(super) fn take_waiting(&self) -> Option<W> {
-        let (_, chain) = self.state.lock().line.pop()?;
+        let (_, chain) = self.state.lock().backlog.pop()?;
         Some(chain)
     }
 

@@ -57,7 +57,7 @@ impl Places {
     /// them. Also returns the segment. Returns `None` for lists of another form, and for lists that
     /// [`Survey::decode`] would refuse.
     #[inline(always)]
-    pub(crate) fn usual(r: &mut Reader<'_>, limits: &ListLimits) -> Option<(Self, Segment)> {
+    pub(crate) fn decode_fast(r: &mut Reader<'_>, limits: &ListLimits) -> Option<(Self, Segment)> {
         const NONE: Segment = Segment {
             handle: Handle(0),
             length: 0,

@@ -46,7 +46,7 @@ use super::version::Version;
 
 /// The fields of a header before its chunk lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opening {
+pub(crate) struct HeaderPrefix {
     /// The version of the message.
     pub(crate) version: Version,
     /// The XID of the RPC message.
@@ -61,7 +61,7 @@ pub(crate) struct Opening {
     pub(crate) invalidate: Option<Handle>,
 }
 
-impl Opening {
+impl HeaderPrefix {
     fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
         let header = Header {
             xid: self.xid,
@@ -140,12 +140,12 @@ impl<Stage> Encoder<'_, Stage> {
 
 impl<'a> Encoder<'a, ReadStage> {
     /// Starts a header at the front of `buf`.
-    pub(crate) fn new(buf: &'a mut [u8], opening: &Opening) -> Result<Self, EncodeError> {
+    pub(crate) fn new(buf: &'a mut [u8], prefix: &HeaderPrefix) -> Result<Self, EncodeError> {
         let mut w = Writer::new(buf);
-        opening.encode(&mut w)?;
+        prefix.encode(&mut w)?;
         Ok(Self {
             w,
-            version: opening.version,
+            version: prefix.version,
             stage: PhantomData,
         })
     }
@@ -198,16 +198,16 @@ impl Encoder<'_, ReplyStage> {
 }
 
 /// Writes a header without chunks. Returns its length.
-pub(crate) fn encode_plain(buf: &mut [u8], opening: &Opening) -> Result<usize, EncodeError> {
+pub(crate) fn encode_plain(buf: &mut [u8], prefix: &HeaderPrefix) -> Result<usize, EncodeError> {
     let mut w = Writer::new(buf);
-    opening.encode(&mut w)?;
+    prefix.encode(&mut w)?;
     w.words([0, 0, 0])?;
     Ok(w.len())
 }
 
 /// A segment, and the list that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listed {
+pub(crate) enum SoleSegment {
     /// In the Read list.
     Read(ReadSegment),
     /// In a Write chunk.
@@ -216,25 +216,25 @@ pub(crate) enum Listed {
     Reply(Segment),
 }
 
-/// Writes the header of a Call with one segment, the usual form of a Call with chunks. Returns its
+/// Writes the header of a Call with one segment, the most common form of a Call with chunks. Returns its
 /// length. An [`Encoder`] would write the same octets, in more steps.
 pub(crate) fn encode_one(
     buf: &mut [u8],
-    opening: &Opening,
-    segment: Listed,
+    prefix: &HeaderPrefix,
+    segment: SoleSegment,
 ) -> Result<usize, EncodeError> {
     let mut w = Writer::new(buf);
-    opening.encode(&mut w)?;
+    prefix.encode(&mut w)?;
     match segment {
-        Listed::Read(ReadSegment { position, segment }) => {
+        SoleSegment::Read(ReadSegment { position, segment }) => {
             let [handle, length, high, low] = segment.words();
             w.words([1, position.0, handle, length, high, low, 0, 0, 0])?;
         }
-        Listed::Write(segment) => {
+        SoleSegment::Write(segment) => {
             let [handle, length, high, low] = segment.words();
             w.words([0, 1, 1, handle, length, high, low, 0, 0])?;
         }
-        Listed::Reply(segment) => {
+        SoleSegment::Reply(segment) => {
             let [handle, length, high, low] = segment.words();
             w.words([0, 0, 1, 1, handle, length, high, low])?;
         }
@@ -267,7 +267,7 @@ pub(crate) fn encode_reply(
         Some(_) => Proc::NoMsg,
         None => Proc::Msg,
     };
-    let opening = Opening {
+    let prefix = HeaderPrefix {
         version: call.version,
         xid: call.header.xid,
         credits,
@@ -275,7 +275,7 @@ pub(crate) fn encode_reply(
         direction: Direction::Reply,
         invalidate: None,
     };
-    let mut writes = Encoder::new(buf, &opening)?.end_reads()?;
+    let mut writes = Encoder::new(buf, &prefix)?.end_reads()?;
     let mut written = written.into_iter();
     for chunk in offered.write.iter() {
         writes.chunk_filled(&chunk, written.next().unwrap_or(0))?;

@@ -336,7 +336,7 @@ pub(crate) fn decode(
     limits: &ListLimits,
     accepts: Versions,
 ) -> Result<Parsed, Rejected> {
-    match decode_usual(bytes, limits, accepts) {
+    match decode_fast(bytes, limits, accepts) {
         Some(parsed) => Ok(parsed),
         None => decode_any(bytes, limits, accepts),
     }
@@ -351,17 +351,17 @@ pub(crate) fn decode_into<'a>(
     accepts: Versions,
 ) -> Result<&'a Parsed, Rejected> {
     *slot = None;
-    match decode_usual(bytes, limits, accepts) {
+    match decode_fast(bytes, limits, accepts) {
         Some(parsed) => Ok(slot.insert(parsed)),
         None => Ok(slot.insert(decode_any(bytes, limits, accepts)?)),
     }
 }
 
-/// Decodes a message of the usual form: RDMA_MSG without a chunk, or with one chunk of one segment.
+/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one segment.
 /// Returns `None` for another message, and for one that [`decode_any`] would refuse.
 // Inlined, so that the header is built where the caller keeps it.
 #[inline(always)]
-pub(crate) fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
+pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
     let mut r = Reader::new(bytes);
     let header = Header::from_wire(r.array(Item::FixedHeader).ok()?);
     let version = accepts.find(header.version)?;
@@ -375,7 +375,7 @@ pub(crate) fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions)
             Some((direction, Handle(r.u32(Item::Invalidate).ok()?)))
         }
     };
-    let (places, segment) = Places::usual(&mut r, limits)?;
+    let (places, segment) = Places::decode_fast(&mut r, limits)?;
     let direction = payload_direction(header.xid, r.rest());
     let invalidate = match said {
         None => (segment.length != 0).then_some(segment.handle),
@@ -395,7 +395,7 @@ pub(crate) fn decode_usual(bytes: &[u8], limits: &ListLimits, accepts: Versions)
     })
 }
 
-/// Decodes and checks a message of any form, also of the usual one: tests compare the two.
+/// Decodes and checks a message of any form, also of the most common ones: tests compare the two.
 #[inline(never)]
 pub(crate) fn decode_any(
     bytes: &[u8],

@@ -25,7 +25,7 @@
 //! | Read chunks in XDR order | [`pcl`] | RFC 8166, 3.4.5 |
 //! | the offset of a Call's arguments | [`rpc`] | RFC 5531, 9 |
 //! | encoding of headers | [`encode`] | RFC 8166, 4 |
-//! | headers of the usual Replies | [`respond`] | RFC 8166, 4 |
+//! | headers of the most common Replies | [`respond`] | RFC 8166, 4 |
 //! | returned chunks compared with offered chunks | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | private data exchanged at connect time | [`private`] | RFC 8797 |
 //! | transport properties | [`props`] | version 2, 5 |

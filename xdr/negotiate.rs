@@ -42,7 +42,7 @@ use super::version::{
 
 /// The outcome of negotiation for a client, as the answer to its RDMA2_CONNPROP settles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum Negotiated {
     /// Version 2.
     Two {
         /// The server's transport properties.
@@ -72,9 +72,9 @@ pub(crate) fn answer(
     message: &[u8],
     xid: Xid,
     requested: Credits,
-) -> Option<Settled> {
+) -> Option<Negotiated> {
     let ours = parsed.header.xid == xid;
-    let silent = Settled::Two {
+    let silent = Negotiated::Two {
         peer: Properties::DEFAULT,
         announced: false,
         window: Credits(1),
@@ -83,16 +83,16 @@ pub(crate) fn answer(
         Body::Error(ErrorBody::Version { low, high }) if ours => {
             let one = (low..=high).contains(&Version::One.word());
             Some(if one {
-                Settled::One
+                Negotiated::One
             } else {
-                Settled::Failed { low, high }
+                Negotiated::Failed { low, high }
             })
         }
         // Another error report says that the server knows the version and no properties.
         Body::Error(ErrorBody::Version { .. }) => None,
         Body::Error(_) if !ours => None,
         Body::Property(Proc::ConnProp) => match parsed.properties(message) {
-            Some(Message::Connect { start }) => Some(Settled::Two {
+            Some(Message::Connect { start }) => Some(Negotiated::Two {
                 peer: Properties::DEFAULT.with(&start),
                 announced: start.tells_receive(),
                 // A message with another XID answers no request: its credit value grants nothing.

@@ -41,7 +41,7 @@ use super::version::Version;
 
 /// Number of the Receive Buffer Size property.
 const RECEIVE_SIZE: u32 = 1;
-/// Number of the Backward Request Support property.
+/// Number of the BackwardSupport Request Support property.
 const BACKWARD: u32 = 2;
 
 /// The least Receive size. Smaller values count as this one, which every version can receive.
@@ -49,7 +49,7 @@ const LEAST_RECEIVE: u32 = 1024;
 
 /// A peer's support of the reverse direction (section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backward {
+pub(crate) enum BackwardSupport {
     /// The peer does not support it.
     None,
     /// The peer supports inline messages only.
@@ -58,21 +58,21 @@ pub(crate) enum Backward {
     General,
 }
 
-impl Backward {
+impl BackwardSupport {
     const fn from_word(word: u32) -> Option<Self> {
         match word {
-            0 => Some(Backward::None),
-            1 => Some(Backward::Inline),
-            2 => Some(Backward::General),
+            0 => Some(BackwardSupport::None),
+            1 => Some(BackwardSupport::Inline),
+            2 => Some(BackwardSupport::General),
             _ => None,
         }
     }
 
     const fn word(self) -> u32 {
         match self {
-            Backward::None => 0,
-            Backward::Inline => 1,
-            Backward::General => 2,
+            BackwardSupport::None => 0,
+            BackwardSupport::Inline => 1,
+            BackwardSupport::General => 2,
         }
     }
 }
@@ -83,7 +83,7 @@ pub(crate) enum Property {
     /// The least size of a posted Receive in octets.
     Receive(u32),
     /// Support of the reverse direction.
-    Backward(Backward),
+    Backward(BackwardSupport),
     /// An unknown property with this number.
     Unknown(u32),
 }
@@ -103,7 +103,7 @@ impl Property {
             })),
             BACKWARD => Ok(Property::Backward(match data {
                 [] => Properties::DEFAULT.backward,
-                _ => Backward::from_word(word(data)?).ok_or(DecodeError::Property)?,
+                _ => BackwardSupport::from_word(word(data)?).ok_or(DecodeError::Property)?,
             })),
             other => Ok(Property::Unknown(other)),
         }
@@ -291,14 +291,14 @@ pub(crate) struct Properties {
     /// The largest message that the peer receives; at least 1024 octets.
     pub(crate) receive: InlineSize,
     /// The peer's support of the reverse direction.
-    pub(crate) backward: Backward,
+    pub(crate) backward: BackwardSupport,
 }
 
 impl Properties {
     /// The properties of a peer that sends none.
     pub(crate) const DEFAULT: Self = Self {
         receive: Version::Two.default_inline(),
-        backward: Backward::Inline,
+        backward: BackwardSupport::Inline,
     };
 
     /// Returns the properties with a Receive size of `octets`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Headers of the usual Replies (RFC 8166, section 4): RDMA_MSG, in answer to a Call without chunks
+//! Headers of the most common Replies (RFC 8166, section 4): RDMA_MSG, in answer to a Call without chunks
 //! for results, or with one Write chunk of one segment.
 //!
 //! [`super::encode::encode_reply`] writes the same octets for these Calls, and handles all others.

@@ -6,7 +6,7 @@ use super::*;
 use crate::kapi::{
     ext::{
         atomic::Full,
-        spare::SparePage, //
+        scratch::ScratchPage, //
     },
     fixture::{
         contend,
@@ -24,7 +24,7 @@ const REGIONS: u32 = 32;
 struct Request {
     #[pin]
     chunks: SlotChunks,
-    memory: SparePage,
+    memory: ScratchPage,
     /// How often the chunks were unused while memory was lent.
     early: Atomic<usize>,
 }
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn no_memory_is_lent_when_the_chunks_are_unused() -> Result {
         let pd = pd()?;
-        let memory = SparePage::new()?;
+        let memory = ScratchPage::new()?;
         let request = Arc::pin_init(
             pin_init!(Request {
                 chunks <- SlotChunks::new(),

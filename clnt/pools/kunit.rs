@@ -11,7 +11,7 @@ use crate::kapi::{
     rdma::pd::Pd, //
 };
 
-/// A region each for the Read chunk, for the Reply and for the spare page.
+/// A region each for the Read chunk, for the Reply and for the scratch page.
 const REGIONS: usize = 3;
 
 const LIMITS: ClientLimits = ClientLimits {

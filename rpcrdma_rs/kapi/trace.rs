@@ -78,7 +78,7 @@ impl<'a> Peer<'a> {
 /// The order is that of `rpcrdma_show_version_why` in `c/trace_clnt.h`.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-pub(crate) enum VersionWhy {
+pub(crate) enum VersionReason {
     /// The administrator has not enabled version 2.
     NotAsked,
     /// The server has answered in version 2.
@@ -277,7 +277,7 @@ events! {
         max_send: u32,
         max_recv: u32,
     );
-    /// The version of RPC-over-RDMA was negotiated: `why` is a [`VersionWhy`].
+    /// The version of RPC-over-RDMA was negotiated: `why` is a [`VersionReason`].
     xprtrdma_version(peer: Peer<'_>, vers: u32, why: u32);
     /// A message about properties tells a Receive size in octets: `proc` is its procedure.
     xprtrdma_property(peer: Peer<'_>, proc: u32, rbsiz: u32);

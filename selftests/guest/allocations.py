@@ -44,7 +44,7 @@ PHASES = (
     ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
     ("listen", r"^svc::Rdma|listening_id|IdInner"),
     ("connect", r"^clnt::(conn|connect|events|version|pools|sendctx|transport|invalidate)|"
-                r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|SparePage|"
+                r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|ScratchPage|"
                 r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"
                 r"RecvBox|Mr::new|SendMap|Register::new|"
                 r"svc_bc::setup|Listener::accept|connect_request|post_first_receives|svc::sq|"

@@ -31,7 +31,7 @@ BAD = RETRIED + "|EREMOTEIO"
 POOL = concurrent.futures.ThreadPoolExecutor(4)
 
 
-class Short(Failed):
+class ShortRead(Failed):
     """Check that the data read is the beginning of the file."""
 
 
@@ -64,7 +64,7 @@ class Mount:
             if not DATA[4096:12288].startswith(got):
                 raise Failed("READ brought other bytes than were sent")
             if len(got) != 8192:
-                raise Short(f"READ brought {len(got)} bytes")
+                raise ShortRead(f"READ brought {len(got)} bytes")
         finally:
             os.close(fd)
 

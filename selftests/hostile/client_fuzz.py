@@ -5,7 +5,7 @@ import random
 import time
 
 import wire
-from client_cases import Short, hang_up
+from client_cases import ShortRead, hang_up
 from fake import GETATTR, READ, READDIR, READLINK, SYMLINK, WRITE
 from cases import Failed
 from server_fuzz import WORDS
@@ -83,7 +83,7 @@ class Fuzzer:
             mount.fake.answer_next(proc, self.spoil)
             try:
                 result = mount.attempt(mount.operation(proc))
-            except Short:
+            except ShortRead:
                 result = "short"  # what the answer claimed
             if result not in EXPECTED + ["short"]:
                 raise Failed(f"procedure {proc}: {result}")

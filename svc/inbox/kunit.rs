@@ -119,10 +119,10 @@ mod tests {
     fn a_call_that_is_held_back_does_not_open_the_gate_for_a_second_pull() -> Result {
         let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
         for (gate, has_access, after) in [
-            (Gate::Open, false, Gate::Short),
-            (Gate::Short, false, Gate::Short),
+            (Gate::Open, false, Gate::NoResources),
+            (Gate::NoResources, false, Gate::NoResources),
             (Gate::Pulling, false, Gate::Pulling),
-            (Gate::Pulling, true, Gate::Short),
+            (Gate::Pulling, true, Gate::NoResources),
         ] {
             inbox.gate = gate;
             let message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;

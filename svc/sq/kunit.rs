@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! KUnit: a Send Queue with threads that contend for it, its line, and its timer.
+//! KUnit: a Send Queue with threads that contend for it, its backlog, and its timer.
 
 use super::*;
 use kernel::time::{
@@ -63,7 +63,7 @@ fn watched(
 fn submit(sq: &Arc<TestSq>, count: u32, number: u32) -> Option<TestReservation> {
     match sq.submit(count, number, |number| number) {
         Submitted::Granted(_, reservation) => Some(reservation),
-        Submitted::InLine(_) | Submitted::Refused(_) => None,
+        Submitted::Queued(_) | Submitted::Refused(_) => None,
     }
 }
 
@@ -75,7 +75,7 @@ fn is_refused(sq: &Arc<TestSq>, count: u32) -> bool {
 fn at_rest(sq: &Arc<TestSq>) -> bool {
     let state = sq.state.lock();
     let depth = sq.depth();
-    state.ledger.entries() == (depth, depth) && state.line.first().is_none()
+    state.ledger.entries() == (depth, depth) && state.backlog.first().is_none()
 }
 
 #[kunit_tests(rpcrdma_sq)]

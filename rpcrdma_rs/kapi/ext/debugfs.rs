@@ -88,7 +88,7 @@ impl Parent {
 ///
 /// let _registration = Registration::new(c"example", &PARENTS);
 /// // `connection` is an `Arc` of a type that implements `Status`.
-/// let _folder = Folder::new(&CONNECTIONS, 1, connection);
+/// let _status_dir = StatusDir::new(&CONNECTIONS, 1, connection);
 /// ```
 ///
 /// # Invariants
@@ -215,18 +215,18 @@ impl<T: Status> WorkItem for Files<T> {
 
 /// The directory of one object. Dropping it schedules the removal of the directory. Until that has
 /// run, the file shows the object's last status.
-pub(crate) struct Folder<T: Status>(Option<Pin<KBox<Files<T>>>>);
+pub(crate) struct StatusDir<T: Status>(Option<Pin<KBox<Files<T>>>>);
 
-impl<T: Status> Folder<T> {
+impl<T: Status> StatusDir<T> {
     /// Creates a directory named `number` in `parent`. May sleep.
     ///
     /// Failure is not reported: an object must not fail because its status cannot be shown.
     pub(crate) fn new(parent: &Parent, number: u64, status: Arc<T>) -> Self {
         let parent = parent.dir.load(Acquire);
         if parent.is_null() {
-            return Folder(None);
+            return StatusDir(None);
         }
-        Folder(Self::make(parent, number, status).ok())
+        StatusDir(Self::make(parent, number, status).ok())
     }
 
     fn make(
@@ -255,7 +255,7 @@ impl<T: Status> Folder<T> {
     }
 }
 
-impl<T: Status> Drop for Folder<T> {
+impl<T: Status> Drop for StatusDir<T> {
     fn drop(&mut self) {
         if let Some(files) = self.0.take() {
             OwnQueue::enqueue(files);

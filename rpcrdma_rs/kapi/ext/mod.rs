@@ -14,7 +14,7 @@ pub(crate) mod noio;
 pub(crate) mod pages;
 pub(crate) mod ratelimit;
 pub(crate) mod retry;
-pub(crate) mod spare;
+pub(crate) mod scratch;
 pub(crate) mod spinlock;
 pub(crate) mod sysctl;
 pub(crate) mod wait;

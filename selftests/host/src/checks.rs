@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::{
     decoded::{
         decode,
-        opening,
+        prefix,
         segments,
         Message, //
     },
@@ -25,7 +25,7 @@ use crate::{
             encode_error,
             encode_reply,
             Encoder,
-            Opening, //
+            HeaderPrefix, //
         },
         error::{
             Answer,
@@ -144,8 +144,8 @@ pub fn read_chunks(data: &[u8]) {
         });
     }
     let mut buf = vec![0; 64 + reads.len() * ReadSegment::ITEM_LEN];
-    let opening = opening(Xid(7), Credits(1), Proc::Msg);
-    let mut encoder = Encoder::new(&mut buf, &opening).expect("room");
+    let prefix = prefix(Xid(7), Credits(1), Proc::Msg);
+    let mut encoder = Encoder::new(&mut buf, &prefix).expect("room");
     for read in &reads {
         encoder.read_segment(*read).expect("room");
     }
@@ -223,8 +223,8 @@ pub fn returned_chunk(data: &[u8]) {
     }
     let bytes: Vec<u8> = {
         let mut buf = vec![0; 64 + returned.len() * Segment::WIRE_LEN];
-        let opening = opening(Xid(7), Credits(1), Proc::NoMsg);
-        let stage = Encoder::new(&mut buf, &opening).and_then(|e| e.end_reads());
+        let prefix = prefix(Xid(7), Credits(1), Proc::NoMsg);
+        let stage = Encoder::new(&mut buf, &prefix).and_then(|e| e.end_reads());
         let stage = stage.and_then(|e| e.end_writes()).expect("room");
         let len = stage.reply_chunk(returned.iter().copied()).expect("room");
         buf.truncate(len);
@@ -302,9 +302,9 @@ fn check_message(data: &[u8], message: &Message<'_>) {
     }
     let lists = message.lists();
     let proc = Proc::from_wire(message.version, message.header.proc).expect("a procedure");
-    let opening = opening(message.header.xid, message.header.credits, proc);
+    let prefix = prefix(message.header.xid, message.header.credits, proc);
     let mut buf = vec![0; data.len()];
-    let encoded = encode_lists(&mut buf, &opening, &lists);
+    let encoded = encode_lists(&mut buf, &prefix, &lists);
     // An empty Write chunk is accepted, but never offered.
     if lists.write.iter().any(|chunk| chunk.count() == 0) {
         return assert_eq!(encoded, Err(EncodeError::SegmentCount));
@@ -313,7 +313,7 @@ fn check_message(data: &[u8], message: &Message<'_>) {
     assert_eq!(len, message.header_len);
     assert_eq!(buf[..len], data[..len]);
     for room in 0..len.min(256) {
-        let short = encode_lists(&mut buf[..room], &opening, &lists);
+        let short = encode_lists(&mut buf[..room], &prefix, &lists);
         assert_eq!(short, Err(EncodeError::NoSpace));
     }
 }
@@ -321,10 +321,10 @@ fn check_message(data: &[u8], message: &Message<'_>) {
 /// Encodes a header with these lists.
 pub(crate) fn encode_lists(
     buf: &mut [u8],
-    opening: &Opening,
+    prefix: &HeaderPrefix,
     lists: &Lists<'_>,
 ) -> Result<usize, EncodeError> {
-    let mut stage = Encoder::new(buf, opening)?;
+    let mut stage = Encoder::new(buf, prefix)?;
     for read in lists.read.iter() {
         stage.read_segment(read)?;
     }

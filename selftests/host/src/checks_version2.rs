@@ -10,7 +10,7 @@ use crate::{
         cursor::Reader,
         encode::{
             encode_error,
-            Opening, //
+            HeaderPrefix, //
         },
         error::{
             Answer,
@@ -29,12 +29,12 @@ use crate::{
         },
         negotiate::{
             answer,
+            Negotiated, //
             Server,
-            Settled, //
         },
         props::{
             encode_resprop,
-            Backward,
+            BackwardSupport,
             Message,
             Property, //
         },
@@ -135,7 +135,7 @@ fn check_lists(data: &[u8], parsed: &Parsed) {
     };
     let lists = parsed.lists(data);
     let write = |buf: &mut [u8]| -> Result<usize, EncodeError> {
-        let opening = Opening {
+        let prefix = HeaderPrefix {
             version: parsed.version,
             xid: parsed.header.xid,
             credits: parsed.header.credits,
@@ -143,7 +143,7 @@ fn check_lists(data: &[u8], parsed: &Parsed) {
             direction,
             invalidate: parsed.invalidate,
         };
-        encode_lists(buf, &opening, &lists)
+        encode_lists(buf, &prefix, &lists)
     };
     let mut buf = vec![0; parsed.header_len];
     // In version 1 an empty Write chunk is accepted, but never offered.
@@ -218,9 +218,9 @@ pub fn properties(data: &[u8]) {
         .map(|(number, data)| match number {
             1 => Property::Receive(word(data, 4096)),
             2 => Property::Backward(match word(data, 1) {
-                0 => Backward::None,
-                1 => Backward::Inline,
-                _ => Backward::General,
+                0 => BackwardSupport::None,
+                1 => BackwardSupport::Inline,
+                _ => BackwardSupport::General,
             }),
             other => Property::Unknown(*other),
         })
@@ -307,12 +307,12 @@ fn check_client(message: &[u8]) {
     let requested = Credits(128);
     let ours = answer(&parsed, message, xid, requested);
     match ours {
-        Some(Settled::Two { window, peer, .. }) => {
+        Some(Negotiated::Two { window, peer, .. }) => {
             assert!((1..=128).contains(&window.0));
             assert!(peer.receive.0 >= 1024);
             assert_eq!(parsed.version, Version::Two);
         }
-        Some(Settled::One | Settled::Failed { .. }) => {
+        Some(Negotiated::One | Negotiated::Failed { .. }) => {
             assert!(matches!(
                 parsed.body,
                 Body::Error(ErrorBody::Version { .. })
@@ -322,7 +322,7 @@ fn check_client(message: &[u8]) {
         }
         None => panic!("{parsed:?} is no answer"),
     }
-    if let Some(Settled::Two { window, .. }) = answer(&parsed, message, other, requested) {
+    if let Some(Negotiated::Two { window, .. }) = answer(&parsed, message, other, requested) {
         assert_eq!(window, Credits(1));
     }
 }

@@ -9,7 +9,7 @@ use crate::xdr::{
         ListLimits,
         Lists, //
     },
-    encode::Opening,
+    encode::HeaderPrefix,
     error::DecodeError,
     header::Proc,
     message::{
@@ -97,9 +97,9 @@ pub(crate) fn segments<'a>(lists: &Lists<'a>) -> impl Iterator<Item = Segment> +
     reads.chain(writes).chain(reply)
 }
 
-/// Returns the opening of a Call of version 1.
-pub(crate) fn opening(xid: Xid, credits: Credits, proc: Proc) -> Opening {
-    Opening {
+/// Returns the prefix of a Call of version 1.
+pub(crate) fn prefix(xid: Xid, credits: Credits, proc: Proc) -> HeaderPrefix {
+    HeaderPrefix {
         version: Version::One,
         xid,
         credits,

@@ -11,7 +11,7 @@ use crate::xdr::{
         Parsed, //
     },
     props::{
-        Backward,
+        BackwardSupport,
         Message,
         PropSet,
         Property, //
@@ -193,10 +193,10 @@ impl<'a> Words<'a> {
                 }
                 2 => {
                     let (name, support) = match value {
-                        _ if data.is_empty() => ("", Backward::Inline),
-                        0 => ("NONE", Backward::None),
-                        1 => ("INLINE", Backward::Inline),
-                        _ => ("GENL", Backward::General),
+                        _ if data.is_empty() => ("", BackwardSupport::Inline),
+                        0 => ("NONE", BackwardSupport::None),
+                        1 => ("INLINE", BackwardSupport::Inline),
+                        _ => ("GENL", BackwardSupport::General),
                     };
                     let value = format!(r#""RDMA2_BKREQSUP_{name}""#);
                     let which = r#""RDMA2_PROPID_BRS""#.to_string();

@@ -9,7 +9,7 @@ use crate::{
     },
     decoded::{
         decode,
-        opening,
+        prefix,
         segments,
         Message, //
     },
@@ -29,8 +29,8 @@ use crate::{
             encode_plain,
             encode_reply,
             Encoder,
-            Listed,
-            Opening, //
+            HeaderPrefix, //
+            SoleSegment,
         },
         error::{
             EncodeError,
@@ -122,8 +122,8 @@ fn inline_call_and_reply() {
     assert_eq!(call.direction, Some(Direction::Call));
     assert_eq!(call.invalidate, None);
     encodes_to(&vectors::INLINE_CALL, |buf| {
-        let opening = opening(Xid(0x1122_3344), Credits(128), Proc::Msg);
-        encode_plain(buf, &opening).unwrap()
+        let prefix = prefix(Xid(0x1122_3344), Credits(128), Proc::Msg);
+        encode_plain(buf, &prefix).unwrap()
     });
 
     let bytes = vectors::INLINE_REPLY.bytes();
@@ -171,8 +171,8 @@ fn read_chunk() {
     assert!(sorted(&lists.read, Some(96), 103).is_err());
 
     encodes_to(&vectors::READ_CHUNK_CALL, |buf| {
-        let opening = opening(Xid(0xa1), Credits(32), Proc::Msg);
-        let mut encoder = Encoder::new(buf, &opening).unwrap();
+        let prefix = prefix(Xid(0xa1), Credits(32), Proc::Msg);
+        let mut encoder = Encoder::new(buf, &prefix).unwrap();
         for segment in segments {
             encoder.read_segment(segment).unwrap();
         }
@@ -248,8 +248,8 @@ fn write_chunk() {
     assert_eq!(chunk.capacity(), 5096);
     assert_eq!(lists.reply_header_len(call.version), 28 + 8 + 32);
     encodes_to(&vectors::WRITE_CHUNK_CALL, |buf| {
-        let opening = opening(Xid(0xd4), Credits(128), Proc::Msg);
-        let encoder = Encoder::new(buf, &opening).unwrap();
+        let prefix = prefix(Xid(0xd4), Credits(128), Proc::Msg);
+        let encoder = Encoder::new(buf, &prefix).unwrap();
         let mut encoder = encoder.end_reads().unwrap();
         assert_eq!(encoder.write_chunk(offered), Ok(()));
         encoder.end_writes().unwrap().no_reply_chunk().unwrap()
@@ -277,35 +277,39 @@ fn one_segment() {
     };
     let (mut long, mut short) = ([0; 128], [0; 128]);
     for version in [Version::One, Version::Two] {
-        let opening = Opening {
+        let prefix = HeaderPrefix {
             version,
             invalidate: (version == Version::Two).then_some(Handle(0xf001_0203)),
-            ..opening(Xid(0xa6), Credits(8), Proc::Msg)
+            ..prefix(Xid(0xa6), Credits(8), Proc::Msg)
         };
-        for listed in [Listed::Read(item), Listed::Write(only), Listed::Reply(only)] {
-            let mut encoder = Encoder::new(&mut long, &opening).unwrap();
-            if let Listed::Read(item) = listed {
+        for listed in [
+            SoleSegment::Read(item),
+            SoleSegment::Write(only),
+            SoleSegment::Reply(only),
+        ] {
+            let mut encoder = Encoder::new(&mut long, &prefix).unwrap();
+            if let SoleSegment::Read(item) = listed {
                 encoder.read_segment(item).unwrap();
             }
             let mut encoder = encoder.end_reads().unwrap();
-            if let Listed::Write(segment) = listed {
+            if let SoleSegment::Write(segment) = listed {
                 encoder.write_chunk([segment]).unwrap();
             }
             let encoder = encoder.end_writes().unwrap();
             let len = match listed {
-                Listed::Reply(segment) => encoder.reply_chunk([segment]),
+                SoleSegment::Reply(segment) => encoder.reply_chunk([segment]),
                 _ => encoder.no_reply_chunk(),
             }
             .unwrap();
-            assert_eq!(encode_one(&mut short, &opening, listed), Ok(len));
+            assert_eq!(encode_one(&mut short, &prefix, listed), Ok(len));
             assert_eq!(short[..len], long[..len]);
             for room in 0..len {
-                let encoded = encode_one(&mut short[..room], &opening, listed);
+                let encoded = encode_one(&mut short[..room], &prefix, listed);
                 assert_eq!(encoded, Err(EncodeError::NoSpace));
             }
         }
-        let len = encode_lists(&mut long, &opening, &Lists::default()).unwrap();
-        assert_eq!(encode_plain(&mut short, &opening), Ok(len));
+        let len = encode_lists(&mut long, &prefix, &Lists::default()).unwrap();
+        assert_eq!(encode_plain(&mut short, &prefix), Ok(len));
         assert_eq!(short[..len], long[..len]);
     }
 }
@@ -347,8 +351,8 @@ fn reply_chunk() {
     assert!(lists.reply.expect("a chunk").iter().eq(offered));
     assert_eq!(call.invalidate, Some(Handle(0x5001)));
     encodes_to(&vectors::REPLY_CHUNK_CALL, |buf| {
-        let opening = opening(Xid(0xe5), Credits(128), Proc::Msg);
-        let encoder = Encoder::new(buf, &opening).unwrap();
+        let prefix = prefix(Xid(0xe5), Credits(128), Proc::Msg);
+        let encoder = Encoder::new(buf, &prefix).unwrap();
         let encoder = encoder.end_reads().unwrap().end_writes().unwrap();
         encoder.reply_chunk(offered).unwrap()
     });
@@ -388,8 +392,8 @@ fn all_lists() {
     let handles: Vec<u32> = segments(&lists).map(|s| s.handle.0).collect();
     assert_eq!(handles, [0x6001, 0x6002, 0x6003, 0x6004, 0x6005]);
     encodes_to(&vectors::ALL_LISTS_CALL, |buf| {
-        let opening = opening(Xid(0xf6), Credits(8), Proc::Msg);
-        let mut encoder = Encoder::new(buf, &opening).unwrap();
+        let prefix = prefix(Xid(0xf6), Credits(8), Proc::Msg);
+        let mut encoder = Encoder::new(buf, &prefix).unwrap();
         encoder.read_segment(read(12, 0x6001, 16, 0x100)).unwrap();
         let mut encoder = encoder.end_reads().unwrap();
         for chunk in expected {

@@ -2,6 +2,7 @@
 
 //! Tests of the wire format, one file for each kind of fault.
 
+mod fast_path;
 mod golden;
 mod hostile;
 mod limits;
@@ -14,5 +15,4 @@ mod respond;
 mod returned;
 mod rpc;
 mod streams;
-mod usual;
 mod version2;

@@ -10,12 +10,12 @@ use crate::{
     xdr::{
         negotiate::{
             answer,
+            Negotiated, //
             Server,
-            Settled, //
         },
         props::{
             encode_connprop,
-            Backward,
+            BackwardSupport,
             Properties, //
         },
         units::{
@@ -37,12 +37,12 @@ fn vector(name: &str) -> Vec<u8> {
 
 /// Returns how a client interprets `bytes`. It has sent its request with `xid` and wants 128
 /// credits.
-fn settled(bytes: &[u8], xid: u32) -> Option<Settled> {
+fn settled(bytes: &[u8], xid: u32) -> Option<Negotiated> {
     let parsed = decode_as(bytes, &ANY, Versions::only(Version::Two)).ok()?;
     answer(&parsed, bytes, Xid(xid), Credits(128))
 }
 
-const UNTOLD: Settled = Settled::Two {
+const UNTOLD: Negotiated = Negotiated::Two {
     peer: Properties::DEFAULT,
     announced: false,
     window: Credits(1),
@@ -53,7 +53,7 @@ fn a_server_that_answers() {
     let bytes = vector("connprop-server");
     let xid = u32::from_be_bytes(*bytes.first_chunk().unwrap());
     let credits = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
-    let Some(Settled::Two {
+    let Some(Negotiated::Two {
         peer,
         announced,
         window,
@@ -63,10 +63,10 @@ fn a_server_that_answers() {
     };
     assert!(announced);
     assert_eq!(window, Credits(credits.min(128)));
-    assert_eq!(peer.backward, Backward::General);
+    assert_eq!(peer.backward, BackwardSupport::General);
     // With another XID it announces the properties, but its credit value is ignored.
     let other = settled(&bytes, xid ^ 1);
-    let expected = Settled::Two {
+    let expected = Negotiated::Two {
         peer,
         announced,
         window: Credits(1),
@@ -76,7 +76,7 @@ fn a_server_that_answers() {
     let xid = u32::from_be_bytes(*nothing.first_chunk().unwrap());
     assert!(matches!(
         settled(&nothing, xid),
-        Some(Settled::Two {
+        Some(Negotiated::Two {
             peer: Properties::DEFAULT,
             announced: false,
             ..
@@ -104,13 +104,13 @@ fn a_server_that_knows_no_properties() {
 #[test]
 fn a_server_without_version_2() {
     let linux = vector("error-vers-linux");
-    assert_eq!(settled(&linux, 0x1122_3344), Some(Settled::One));
+    assert_eq!(settled(&linux, 0x1122_3344), Some(Negotiated::One));
     assert_eq!(settled(&linux, 0x1122_3345), None);
     // Whatever version its header has.
     for version in [0, 1, 3, u32::MAX] {
         let mut bytes = linux.clone();
         bytes[4..8].copy_from_slice(&u32::to_be_bytes(version));
-        assert_eq!(settled(&bytes, 0x1122_3344), Some(Settled::One));
+        assert_eq!(settled(&bytes, 0x1122_3344), Some(Negotiated::One));
     }
     let range = |low: u32, high: u32| {
         let mut bytes = linux.clone();
@@ -118,9 +118,9 @@ fn a_server_without_version_2() {
         bytes[24..28].copy_from_slice(&high.to_be_bytes());
         settled(&bytes, 0x1122_3344)
     };
-    assert_eq!(range(0, u32::MAX), Some(Settled::One));
+    assert_eq!(range(0, u32::MAX), Some(Negotiated::One));
     for (low, high) in [(2, 2), (3, 7), (0, 0), (2, 1)] {
-        assert_eq!(range(low, high), Some(Settled::Failed { low, high }));
+        assert_eq!(range(low, high), Some(Negotiated::Failed { low, high }));
     }
 }
 
@@ -170,7 +170,7 @@ fn the_first_valid_message_decides() {
 fn a_receive_size_is_at_least_what_everybody_takes() {
     for name in ["connprop-smallest", "connprop-largest", "connprop-rbsiz"] {
         let bytes = vector(name);
-        let Some(Settled::Two {
+        let Some(Negotiated::Two {
             peer, announced, ..
         }) = settled(&bytes, 1)
         else {
@@ -185,14 +185,14 @@ fn a_receive_size_is_at_least_what_everybody_takes() {
 fn connprop() {
     let ours = Properties {
         receive: InlineSize(8192),
-        backward: Backward::Inline,
+        backward: BackwardSupport::Inline,
     };
     let mut buf = [0; 64];
     let len = encode_connprop(&mut buf, Xid(7), Credits(4), &ours).unwrap();
     assert_eq!(len, 52);
     let parsed = decode_as(&buf[..len], &ANY, Versions::up_to(Version::Two)).unwrap();
     let settled = answer(&parsed, &buf[..len], Xid(7), Credits(128));
-    let expected = Settled::Two {
+    let expected = Negotiated::Two {
         peer: ours,
         announced: true,
         window: Credits(4),

@@ -10,7 +10,7 @@ use super::mutation::Random;
 use crate::{
     decoded::{
         decode,
-        opening, //
+        prefix, //
     },
     vectors,
     xdr::{
@@ -311,8 +311,8 @@ fn planned_headers_are_long_enough() {
                 ReplyMode::ReplyChunk,
             ] {
                 let mut buf = [0; 1024];
-                let opening = opening(Xid(1), Credits(1), Proc::Msg);
-                let mut e = Encoder::new(&mut buf, &opening).unwrap();
+                let prefix = prefix(Xid(1), Credits(1), Proc::Msg);
+                let mut e = Encoder::new(&mut buf, &prefix).unwrap();
                 if matches!(call, CallMode::ReadChunk { .. } | CallMode::PositionZero) {
                     for segment in all.clone() {
                         let position = Position(64);
@@ -398,7 +398,7 @@ fn no_choice_exceeds_a_threshold() {
 #[test]
 fn responses() {
     let mut buf = [0; 256];
-    let e = Encoder::new(&mut buf, &opening(Xid(1), Credits(1), Proc::Msg)).unwrap();
+    let e = Encoder::new(&mut buf, &prefix(Xid(1), Credits(1), Proc::Msg)).unwrap();
     let e = e.end_reads().unwrap().end_writes().unwrap();
     let len = e
         .reply_chunk([segment(1, 5000, 0), segment(2, 3, 0)])

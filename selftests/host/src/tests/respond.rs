@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Headers of the usual Replies: the same octets as those of `encode_reply`.
+//! Headers of the most common Replies: the same octets as those of `encode_reply`.
 
 use crate::{
     decoded::decode_as,
@@ -9,7 +9,7 @@ use crate::{
         encode::{
             encode_reply,
             Encoder,
-            Opening, //
+            HeaderPrefix, //
         },
         header::Proc,
         message::Direction,
@@ -50,7 +50,7 @@ fn segment(length: u32) -> Segment {
 
 /// Returns a Call with a Write chunk of each of these numbers of segments.
 fn call(version: Version, chunks: &[usize], reply_chunk: bool) -> Vec<u8> {
-    let opening = Opening {
+    let prefix = HeaderPrefix {
         version,
         xid: Xid(0x5566_7788),
         credits: Credits(7),
@@ -59,7 +59,7 @@ fn call(version: Version, chunks: &[usize], reply_chunk: bool) -> Vec<u8> {
         invalidate: None,
     };
     let mut buf = [0; 512];
-    let mut writes = Encoder::new(&mut buf, &opening)
+    let mut writes = Encoder::new(&mut buf, &prefix)
         .and_then(Encoder::end_reads)
         .unwrap();
     for segments in chunks {
@@ -73,7 +73,7 @@ fn call(version: Version, chunks: &[usize], reply_chunk: bool) -> Vec<u8> {
     };
     let len = len.unwrap();
     let mut message = buf[..len].to_vec();
-    message.extend(opening.xid.0.to_be_bytes());
+    message.extend(prefix.xid.0.to_be_bytes());
     message.extend([0; 36]);
     message
 }
@@ -84,8 +84,8 @@ fn without_a_chunk() {
         let bytes = call(version, &[], false);
         let call = decode_as(&bytes, &LIMITS, Versions::up_to(Version::Two)).unwrap();
         assert!(call.has_no_chunks() && call.sole_write(&bytes).is_none());
-        let (mut usual, mut any) = ([0; 64], [0; 64]);
-        let len = encode_no_chunk(&mut usual, &call, CREDITS);
+        let (mut fast, mut any) = ([0; 64], [0; 64]);
+        let len = encode_no_chunk(&mut fast, &call, CREDITS);
         let lists = call.lists(&bytes);
         assert_eq!(lists.reply_header_len(version), no_chunk_len(version));
         assert_eq!(len, Ok(no_chunk_len(version)));
@@ -93,7 +93,7 @@ fn without_a_chunk() {
             len,
             encode_reply(&mut any, &call, CREDITS, &lists, [], None)
         );
-        assert_eq!(usual, any);
+        assert_eq!(fast, any);
         assert!(encode_no_chunk(&mut [0; 27], &call, CREDITS).is_err());
     }
 }
@@ -111,11 +111,11 @@ fn with_one_write_chunk_of_one_segment() {
         let lists = call.lists(&bytes);
         assert_eq!(lists.reply_header_len(version), sole_write_len(version));
         for written in [0, 1, 4096] {
-            let (mut usual, mut any) = ([0; 128], [0; 128]);
-            let len = encode_sole_write(&mut usual, &call, CREDITS, segment(written));
+            let (mut fast, mut any) = ([0; 128], [0; 128]);
+            let len = encode_sole_write(&mut fast, &call, CREDITS, segment(written));
             assert_eq!(len, Ok(sole_write_len(version)));
             let same = encode_reply(&mut any, &call, CREDITS, &lists, [written], None);
-            assert_eq!((len, usual), (same, any));
+            assert_eq!((len, fast), (same, any));
         }
         assert!(encode_sole_write(&mut [0; 51], &call, CREDITS, segment(1)).is_err());
     }

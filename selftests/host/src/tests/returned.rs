@@ -9,7 +9,7 @@ use super::golden::{
 use crate::{
     decoded::{
         decode,
-        opening, //
+        prefix, //
     },
     xdr::{
         chunk::Lists,
@@ -41,7 +41,7 @@ const XID: Xid = Xid(0x42);
 /// A header with these lists.
 fn message(proc: Proc, read: bool, writes: &[&[Segment]], reply: &[Segment]) -> Vec<u8> {
     let mut buf = vec![0; 1024];
-    let mut stage = Encoder::new(&mut buf, &opening(XID, Credits(1), proc)).unwrap();
+    let mut stage = Encoder::new(&mut buf, &prefix(XID, Credits(1), proc)).unwrap();
     if read {
         let position = Position(64);
         let segment = segment(1, 1, 1);
@@ -260,12 +260,12 @@ fn what_a_responder_cannot_say() {
     assert_eq!(reply(&[101], None), Err(EncodeError::TooLong));
     assert_eq!(reply(&[100, 1], None), Err(EncodeError::Mismatch));
     assert_eq!(reply(&[], Some(8)), Err(EncodeError::Mismatch));
-    let opening = opening(XID, Credits(1), Proc::Msg);
+    let prefix = prefix(XID, Credits(1), Proc::Msg);
     assert_eq!(
-        encode_plain(&mut buf[..27], &opening),
+        encode_plain(&mut buf[..27], &prefix),
         Err(EncodeError::NoSpace)
     );
-    let stage = Encoder::new(&mut buf, &opening).and_then(|e| e.end_reads());
+    let stage = Encoder::new(&mut buf, &prefix).and_then(|e| e.end_reads());
     let empty = stage.and_then(|mut e| e.write_chunk([]));
     assert_eq!(empty, Err(EncodeError::SegmentCount));
 }

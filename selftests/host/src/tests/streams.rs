@@ -8,7 +8,7 @@ use crate::{
     checks::sorted,
     decoded::{
         decode,
-        opening, //
+        prefix, //
     },
     xdr::{
         encode::Encoder,
@@ -97,7 +97,7 @@ fn rebuild(reduced: &Reduced, long: bool, random: &mut Random) -> Vec<u8> {
     }
     let proc = if long { Proc::NoMsg } else { Proc::Msg };
     let mut buf = vec![0; 64 + 24 * reads.len()];
-    let mut stage = Encoder::new(&mut buf, &opening(Xid(9), Credits(1), proc)).unwrap();
+    let mut stage = Encoder::new(&mut buf, &prefix(Xid(9), Credits(1), proc)).unwrap();
     for read in &reads {
         stage.read_segment(*read).unwrap();
     }

@@ -21,7 +21,7 @@ use crate::{
             encode_error,
             encode_reply,
             Encoder,
-            Opening, //
+            HeaderPrefix, //
         },
         error::{
             Answer,
@@ -42,7 +42,7 @@ use crate::{
             encode_receive,
             encode_resprop,
             granted,
-            Backward,
+            BackwardSupport,
             Message,
             Properties, //
         },
@@ -90,7 +90,7 @@ const RESPONSES: [(&str, &str, RangeInclusive<u32>); 5] = [
 /// Encodes the header of an RPC message again.
 fn encode_again(buf: &mut [u8], parsed: &Parsed, bytes: &[u8]) -> usize {
     let lists = parsed.lists(bytes);
-    let opening = Opening {
+    let prefix = HeaderPrefix {
         version: parsed.version,
         xid: parsed.header.xid,
         credits: parsed.header.credits,
@@ -98,7 +98,7 @@ fn encode_again(buf: &mut [u8], parsed: &Parsed, bytes: &[u8]) -> usize {
         direction: parsed.direction.unwrap(),
         invalidate: parsed.invalidate,
     };
-    let mut stage = Encoder::new(buf, &opening).unwrap();
+    let mut stage = Encoder::new(buf, &prefix).unwrap();
     for read in lists.read.iter() {
         stage.read_segment(read).unwrap();
     }
@@ -300,7 +300,7 @@ fn malformed_messages_are_answered() {
     assert_eq!((answered, dropped), (45, 12));
 }
 
-/// Returns a valid Call of `words` after the opening: direction CALL, and `invalidate`.
+/// Returns a valid Call of `words` after the prefix: direction CALL, and `invalidate`.
 fn call(proc: u32, invalidate: u32, lists: &[u32]) -> Vec<u8> {
     let mut words = vec![0x77, 2, 1, proc, 0, invalidate];
     words.extend(lists);
@@ -429,16 +429,16 @@ fn announced_properties() {
     };
     assert_eq!(announced("connprop-nothing"), (Properties::DEFAULT, false));
     assert_eq!(announced("connprop-defaults"), (Properties::DEFAULT, true));
-    let eight = properties(8192, Backward::Inline);
+    let eight = properties(8192, BackwardSupport::Inline);
     assert_eq!(announced("connprop-unknown"), (eight, true));
-    let none = properties(4096, Backward::None);
+    let none = properties(4096, BackwardSupport::None);
     assert_eq!(announced("connprop-brs-none"), (none, false));
-    let general = properties(4096, Backward::General);
+    let general = properties(4096, BackwardSupport::General);
     assert_eq!(announced("connprop-brs-genl"), (general, false));
-    let largest = properties(u32::MAX, Backward::Inline);
+    let largest = properties(u32::MAX, BackwardSupport::Inline);
     assert_eq!(announced("connprop-largest"), (largest, true));
     // Every peer can receive that size.
-    let smallest = properties(1024, Backward::Inline);
+    let smallest = properties(1024, BackwardSupport::Inline);
     assert_eq!(announced("connprop-smallest"), (smallest, true));
 }
 

@@ -31,13 +31,13 @@ use crate::kapi::bindings;
 /// # Examples
 ///
 /// ```ignore
-/// let spare = SparePage::new()?;
+/// let scratch = ScratchPage::new()?;
 /// // Room for 64 KiB, all of it the same page.
-/// region.map(&mut spare.segs(16), Access::RemoteWrite, 0)?;
+/// region.map(&mut scratch.segs(16), Access::RemoteWrite, 0)?;
 /// ```
-pub(crate) struct SparePage(Lender);
+pub(crate) struct ScratchPage(Lender);
 
-impl SparePage {
+impl ScratchPage {
     /// Allocates the page. May sleep.
     ///
     /// # Errors

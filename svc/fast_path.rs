@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A short path for Replies in the usual forms (RFC 8166, sections 3.5 and 4.3): inline to a Call
+//! A fast path for Replies of the most common forms (RFC 8166, sections 3.5 and 4.3): inline to a Call
 //! without Write chunks and Reply chunk, and with one payload to a Call whose only chunk is a Write
 //! chunk of one segment.
 //!
@@ -85,14 +85,14 @@ pub(super) fn append(
 }
 
 impl Conn {
-    /// Sends a reply of `total` octets to `call` if it has one of the usual forms, in a message of at
+    /// Sends a reply of `total` octets to `call` if it has one of the most common forms, in a message of at
     /// most `send` octets. Returns `None` if it has not.
     ///
     /// # Errors
     ///
     /// Those of `send_out`.
     #[inline(always)]
-    pub(super) fn send_usual(
+    pub(super) fn send_fast(
         &self,
         reply: &mut Reply<'_>,
         call: &CallRef<'_, CallState>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The short path that decodes messages of the usual form: it takes these, and decodes them to what
+//! The fast path that decodes messages of the most common forms: it takes these, and decodes them to what
 //! the general path does.
 
 use super::mutation::{
@@ -16,7 +16,7 @@ use crate::{
     },
     xdr::{
         chunk::ListLimits,
-        message::decode_usual,
+        message::decode_fast,
         version::{
             Version,
             Versions, //
@@ -71,7 +71,7 @@ const FORMS: [Form; 8] = [
 ];
 
 impl Form {
-    fn is_usual(self) -> bool {
+    fn is_common(self) -> bool {
         matches!(self, Form::NoChunk | Form::Read | Form::Write)
     }
 
@@ -140,31 +140,31 @@ fn compare(bytes: &[u8]) {
     }
 }
 
-fn is_short(fields: &Fields, limits: &ListLimits) -> bool {
-    decode_usual(&fields.bytes(), limits, ACCEPTS[3]).is_some()
+fn is_fast(fields: &Fields, limits: &ListLimits) -> bool {
+    decode_fast(&fields.bytes(), limits, ACCEPTS[3]).is_some()
 }
 
 #[test]
-fn the_usual_forms_take_the_short_path() {
+fn the_most_common_forms_take_the_fast_path() {
     for (version, form) in [1, 2].into_iter().flat_map(|v| FORMS.map(|f| (v, f))) {
         let call = Fields {
             version,
             form,
             ..CALL
         };
-        assert_eq!(is_short(&call, &LIMITS[3]), form.is_usual(), "{call:?}");
+        assert_eq!(is_fast(&call, &LIMITS[3]), form.is_common(), "{call:?}");
         let reply = Fields {
             said: [1, 0],
             payload: [XID, 1],
             ..call
         };
-        assert_eq!(is_short(&reply, &LIMITS[3]), form.is_usual(), "{reply:?}");
+        assert_eq!(is_fast(&reply, &LIMITS[3]), form.is_common(), "{reply:?}");
         let named = Fields {
             said: [0, CALL.segment[0]],
             ..call
         };
-        let short = form.is_usual() && (version == 1 || form != Form::NoChunk);
-        assert_eq!(is_short(&named, &LIMITS[3]), short, "{named:?}");
+        let fast = form.is_common() && (version == 1 || form != Form::NoChunk);
+        assert_eq!(is_fast(&named, &LIMITS[3]), fast, "{named:?}");
     }
 }
 
@@ -216,10 +216,10 @@ fn what_the_general_path_refuses_is_left_to_it() {
         (read, 1),
     ];
     for (fields, at) in refused {
-        assert!(!is_short(&fields, &LIMITS[at]), "{fields:?}");
+        assert!(!is_fast(&fields, &LIMITS[at]), "{fields:?}");
         compare(&fields.bytes());
     }
-    assert!(is_short(&write, &LIMITS[1]) && is_short(&read, &LIMITS[2]));
+    assert!(is_fast(&write, &LIMITS[1]) && is_fast(&read, &LIMITS[2]));
 }
 
 /// All combinations of values at which a decision changes.
@@ -274,14 +274,14 @@ fn both_paths_agree_on_messages_that_are_cut_off() {
 #[test]
 fn both_paths_agree_on_changed_messages() {
     let mut random = Random(8);
-    let usual = [1, 2].into_iter().flat_map(|version| {
+    let common = [1, 2].into_iter().flat_map(|version| {
         FORMS.map(|form| Fields {
             version,
             form,
             ..CALL
         })
     });
-    let seeds: Vec<Vec<u8>> = usual
+    let seeds: Vec<Vec<u8>> = common
         .map(|fields| fields.bytes())
         .chain(vectors::MESSAGES.iter().map(Vector::bytes))
         .chain(seeds().map(|(_, bytes)| bytes))
