@@ -135,15 +135,27 @@ impl Transfer {
         self.direct.is_mapped() || self.registered.is_mapped()
     }
 
-    /// Makes `pd` the PD that bytes are mapped for.
-    fn keep(&mut self, pd: &Arc<Pd>) -> Result {
+    /// Makes the PD of `qp` the one that bytes are mapped for. Returns the target of an RDMA Read or
+    /// Write that names the pages by the PD's local key; `None` if it needs registered memory.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if something is mapped for another PD.
+    #[inline(always)]
+    fn target<'q, H: QpHandler>(
+        &mut self,
+        qp: &'q Qp<H>,
+        direction: TransferDir,
+    ) -> Result<Option<direct::Target<'q>>> {
+        let pd = qp.pd();
         if !self.pd.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, pd)) {
             if self.is_mapped() {
                 return Err(EINVAL);
             }
             self.pd = Some(pd.clone());
         }
-        Ok(())
+        let registered = direction == TransferDir::Read && qp.port().iwarp();
+        Ok((!registered).then(|| direct::Target::of(qp, direction)))
     }
 
     /// Adds an RDMA Read of all of `remote`, or a Write to it, into or from the octets `octets` of
@@ -165,14 +177,11 @@ impl Transfer {
         octets: Range<usize>,
         remote: Remote,
     ) -> Result {
-        self.keep(qp.pd())?;
-        if direction == TransferDir::Read && qp.port().iwarp() {
-            self.registered.add(qp, &self.pages, once(octets), remote)
-        } else {
-            let target = direct::Target::of(qp, direction);
-            // SAFETY: `keep` has ensured that all that is mapped is for the PD's device. The pages are
-            // not lent before `unmap`.
-            unsafe { self.direct.add(&target, &self.pages, octets, remote) }
+        match self.target(qp, direction)? {
+            // SAFETY: `target` has ensured that all that is mapped is for the device of the target. The
+            // pages are not lent before `unmap`.
+            Some(target) => unsafe { self.direct.add(&target, &self.pages, octets, remote) },
+            None => self.registered.add(qp, &self.pages, once(octets), remote),
         }
     }
 
@@ -185,13 +194,11 @@ impl Transfer {
         octets: impl Iterator<Item = Range<usize>>,
         remote: Remote,
     ) -> Result {
-        self.keep(qp.pd())?;
-        if direction == TransferDir::Read && qp.port().iwarp() {
-            self.registered.add(qp, &self.pages, octets, remote)
-        } else {
-            let target = direct::Target::of(qp, direction);
-            // SAFETY: As in `add`.
-            unsafe { self.direct.add_parts(&target, &self.pages, octets, remote) }
+        match self.target(qp, direction)? {
+            // SAFETY: `target` has ensured that all that is mapped is for the device of the target. The
+            // pages are not lent before `unmap`.
+            Some(target) => unsafe { self.direct.add_parts(&target, &self.pages, octets, remote) },
+            None => self.registered.add(qp, &self.pages, octets, remote),
         }
     }
 
