@@ -96,6 +96,19 @@ def transports(where=""):
     return re.findall(r"netid: (\S+)\naddr:\s+(\S+)\nport:\s+(\S+)", text)
 
 
+@contextlib.contextmanager
+def sysctls(run, folder, values):
+    """Write to files in a folder of sysctls, and restore their values at the end. `run` runs shell
+    text in the guest that has the files."""
+    before = run(f"cd {folder} && cat {' '.join(values)}").split()
+    run(f"cd {folder}" + "".join(f" && echo {value} >{name}" for name, value in values.items()))
+    try:
+        yield
+    finally:
+        run(f"cd {folder}" + "".join(f" && echo {value} >{name}"
+                                     for name, value in zip(values, before)))
+
+
 def in_background(function, *args):
     """Call a function in a thread of its own, for which the end of the process does not wait;
     return a Future of its result."""

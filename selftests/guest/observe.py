@@ -5,12 +5,13 @@ Runs in the client guest, and reads the server's files from there. The C module 
 the same files and events, so most tests hold for either module.
 """
 
+import contextlib
 import os
 import re
 import shlex
 
 from harness import SERVER, case, contents, data, expect, expect_that, mount, read_file, shell, \
-    transports, umount, write_file
+    sysctls, transports, umount, write_file
 
 FOLDER = "/mnt/observe"
 CLIENT = "/proc/sys/sunrpc"
@@ -58,13 +59,9 @@ class Side:
                 str(default), "refused", str(default), "refused", str(default), "refused",
                 str(default), "taken", str(least), "taken", str(most), "taken", str(default)])
 
-    def defaults(self, folder, files):
-        """Set each file to its default."""
-        self.set_all(folder, {name: default for name, _, _, default in files})
-
-    def set_all(self, folder, values):
-        """Write to several files."""
-        self.shell(" && ".join(f"echo {value} >{folder}/{name}" for name, value in values.items()))
+    def sysctls(self, folder, values):
+        """Set several files in a with block."""
+        return sysctls(self.shell, folder, values)
 
     def events(self, work):
         """Return the trace events, one line each, during `work`."""
@@ -129,23 +126,20 @@ def test_numbers(client, server):
             files = {side.module: side.shell(listing).split() for side in (client, server)}
             expect("files", sorted(files["rust"]), sorted(files["c"] + list(OURS)))
     with case("client: a Call asks for as many credits as there are slots"):
-        client.set_all(CLIENT, {"rdma_slot_table_entries": 8})
-        events = server.events(lambda: mounted(io))
-        client.set_all(CLIENT, {"rdma_slot_table_entries": 128})
+        with client.sysctls(CLIENT, {"rdma_slot_table_entries": 8}):
+            events = server.events(lambda: mounted(io))
         expect("credits asked for", set(fields(events, "svcrdma_decode_rqst", r"credits=(\d+)")),
                {"8"})
     with case("client: a new connection has the inline sizes that are set"):
         inline = ("rdma_max_inline_read", "rdma_max_inline_write")
-        client.set_all(CLIENT, dict.fromkeys(inline, 1024))
-        events = client.events(lambda: mounted(lambda: (io(3000), io())))
-        client.set_all(CLIENT, dict.fromkeys(inline, 4096))
+        with client.sysctls(CLIENT, dict.fromkeys(inline, 1024)):
+            events = client.events(lambda: mounted(lambda: (io(3000), io())))
         expect("agreed sizes",
                set(fields(events, "xprtrdma_inline_thresh", r"neg send/recv=(\d+/\d+)")),
                {"1024/1024"})
     with case("server: a new connection grants what is set"):
-        server.set_all(SERVICE, {"max_requests": 16})
-        events = client.events(lambda: mounted(io))
-        server.set_all(SERVICE, {"max_requests": 128})
+        with server.sysctls(SERVICE, {"max_requests": 16}):
+            events = client.events(lambda: mounted(io))
         expect("credits granted", set(fields(events, "xprtrdma_reply", r"credits=(\d+)")), {"16"})
 
 
@@ -163,22 +157,21 @@ def test_bounds(client, server):
         names = {client: f"{slots} slots, inline {inline}",
                  server: f"server: {grant} credits, inline {size}"}
         names = [name for side, name in names.items() if side.module == "rust"]
-        with case(f"connections work with {'; '.join(names)}"):
+        with case(f"connections work with {'; '.join(names)}"), contextlib.ExitStack() as changed:
             if client.module == "rust":
-                client.set_all(CLIENT, {"rdma_slot_table_entries": slots,
-                                        "rdma_max_inline_read": inline,
-                                        "rdma_max_inline_write": inline})
+                changed.enter_context(client.sysctls(CLIENT, {
+                    "rdma_slot_table_entries": slots, "rdma_max_inline_read": inline,
+                    "rdma_max_inline_write": inline}))
             if server.module == "rust":
-                server.set_all(SERVICE, {"max_requests": grant, "max_req_size": size})
+                changed.enter_context(server.sysctls(SERVICE, {"max_requests": grant,
+                                                               "max_req_size": size}))
             mounted(lambda: shell(copies))
-    client.defaults(CLIENT, CLIENT_NUMBERS)
-    server.defaults(SERVICE, SERVER_NUMBERS)
 
 
 def test_counters(server):
     """The server's counters."""
     with case("server: counters count, and any write resets them"):
-        server.set_all(SERVICE, dict.fromkeys(COUNTED, "reset"))
+        server.shell(f"cd {SERVICE}" + "".join(f" && echo reset >{name}" for name in COUNTED))
         show = f"cd {SERVICE} && cat {' '.join(COUNTED)}"
         expect("counters after a reset", server.shell(show).split(), ["0"] * len(COUNTED))
         mounted(io)

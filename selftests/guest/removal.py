@@ -21,7 +21,7 @@ from concurrent.futures import wait
 
 from faultio import grows, revive
 from harness import LONG, Skip, case, counters, data, expect, expect_that, in_background, mount, \
-    read_file, shell, umount, write_file
+    read_file, shell, sysctls, umount, write_file
 
 FOLDER = "/mnt/removal"
 SIZE = 8 << 20
@@ -110,76 +110,68 @@ def late_answers():
         shell("peer 'tc qdisc del dev eth0 root'")
 
 
-def removed_while_frozen(group):
-    """A Reply arrives for a process that is frozen while it waits. That must not delay the removal."""
-    state = f"{group}/freezer.state"
-    mount("3", "ipv4", "/mnt/frozen", "noac")
-    process = subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
-                               bufsize=0)
-    write_file(f"{group}/cgroup.procs", b"%d" % process.pid)
-    try:
-        with late_answers():
-            process.stdout.readline()
-            write_file(state, b"FROZEN")
-            time.sleep(2)
-            expect("state of the process", read_file(state), b"FROZEN\n")
-            removal = in_background(lambda: in_client("rdma link del rdma0"))
-            done, _ = wait([removal], 20)
-            write_file(state, b"THAWED")
-            expect_that("the device was kept for 20 s", done)
-        in_client("device_add")
-        while select.select([process.stdout], [], [], 0)[0]:
-            os.read(process.stdout.fileno(), 100)
-        end = time.monotonic() + 90
-        while not select.select([process.stdout], [], [], 3)[0]:
-            expect_that("the process does not go on", time.monotonic() < end)
-            # While a queueing discipline is replaced, a device may stop answering the CM.
-            revive()
-    finally:
-        write_file(state, b"THAWED")
-        process.kill()
-        process.wait()
-        umount("/mnt/frozen")
-
-
 @contextlib.contextmanager
-def few_credits(count):
-    """Make the server grant few credits on new connections."""
-    name = "/proc/sys/sunrpc/svc_rdma/max_requests"
-    before = shell(f"peer 'cat {name}'").strip()
-    shell(f"peer 'echo {count} >{name}'")
-    try:
-        yield
-    finally:
-        shell(f"peer 'echo {before} >{name}'")
-
-
-def used_while_frozen(group):
-    """Replies arrive for as many frozen processes as there are credits. Another process must be able to
-    use the mount."""
-    state, count = f"{group}/freezer.state", 4
-    with few_credits(count):
-        mount("3", "ipv4", "/mnt/frozen", "noac")
+def processes_in(group, count):
+    """Run processes that use the mount, in a cgroup. Thaw and end them, and unmount."""
     processes = [subprocess.Popen([sys.executable, "-B", "-c", STAT], stdout=subprocess.PIPE,
                                   bufsize=0) for _ in range(count)]
     try:
         for process in processes:
             write_file(f"{group}/cgroup.procs", b"%d" % process.pid)
-        with late_answers():
-            for process in processes:
-                process.stdout.readline()
-            write_file(state, b"FROZEN")
-            time.sleep(2)
-            expect("state of the processes", read_file(state), b"FROZEN\n")
-            done, _ = wait([in_background(lambda: os.stat("/mnt/frozen"))], 20)
-            write_file(state, b"THAWED")
-            expect_that("the frozen processes kept their credits for 20 s", done)
+        yield processes
     finally:
-        write_file(state, b"THAWED")
+        write_file(f"{group}/freezer.state", b"THAWED")
         for process in processes:
             process.kill()
             process.wait()
         umount("/mnt/frozen")
+
+
+@contextlib.contextmanager
+def frozen(group, processes):
+    """Freeze these processes of a cgroup while they wait, let their Replies arrive, and thaw them at
+    the end."""
+    state = f"{group}/freezer.state"
+    with late_answers():
+        for process in processes:
+            process.stdout.readline()
+        write_file(state, b"FROZEN")
+        time.sleep(2)
+        expect("state of the processes", read_file(state), b"FROZEN\n")
+        yield
+        write_file(state, b"THAWED")
+
+
+def removed_while_frozen(group):
+    """A Reply arrives for a process that is frozen while it waits. That must not delay the removal."""
+    mount("3", "ipv4", "/mnt/frozen", "noac")
+    with processes_in(group, 1) as processes:
+        with frozen(group, processes):
+            removal = in_background(lambda: in_client("rdma link del rdma0"))
+            done, _ = wait([removal], 20)
+        expect_that("the device was kept for 20 s", done)
+        in_client("device_add")
+        output = processes[0].stdout
+        while select.select([output], [], [], 0)[0]:
+            os.read(output.fileno(), 100)
+        end = time.monotonic() + 90
+        while not select.select([output], [], [], 3)[0]:
+            expect_that("the process does not continue", time.monotonic() < end)
+            # While a queueing discipline is replaced, a device may stop answering the CM.
+            revive()
+
+
+def used_while_frozen(group):
+    """Replies arrive for as many frozen processes as there are credits. Another process must be able to
+    use the mount."""
+    count = 4
+    # The server grants what is set when the connection is made.
+    with sysctls(in_server, "/proc/sys/sunrpc/svc_rdma", {"max_requests": count}):
+        mount("3", "ipv4", "/mnt/frozen", "noac")
+    with processes_in(group, count) as processes:
+        with frozen(group, processes):
+            done, _ = wait([in_background(lambda: os.stat("/mnt/frozen"))], 20)
+        expect_that("the frozen processes kept their credits for 20 s", done)
 
 
 def main():
