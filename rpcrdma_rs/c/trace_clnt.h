@@ -509,17 +509,13 @@ DECLARE_EVENT_CLASS(xprtrdma_completion_class,
 	TP_ARGS(cid, status, vendor_err),
 	TP_STRUCT__entry(
 		CID_FIELDS
-		__field(unsigned long, status)
-		__field(unsigned int, vendor_err)
+		STATUS_FIELDS
 	),
 	TP_fast_assign(
 		CID_ASSIGN
-		__entry->status = status;
-		__entry->vendor_err = vendor_err;
+		STATUS_ASSIGN
 	),
-	TP_printk(CID_FORMAT " status=%s (%lu/0x%x)", CID_ARGS,
-		rdma_show_wc_status(__entry->status),
-		__entry->status, __entry->vendor_err)
+	TP_printk(CID_FORMAT " " STATUS_FORMAT, CID_ARGS, STATUS_ARGS)
 );
 
 #define DEFINE_COMPLETION_EVENT(name)					\
@@ -536,18 +532,15 @@ TRACE_EVENT(xprtrdma_wc_receive,
 	TP_STRUCT__entry(
 		CID_FIELDS
 		__field(u32, received)
-		__field(unsigned long, status)
-		__field(unsigned int, vendor_err)
+		STATUS_FIELDS
 	),
 	TP_fast_assign(
 		CID_ASSIGN
 		__entry->received = received;
-		__entry->status = status;
-		__entry->vendor_err = vendor_err;
+		STATUS_ASSIGN
 	),
-	TP_printk(CID_FORMAT " status=%s (%lu/0x%x) received=%u", CID_ARGS,
-		rdma_show_wc_status(__entry->status),
-		__entry->status, __entry->vendor_err, __entry->received)
+	TP_printk(CID_FORMAT " " STATUS_FORMAT " received=%u", CID_ARGS, STATUS_ARGS,
+		__entry->received)
 );
 
 #endif /* _RPCRDMA_RS_TRACE_CLNT_H */

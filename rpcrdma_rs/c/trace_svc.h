@@ -341,17 +341,13 @@ DECLARE_EVENT_CLASS(svcrdma_flush_class,
 	TP_ARGS(cid, status, vendor_err),
 	TP_STRUCT__entry(
 		CID_FIELDS
-		__field(unsigned long, status)
-		__field(unsigned int, vendor_err)
+		STATUS_FIELDS
 	),
 	TP_fast_assign(
 		CID_ASSIGN
-		__entry->status = status;
-		__entry->vendor_err = vendor_err;
+		STATUS_ASSIGN
 	),
-	TP_printk(CID_FORMAT " status=%s (%lu/0x%x)", CID_ARGS,
-		rdma_show_wc_status(__entry->status),
-		__entry->status, __entry->vendor_err)
+	TP_printk(CID_FORMAT " " STATUS_FORMAT, CID_ARGS, STATUS_ARGS)
 );
 
 #define DEFINE_FLUSH_EVENT(name)					\

@@ -46,6 +46,17 @@ struct rpcrdma_trace_cid {
 #define CID_FORMAT	"cq.id=%u cid=%d"
 #define CID_ARGS	__entry->cq_id, __entry->completion_id
 
+/* The status of a completion. */
+#define STATUS_FIELDS							\
+	__field(unsigned long, status)					\
+	__field(unsigned int, vendor_err)
+#define STATUS_ASSIGN							\
+	__entry->status = status;					\
+	__entry->vendor_err = vendor_err;
+#define STATUS_FORMAT	"status=%s (%lu/0x%x)"
+#define STATUS_ARGS							\
+	rdma_show_wc_status(__entry->status), __entry->status, __entry->vendor_err
+
 #define ADDR_FIELD	__array(u8, addr, RPCRDMA_TRACE_ADDRLEN)
 #define ADDR_ASSIGN	memcpy(__entry->addr, addr, RPCRDMA_TRACE_ADDRLEN);
 

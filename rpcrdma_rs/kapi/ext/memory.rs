@@ -55,34 +55,24 @@ pub(in crate::kapi) unsafe fn page_address(page: *const bindings::page) -> *mut 
 /// # Safety
 ///
 /// Both must be valid pages.
-#[cfg(CONFIG_SPARSEMEM_VMEMMAP)]
 #[inline]
 pub(in crate::kapi) unsafe fn is_next(
     page: *const bindings::page,
     next: *const bindings::page,
 ) -> bool {
-    // With a vmemmap all `struct page`s are in one array, in the order of their memory.
-    core::ptr::eq(page.wrapping_add(1), next)
-}
-
-/// Returns whether the memory of `next` follows that of `page`.
-///
-/// # Safety
-///
-/// Both must be valid pages.
-#[cfg(not(CONFIG_SPARSEMEM_VMEMMAP))]
-#[inline]
-pub(in crate::kapi) unsafe fn is_next(
-    page: *const bindings::page,
-    next: *const bindings::page,
-) -> bool {
-    // Without a vmemmap there may be several arrays, so neighbours in one of them are not
-    // necessarily neighbours in memory, and the other way round. Callers need both.
+    if !core::ptr::eq(page.wrapping_add(1), next) {
+        return false;
+    }
+    // With a vmemmap all `struct page`s are in one array, in the order of their memory. Otherwise there
+    // may be several arrays, so neighbours in one of them are not necessarily neighbours in memory, and
+    // the other way round. Callers need both.
+    if cfg!(CONFIG_SPARSEMEM_VMEMMAP) {
+        return true;
+    }
     // SAFETY: The pages are valid by this function's contract.
-    core::ptr::eq(page.wrapping_add(1), next)
-        && unsafe {
-            bindings::rpcrdma_shim_page_to_pfn(page) + 1 == bindings::rpcrdma_shim_page_to_pfn(next)
-        }
+    unsafe {
+        bindings::rpcrdma_shim_page_to_pfn(page) + 1 == bindings::rpcrdma_shim_page_to_pfn(next)
+    }
 }
 
 /// Returns the length of the run that starts at `offset` of the first page of an array: the number
