@@ -14,6 +14,13 @@ from harness import Skip, shell  # noqa: E402, F401  (also for the cases)
 from kernel_log import RXE_WAKES_LATE, KernelLog, unknown  # noqa: E402
 
 
+def leave(main):
+    """Run the main function of a test, and end the process with its status: other threads do not end."""
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)
+
+
 class Failed(AssertionError):
     """The outcome is not the expected one."""
 

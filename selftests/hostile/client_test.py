@@ -11,6 +11,7 @@ import client_fuzz
 import client_memory  # noqa: F401  (adds its cases to the table)
 import client_stalls  # noqa: F401  (likewise)
 import peer
+from cases import leave
 from client_cases import TABLE, Mount
 from fake import FakeServer, MountServer
 
@@ -44,6 +45,4 @@ def main():
 
 
 if __name__ == "__main__":
-    STATUS = main()
-    sys.stdout.flush()
-    os._exit(STATUS)  # the threads do not end
+    leave(main)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import peer
+from cases import leave
 from relay import Relay
 from reverse_cases import TABLE, Mount
 
@@ -38,6 +39,4 @@ def main():
 
 
 if __name__ == "__main__":
-    STATUS = main()
-    sys.stdout.flush()
-    os._exit(STATUS)  # the threads do not end
+    leave(main)

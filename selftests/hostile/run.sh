@@ -51,6 +51,16 @@ good_mount() {
 		umount /mnt
 }
 
+# mounts_again: a good mount works within some seconds.
+mounts_again() {
+	local i
+	for i in 1 2 3 4 5; do
+		sleep 1
+		good_mount && return
+	done
+	return 1
+}
+
 # hold_connections: start all_states.py and wait until its connections exist; sets pid.
 hold_connections() {
 	local line
@@ -96,11 +106,7 @@ remove_device() {
 	end_connections
 	wait $removal || status=1
 	device_add || status=1
-	for _ in 1 2 3 4 5; do
-		sleep 1
-		good_mount && return $status
-	done
-	return 1
+	mounts_again && return $status
 }
 
 # remove_unaccepted: remove the RDMA device while a connection request waits to be accepted, at
@@ -121,11 +127,7 @@ sys.exit('accepted without a thread')" || status=1
 	within 5 rdma link del rdma0 || status=1
 	device_add || status=1
 	nfsd_start 8 || status=1
-	for _ in 1 2 3 4 5; do
-		sleep 1
-		good_mount && return $status
-	done
-	return 1
+	mounts_again && return $status
 }
 
 parts() {

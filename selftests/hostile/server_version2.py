@@ -19,6 +19,8 @@ case = TABLE.case
 MALFORMED = "/t/data/version2-malformed.tsv"
 OPTIONAL, CONNPROP, REQPROP, RESPROP, UPDPROP = 5, 6, 7, 8, 9
 RBSIZ, BRS = 1, 2
+# The properties of the server, and of a client that has the same.
+PROPERTIES = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, 1, 1, 2)
 # The size of the server's Receives on new connections.
 RECEIVES = "/proc/sys/sunrpc/svc_rdma/max_req_size"
 NO_WINDOWS = "siw has no memory windows" if peer.IWARP else None
@@ -51,6 +53,13 @@ def answers(client, message, quiet=0.3):
             raise Failed(f"credits in {data.hex()}")
         return data[:8] + data[12:]
     return b""
+
+
+def agree(client):
+    """Negotiate version 2, and check the server's properties."""
+    xid = next(XIDS)
+    got = answers(client, two(xid, CONNPROP, body=PROPERTIES), peer.TIMEOUT)
+    equal(got, wire.u32(xid, 2, CONNPROP) + PROPERTIES, "RDMA2_CONNPROP")
 
 
 def check_null(client):
@@ -150,12 +159,9 @@ def malformed_in_a_row(server):
 def properties(server):
     if not ours(server):
         return
-    start = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, 1, 1, 2)
     with server.connect() as client:
-        xid = next(XIDS)
-        got = answers(client, two(xid, CONNPROP, body=start), peer.TIMEOUT)
-        equal(got, wire.u32(xid, 2, CONNPROP) + start, "RDMA2_CONNPROP")
-        equal(answers(client, two(next(XIDS), CONNPROP, body=start)), b"", "a second one")
+        agree(client)
+        equal(answers(client, two(next(XIDS), CONNPROP, body=PROPERTIES)), b"", "a second one")
         for want, done, rejected in (
                 ((), (0,), (0,)),
                 ((RBSIZ, 4, 4096), (1, 1), (0,)),
@@ -177,16 +183,13 @@ def properties(server):
 def properties_first(server):
     if not ours(server):
         return
-    start = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, 1, 1, 2)
     for words in ((UPDPROP, 1, RBSIZ, 4, 1024), (UPDPROP, 0), (RESPROP, 0, 0, 0),
                   (RESPROP, 1, 1, 0, 0), (REQPROP, 1, RBSIZ, 4, 4096), (REQPROP, 0)):
         with server.connect(receives=8, sends=8) as client:
             got = answers(client, two(next(XIDS), *words), 2 if words[0] == REQPROP else 0.3)
             equal(got[8:12], wire.u32(RESPROP) if words[0] == REQPROP else b"", f"answer to {words}")
             check_null(client)
-            xid = next(XIDS)
-            got = answers(client, two(xid, CONNPROP, body=start), peer.TIMEOUT)
-            equal(got, wire.u32(xid, 2, CONNPROP) + start, "RDMA2_CONNPROP")
+            agree(client)
             check_null(client)
 
 

@@ -13,7 +13,7 @@ import time
 
 import peer
 import wire
-from cases import Failed, Skip, Table
+from cases import Failed, Skip, Table, leave
 from client import XIDS
 from client_cases import PATIENCE, POOL, Mount
 from client_test import OPTIONS
@@ -56,6 +56,10 @@ class Fake2(FakeServer):
         self.calls = []
         self.longest = 0
         self.answers = []
+
+    def refuse(self, xid):
+        """Answer that only version 1 is supported."""
+        self.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
 
     def agree(self, xid, receive=4096):
         """Return the valid answer to the request for version 2."""
@@ -193,9 +197,7 @@ def not_asked(subject):
 
 @case("a server that answers ERR_VERS is called in version 1 on the same connection")
 def refuses(subject):
-    def greeting(xid):
-        subject.fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
-    with subject.mount(greeting) as mount:
+    with subject.mount(subject.fake.refuse) as mount:
         subject.expect(1, 1)
         subject.fake.do(subject.fake.hang_up)
         mount.check()
@@ -206,7 +208,7 @@ def refuses(subject):
 @case("a server that hangs up after ERR_VERS is called in version 1, and is not asked again")
 def refuses_and_hangs_up(subject):
     def greeting(xid):
-        subject.fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
+        subject.fake.refuse(xid)
         time.sleep(0.2)
         raise peer.Closed("by the case")
     gives_up(subject, greeting)
@@ -215,10 +217,7 @@ def refuses_and_hangs_up(subject):
 @case("messages of version 2 after ERR_VERS change nothing")
 def two_after_one(subject):
     fake = subject.fake
-
-    def greeting(xid):
-        fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
-    with subject.mount(greeting) as mount:
+    with subject.mount(fake.refuse) as mount:
         own = int.from_bytes(fake.questions[0][:4], "big")
         for xid in (own, next(XIDS)):
             fake.burst(two(xid, CONNPROP, 0, 0), two(xid, UPDPROP, 1, RBSIZ, 4, 1024),
@@ -470,6 +469,4 @@ def main():
 
 
 if __name__ == "__main__":
-    STATUS = main()
-    sys.stdout.flush()
-    os._exit(STATUS)  # the threads do not end
+    leave(main)
