@@ -459,7 +459,7 @@ impl Pools {
     }
 
     /// Returns the number of credits that Calls may use, if it has changed, see
-    /// [`Reserve::window`].
+    /// [`ReservedCredits::window`].
     pub(super) fn window(&mut self, granted: u32, requested: bool) -> Option<u32> {
         self.reserve.window(granted, self.owed, requested)
     }

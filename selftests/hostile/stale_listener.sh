@@ -39,7 +39,7 @@ listening() {
 	return 1
 }
 
-# remove_stale: remove the RDMA device when a fail over has invalidated the listening id, and nfsd has no
+# remove_stale: remove the RDMA device when a failover has invalidated the listening id, and nfsd has no
 # thread that could create a new one. Once the device and threads exist again, nfsd must listen again.
 remove_stale() {
 	local status=0
