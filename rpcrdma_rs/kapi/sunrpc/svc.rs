@@ -251,15 +251,20 @@ impl<T: Send + Sync + 'static> WorkItem for Inner<T> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.free();
+        // SAFETY: Only `free_later_thunk` enqueues the work, once, when no reference is left.
+        unsafe { this.free() };
     }
 }
 
 impl<T> Inner<T> {
-    /// Drops the data. Called once, when no reference is left.
-    fn free(&self) {
-        // SAFETY: No reference is left. Handles may be in use while the data is dropped, but do not
-        // access it.
+    /// Drops the data.
+    ///
+    /// # Safety
+    ///
+    /// No reference to the transport may be left.
+    unsafe fn free(&self) {
+        // SAFETY: No reference is left, by this function's contract. Handles may be in use while the
+        // data is dropped, but do not access it.
         drop(unsafe { (*self.data.get()).take() });
     }
 
@@ -498,7 +503,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     /// Called once, when the reference count has come to zero.
     pub(super) unsafe extern "C" fn free_thunk(xprt: *mut bindings::svc_xprt) {
         // SAFETY: The count has come to zero, by this function's contract.
-        unsafe { Self::take_inner(xprt) }.free();
+        unsafe { Self::take_inner(xprt).free() };
     }
 
     /// Returns the arguments for connections that this listener accepts.
