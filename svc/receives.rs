@@ -2,7 +2,10 @@
 
 //! The Receives of a connection: their number and their size (RFC 8166, section 3.3).
 
-use super::call::CallState;
+use super::{
+    call::CallState,
+    limits::Sizes, //
+};
 use crate::{
     kapi::{
         rdma::recv::{
@@ -17,7 +20,8 @@ use crate::{
     },
     xdr::{
         message::Parsed,
-        resize::Resize, //
+        resize::Resize,
+        units::host_len, //
     }, //
 };
 
@@ -38,8 +42,6 @@ pub(super) fn decoded(buf: &mut CallBox) -> (&[u8], Option<&Parsed>) {
 /// credit that the client has left, unless more Calls than a batch are between the two, see
 /// [`Sizes::is_post_due`]. When the client uses more than half of the posted Receives, more are
 /// added, and then more credits are granted.
-///
-/// [`Sizes::is_post_due`]: super::limits::Sizes::is_post_due
 pub(super) struct Receives {
     pub(super) pool: RecvPool<CallData<CallState>>,
     /// The number of posted Receives while no Call is in process.
@@ -61,26 +63,21 @@ impl Receives {
         }
     }
 
-    /// Adds the buffers of `list`, and as many Receives to post, up to `most` in all. Returns the number
-    /// of buffers.
-    ///
-    /// # Errors
-    ///
-    /// The buffers, if their size is not that of the Receives.
-    pub(super) fn add(
-        &mut self,
-        list: RecvList<CallData<CallState>>,
-        most: u32,
-    ) -> Result<u32, RecvList<CallData<CallState>>> {
+    /// Moves buffers from `list`, and adds as many Receives to post, up to `sizes.receives` in all.
+    /// Returns the number of buffers. Those in excess of `sizes.contexts`, because several threads add
+    /// some at the same time, stay in `list`; all do if their size is not that of the Receives.
+    pub(super) fn add(&mut self, list: &mut RecvList<CallData<CallState>>, sizes: &Sizes) -> u32 {
         if !list.iter().all(|buf| self.resize.keeps(buf.capacity())) {
-            return Err(list);
+            return 0;
         }
+        let room = sizes.contexts.saturating_sub(self.total);
+        let added = list.take_front(host_len(room));
         // CAST: There are fewer buffers than a queue can have entries.
-        let made = list.len() as u32;
-        self.pool.put_all(list);
+        let made = added.len() as u32;
+        self.pool.put_all(added);
         self.total = self.total.saturating_add(made);
-        self.target = self.target.saturating_add(made).min(most);
-        Ok(made)
+        self.target = self.target.saturating_add(made).min(sizes.receives);
+        made
     }
 
     /// Removes a free buffer, if enough Receives are posted without it. Those that are to be replaced

@@ -116,7 +116,7 @@ impl Chan {
     }
 
     /// Allocates up to `wanted` Receives, posts them, and grants credits for them. Returns the
-    /// number allocated. May sleep.
+    /// number added. May sleep.
     ///
     /// # Errors
     ///
@@ -124,14 +124,14 @@ impl Chan {
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
         let size = host_len(self.recvs.lock().resize.size());
         // Not one by one: `trim_receives` would free those that are not granted yet.
-        let list = allocate(qp, size, wanted);
+        let mut list = allocate(qp, size, wanted);
         let sizes = &self.params.sizes;
         let mut recvs = self.recvs.lock();
-        let added = recvs.add(list, sizes.receives);
+        // Another thread may have exchanged them meanwhile, or added some.
+        let made = recvs.add(&mut list, sizes);
         let target = recvs.target;
         drop(recvs);
-        // Another thread may have exchanged them meanwhile.
-        let made = added.unwrap_or(0);
+        drop(list);
         self.refill(qp, |_| {})?;
         let above = sizes.receives.saturating_sub(sizes.credits);
         self.granted.store(target.saturating_sub(above), Relaxed);

@@ -21,6 +21,17 @@ fn four(pd: &Arc<Pd>, size: usize) -> Result<RecvList<CallData<CallState>>> {
     Ok(list)
 }
 
+/// Returns sizes that permit `receives` posted Receives, and `contexts` in all.
+fn sizes(receives: u32, contexts: u32) -> Sizes {
+    Sizes {
+        credits: 1,
+        receives,
+        batch: 1,
+        contexts,
+        sends: 1,
+    }
+}
+
 #[kunit_tests(rpcrdma_receives)]
 mod tests {
     use super::*;
@@ -28,7 +39,7 @@ mod tests {
     #[test]
     fn buffers_for_the_places_of_posted_receives_are_not_spare() -> Result {
         let (pd, mut recvs) = (pd()?, Receives::new(64));
-        assert!(recvs.add(four(&pd, 64)?, 4).is_ok_and(|made| made == 4));
+        assert_eq!(recvs.add(&mut four(&pd, 64)?, &sizes(4, 8)), 4);
         assert!(recvs.take_spare().is_none());
         let mut posted = recvs.pool.missing(4, 1);
         assert_eq!(posted.len(), 4);
@@ -52,13 +63,15 @@ mod tests {
 
     #[test]
     fn only_buffers_that_are_added_are_counted() -> Result {
-        let (pd, mut recvs) = (pd()?, Receives::new(64));
-        assert!(recvs
-            .add(four(&pd, 128)?, 6)
-            .is_err_and(|list| list.len() == 4));
+        let (pd, mut recvs, sizes) = (pd()?, Receives::new(64), sizes(6, 10));
+        let mut other = four(&pd, 128)?;
+        assert_eq!((recvs.add(&mut other, &sizes), other.len()), (0, 4));
         assert_eq!((recvs.total, recvs.target, recvs.pool.free()), (0, 0, 0));
-        for (total, target) in [(4, 4), (8, 6)] {
-            assert!(recvs.add(four(&pd, 64)?, 6).is_ok_and(|made| made == 4));
+        // The last ones are in excess: other threads have added some since they were allocated.
+        for (made, total, target) in [(4, 4, 4), (4, 8, 6), (2, 10, 6), (0, 10, 6)] {
+            let mut list = four(&pd, 64)?;
+            assert_eq!(recvs.add(&mut list, &sizes), made);
+            assert_eq!(list.len(), 4 - made as usize);
             assert_eq!((recvs.total, recvs.target), (total, target));
             assert_eq!(recvs.pool.free(), total);
         }
