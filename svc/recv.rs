@@ -515,6 +515,10 @@ impl Conn {
     }
 
     /// Lends the pages in `slots` for the reply to the Call in `buf`.
+    ///
+    /// The service may defer a Call until an upcall is answered, for instance to find out whether the
+    /// client has access, and the Call keeps the pages meanwhile. So nothing is lent before the client
+    /// has proved that it has access.
     #[inline(always)]
     pub(super) fn lend(
         &self,
@@ -522,6 +526,9 @@ impl Conn {
         buf: &mut CallBox,
         slots: Range<usize>,
     ) {
+        if slots.is_empty() || !self.chan().handle.has_access() {
+            return;
+        }
         if slots.len() > buf.data_mut().room().max(KEPT) {
             let array = self.chan().pages.lock().array();
             buf.data_mut().set_array(array);
