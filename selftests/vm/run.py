@@ -204,7 +204,7 @@ def main():
         with open(host_path(script)) as file:
             script = file.read()
     module = host_path(args.module) if args.module else default_module(args)
-    wanted = "rust" in (args.client, args.server) or args.module
+    wanted = args.module or ("rust" in (args.client, args.server) and not args.no_setup)
     folder = run_folder(f"{args.client}-{args.server}", module if wanted else None)
     say(f"run folder {host_name(folder)}")
     pair = Pair(folder, machine(args), args.one_guest)
