@@ -63,13 +63,15 @@ use kernel::prelude::*;
 impl QpHandler for Chan {
     type Recv = CallData<CallState>;
 
-    fn recv_done(&self, qp: &Qp<Self>, buf: CallBox, result: Result<RecvWc, WcError>) {
+    fn recv_done(&self, qp: &Qp<Self>, mut buf: CallBox, result: Result<RecvWc, WcError>) {
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
                 self.params.live.note_received(wc.byte_len);
                 self.received(qp, buf.capacity());
-                self.take_properties(buf.bytes());
+                // The header of the message before.
+                buf.data_mut().state.call = None;
+                self.take_properties(&mut buf);
                 if let Some(buf) = self.pull_at_once(qp, buf) {
                     self.queue_message(buf);
                 }

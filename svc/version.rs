@@ -15,6 +15,7 @@ use super::{
 use crate::{
     kapi::{
         ext::atomic::Relaxed,
+        sunrpc::svc_rqst::CallRef,
         trace::trace_svcrdma_property, //
     },
     xdr::{
@@ -42,16 +43,18 @@ use crate::{
 };
 
 impl Chan {
-    /// Records the client's properties if the message `bytes` is RDMA2_UPDPROP, or the first
+    /// Records the client's properties if the message in `buf` is RDMA2_UPDPROP, or the first
     /// RDMA2_CONNPROP. Called by the completion, for one message at a time and in the order of their
     /// arrival, because the reply to a later Call may be as long as the client permits here, and a
     /// service thread may take that Call first.
-    pub(super) fn take_properties(&self, bytes: &[u8]) {
+    pub(super) fn take_properties(&self, buf: &mut CallBox) {
+        let CallRef { bytes, state } = CallRef::of(buf);
         let accepts = self.negotiation.accepts();
         if accepts.high() == Version::One || !message::tells_properties(bytes) {
             return;
         }
-        let Ok(message) = message::decode(bytes, &self.params.list_limits(), accepts) else {
+        let limits = self.params.list_limits();
+        let Ok(message) = message::decode_into(&mut state.call, bytes, &limits, accepts) else {
             return;
         };
         match message.properties(bytes) {

@@ -342,15 +342,17 @@ pub(crate) fn decode(
     }
 }
 
-/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it.
-/// The slot is empty after an error.
+/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it. If
+/// the slot has a header, it is the message's, which was decoded before. The slot is empty after an error.
 pub(crate) fn decode_into<'a>(
     slot: &'a mut Option<Parsed>,
     bytes: &[u8],
     limits: &ListLimits,
     accepts: Versions,
 ) -> Result<&'a Parsed, Rejected> {
-    *slot = None;
+    if let Some(parsed) = slot.take() {
+        return Ok(slot.insert(parsed));
+    }
     match decode_fast(bytes, limits, accepts) {
         Some(parsed) => Ok(slot.insert(parsed)),
         None => Ok(slot.insert(decode_any(bytes, limits, accepts)?)),

@@ -59,6 +59,11 @@ pub(crate) fn decode_as(
     let kept = message::decode_into(&mut slot, bytes, limits, accepts).copied();
     assert_eq!(kept, general);
     assert_eq!(slot, general.ok());
+    if slot.is_some() {
+        // It is not decoded again.
+        let again = message::decode_into(&mut slot, &[], limits, accepts).copied();
+        assert_eq!(again, general);
+    }
     general
 }
 
