@@ -101,13 +101,27 @@ def freezer():
 
 
 @contextlib.contextmanager
-def late_answers():
-    """Delay the server's packets."""
-    shell("peer 'modprobe sch_netem; tc qdisc add dev eth0 root netem delay 200ms'")
+def queueing_discipline():
+    """Have the server's packets pass a queueing discipline that can delay them. A device may become
+    deaf when one is replaced, so it stays for the whole test."""
+    shell("peer 'modprobe sch_netem; tc qdisc add dev eth0 root netem'")
+    revive()
     try:
         yield
     finally:
         shell("peer 'tc qdisc del dev eth0 root'")
+        revive()
+
+
+@contextlib.contextmanager
+def late_answers():
+    """Delay the server's packets."""
+    delay = "peer 'tc qdisc change dev eth0 root netem delay {}ms'"
+    shell(delay.format(200))
+    try:
+        yield
+    finally:
+        shell(delay.format(0))
 
 
 @contextlib.contextmanager
@@ -157,8 +171,6 @@ def removed_while_frozen(group):
         end = time.monotonic() + 90
         while not select.select([output], [], [], 3)[0]:
             expect_that("the process does not continue", time.monotonic() < end)
-            # While a queueing discipline is replaced, a device may stop answering the CM.
-            revive()
 
 
 def used_while_frozen(group):
@@ -188,12 +200,12 @@ def main():
         with case("the client's device is removed while a process that has a Reply is frozen"):
             if os.environ["CLIENT_MODULE"] == "c":
                 raise Skip("the C client takes 78 s, see Documentation/known-issues.rst")
-            with freezer() as group:
+            with freezer() as group, queueing_discipline():
                 removed_while_frozen(group)
         with case("processes that have a Reply are frozen, and another one uses the mount"):
             if os.environ["CLIENT_MODULE"] == "c":
                 raise Skip("the C client releases credits when the process continues")
-            with freezer() as group:
+            with freezer() as group, queueing_discipline():
                 used_while_frozen(group)
     finally:
         umount(FOLDER)
