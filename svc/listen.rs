@@ -10,7 +10,7 @@
 //!                                             +-------(timer)--- later <--------+ no such address
 //! ```
 //!
-//! The CM's callbacks neither sleep long nor destroy a connection id. ListenState requests and
+//! The CM's callbacks neither sleep long nor destroy a connection id. Waiting requests and
 //! listening ids hold the device. When it is removed, they are destroyed without a service thread,
 //! because all threads may be busy forever.
 

@@ -41,7 +41,7 @@ use super::version::Version;
 
 /// Number of the Receive Buffer Size property.
 const RECEIVE_SIZE: u32 = 1;
-/// Number of the BackwardSupport Request Support property.
+/// Number of the Backward Request Support property.
 const BACKWARD: u32 = 2;
 
 /// The least Receive size. Smaller values count as this one, which every version can receive.
