@@ -131,7 +131,6 @@ impl Chan {
         let made = recvs.add(&mut list, sizes);
         let target = recvs.target;
         drop(recvs);
-        drop(list);
         self.refill(qp, |_| {})?;
         let above = sizes.receives.saturating_sub(sizes.credits);
         self.granted.store(target.saturating_sub(above), Relaxed);
