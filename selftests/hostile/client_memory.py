@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """A client's memory after a Call has ended, and its connections."""
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -111,34 +112,6 @@ def malformed(call):
     call.send(wire.u32(call.xid, 1, 2, wire.MSG) + wire.u32(2, 0, 0) + call.body)
 
 
-@TABLE.case("a Call whose process was killed has its credit until it is answered",
-            answer=lambda call: call.good(credits=2))
-@TABLE.case("a Call whose process was killed has its credit until its answer is malformed",
-            answer=malformed)
-def _credit_of_killed(mount, answer):
-    if mount.kind == "c":
-        raise Skip("the C client returns the credit when the process is killed")
-    fake = mount.fake
-    fake.granted = 2
-    try:
-        mount.getattr()
-        connections, asked = fake.connections, threading.Event()
-        fake.answer_next(GETATTR, lambda call: asked.set())
-        child = subprocess.Popen(["stat", mount.path("data")], stdout=subprocess.DEVNULL)
-        if not asked.wait(10):
-            raise Failed("the client never sent GETATTR")
-        call = fake.spoiled
-        child.kill()
-        child.wait(10)
-        seen = [calls_with_a_read(mount)]
-        fake.do(lambda: answer(call))
-        seen.append(calls_with_a_read(mount))
-        if (seen, fake.connections) != ([0, 1], connections):
-            raise Failed(f"Calls sent beside a READ: {seen}, connections: {fake.connections}")
-    finally:
-        fake.granted = 32
-
-
 def asked_for(mount, proc, start):
     """Start a task that sends a call of `proc`; return the task, and the call, which has no answer."""
     asked = threading.Event()
@@ -154,15 +127,38 @@ def status_of(mount):
     return subprocess.Popen(["stat", mount.path("data")], stdout=subprocess.DEVNULL)
 
 
-@TABLE.case("the Reply to a killed process makes room for a Call that waits")
-def _room_by_late_reply(mount):
+@contextlib.contextmanager
+def few_credits(mount, credits):
+    """Grant few credits on a connection, which must not be lost. Killed processes keep theirs."""
     if mount.kind == "c":
         raise Skip("the C client returns the credit when the process is killed")
-    fake = mount.fake
-    fake.granted = 2
-    try:
+    with mount.fake.granting(credits):
         mount.getattr()
-        connections = fake.connections
+        connections = mount.fake.connections
+        yield
+        if mount.fake.connections != connections:
+            raise Failed(f"{mount.fake.connections - connections} new connections")
+
+
+@TABLE.case("a Call whose process was killed has its credit until it is answered",
+            answer=lambda call: call.good(credits=2))
+@TABLE.case("a Call whose process was killed has its credit until its answer is malformed",
+            answer=malformed)
+def _credit_of_killed(mount, answer):
+    with few_credits(mount, 2):
+        child, call = asked_for(mount, GETATTR, lambda: status_of(mount))
+        child.kill()
+        child.wait(10)
+        seen = [calls_with_a_read(mount)]
+        mount.fake.do(lambda: answer(call))
+        seen.append(calls_with_a_read(mount))
+        if seen != [0, 1]:
+            raise Failed(f"Calls sent beside a READ: {seen}")
+
+
+@TABLE.case("the Reply to a killed process makes room for a Call that waits")
+def _room_by_late_reply(mount):
+    with few_credits(mount, 2):
         child, killed = asked_for(mount, GETATTR, lambda: status_of(mount))
         child.kill()
         child.wait(10)
@@ -171,28 +167,18 @@ def _room_by_late_reply(mount):
         time.sleep(0.5)
         if waits.done():
             raise Failed("a Call was sent without a credit")
-        fake.do(lambda: killed.good(credits=2))
+        mount.fake.do(lambda: killed.good(credits=2))
         try:
             waits.result(1)
         except TimeoutError:
             raise Failed("the Call that waits is not sent when there is a credit") from None
-        fake.do(lambda: unanswered.good(credits=2))
+        mount.fake.do(lambda: unanswered.good(credits=2))
         read.result(PATIENCE)
-        if fake.connections != connections:
-            raise Failed("the connection was lost")
-    finally:
-        fake.granted = 32
 
 
 @TABLE.case("processes killed while others wait for credits return none of them")
 def _credits_of_killed(mount):
-    if mount.kind == "c":
-        raise Skip("the C client returns the credit when the process is killed")
-    fake = mount.fake
-    fake.granted = 3
-    try:
-        mount.getattr()
-        connections = fake.connections
+    with few_credits(mount, 3):
         pairs = [asked_for(mount, GETATTR, lambda: status_of(mount)) for _ in range(3)]
         others = [POOL.submit(mount.getattr) for _ in range(3)]
         time.sleep(0.5)
@@ -209,7 +195,7 @@ def _credits_of_killed(mount):
             call.good(credits=3)
             done.set()
 
-        fake.answer_next(GETATTR, spoil)
+        mount.fake.answer_next(GETATTR, spoil)
         for child, _ in pairs:
             child.kill()
         for child, _ in pairs:
@@ -218,11 +204,8 @@ def _credits_of_killed(mount):
             raise Failed("no Call was sent any more")
         for task in others:
             task.result(PATIENCE)
-        if sent or fake.connections != connections:
-            raise Failed(f"{len(sent)} Calls sent without a credit, {fake.connections - connections}"
-                         " new connections")
-    finally:
-        fake.granted = 32
+        if sent:
+            raise Failed(f"{len(sent)} Calls sent without a credit")
 
 
 @TABLE.case("Reply with SYSTEM_ERR, and then nobody: nothing of the old connection is kept")

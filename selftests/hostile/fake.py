@@ -7,6 +7,7 @@ names for a READDIR reply of several KiB. A case provides a plan: how to answer 
 next call of one procedure. All other calls get valid answers.
 """
 
+import contextlib
 import itertools
 import queue
 import socket
@@ -257,6 +258,15 @@ class FakeServer(threading.Thread):
         self.spoiled = None
         self.times = 0
         self.plan = (proc, spoil)
+
+    @contextlib.contextmanager
+    def granting(self, credits):
+        """Grant that many credits in good answers while the block runs."""
+        before, self.granted = self.granted, credits
+        try:
+            yield
+        finally:
+            self.granted = before
 
     def do(self, action):
         """Run `action` in the server's thread and return its result."""

@@ -359,15 +359,11 @@ def one_credit(subject):
     fake = subject.fake
     # The message would come in addition to the Call that is being sent.
     for granted, wanted in ((1, set()), (3, {UPDPROP}), (4, {REQPROP, UPDPROP})):
-        fake.granted = granted
-        try:
-            with setting(SENDS, 16384 if granted == 4 else 4096), subject.mount() as mount, \
-                    setting(RECEIVES, 16384):
-                for _ in range(400):
-                    mount.attempt(mount.getattr)
-                seen = {int.from_bytes(answer[12:16], "big") for answer in fake.answers}
-        finally:
-            fake.granted = 32
+        with fake.granting(granted), setting(SENDS, 16384 if granted == 4 else 4096), \
+                subject.mount() as mount, setting(RECEIVES, 16384):
+            for _ in range(400):
+                mount.attempt(mount.getattr)
+            seen = {int.from_bytes(answer[12:16], "big") for answer in fake.answers}
         subject.expect(1, 1)
         if seen != wanted:
             raise Failed(f"messages about properties with {granted} credits: {seen}, wanted {wanted}")
