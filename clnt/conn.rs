@@ -563,6 +563,9 @@ impl WorkItem<WATCHDOG> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        // Closing the connection waits for the watchdog. Freeing a region allocates memory in some
+        // drivers, and reclaim may wait for an RPC that is sent on the next connection.
+        let _no_io = NoIo::begin();
         let (progress, surplus) = this.pools.lock().check_progress();
         match progress {
             Progress::Quiet => {
