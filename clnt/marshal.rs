@@ -16,7 +16,7 @@ use super::{
         Kind, //
     },
     sendctx::SendCtx,
-    stats::Stats, //
+    stats::Sending, //
 };
 use crate::{
     kapi::{
@@ -88,7 +88,7 @@ pub(super) struct Marshal<'a> {
     /// The page to which the server writes the part of a Reply that exceeds the caller's memory.
     pub(super) scratch: &'a ScratchPage,
     /// The counters of the transport.
-    pub(super) stats: &'a Stats,
+    pub(super) stats: &'a Sending,
 }
 
 /// The transfer modes of a Call and its Reply.
@@ -402,7 +402,7 @@ fn encode_lists(
 /// Copies the inline part of the Call behind the header, or adds its pages to the Send. Returns the
 /// length of the message in octets.
 fn place(
-    stats: &Stats,
+    stats: &Sending,
     call: &XdrBuf,
     call_mode: CallMode,
     header: usize,

@@ -126,7 +126,7 @@ impl QpHandler for Conn {
         match &result {
             Ok(wc) => {
                 trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len);
-                self.live.traffic.note_received(wc.byte_len);
+                self.live.traffic.note_received(wc);
             }
             Err(e) => {
                 trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0);

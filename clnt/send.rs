@@ -22,6 +22,7 @@ use super::{
     },
     pools::Shortage,
     sendctx::SendCtx,
+    stats::Sending,
     transport::ClntXprt, //
 };
 use crate::kapi::{
@@ -35,8 +36,7 @@ use crate::kapi::{
             enotconn, //
         },
         rqst::Slot,
-        send_lock::SendLocked,
-        xprt::Xprt, //
+        send_lock::SendLocked, //
     },
     trace::{
         trace_xprtrdma_marshal_failed,
@@ -160,7 +160,7 @@ impl Conn {
                 Err(another) => shortage = another,
             }
         }
-        xprt.stats.send_waits.add(1);
+        Sending::of(xprt).send_waits.add(1);
         xprt.wait_for_buffer_space();
         // A resource that was returned before the line above has not woken the sender.
         if !self.pools.lock().starve(count) {
@@ -181,8 +181,8 @@ fn retried(error: Error) -> Error {
 }
 
 /// Counts and traces a Call that was not sent because of `error`.
-fn marshal_failed(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>, error: Error) {
-    xprt.stats.failed_marshal.add(1);
+fn marshal_failed(xprt: &SendLocked<'_, ClntXprt>, slot: &Slot<ClntXprt>, error: Error) {
+    Sending::of(xprt).failed_marshal.add(1);
     trace_xprtrdma_marshal_failed(Task::of(slot), slot.xid(), error.to_errno());
 }
 
@@ -205,7 +205,7 @@ fn send(
     let with = Marshal {
         credits: conn.limits().requests,
         scratch: conn.scratch(),
-        stats: &xprt.stats,
+        stats: Sending::of(xprt),
     };
     let octets = match marshal(&with, plan, slot, regions, chunks, ctx.as_mut()) {
         Ok(octets) => octets,

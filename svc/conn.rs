@@ -67,7 +67,7 @@ impl QpHandler for Chan {
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
-                self.params.live.note_received(wc.byte_len);
+                self.params.live.note_received(&wc);
                 self.received(qp, buf.capacity());
                 // The header of the message before.
                 buf.data_mut().state.call = None;

@@ -19,7 +19,10 @@ use crate::{
             debugfs::Status, //
         },
         live::Traffic,
-        rdma::device::DeviceName, //
+        rdma::{
+            device::DeviceName,
+            recv::RecvWc, //
+        }, //
     },
     xdr::private::Private, //
 };
@@ -110,12 +113,12 @@ impl Live {
         self.state.store(state as u32, Relaxed);
     }
 
-    /// Counts a received message of `inline` octets.
-    pub(super) fn note_received(&self, inline: u32) {
+    /// Counts the message of a Receive.
+    pub(super) fn note_received(&self, wc: &RecvWc) {
         if self.state.load(Relaxed) == ConnState::Accepted as u32 {
             self.set_state(ConnState::Connected);
         }
-        self.traffic.note_received(inline);
+        self.traffic.note_received(wc);
     }
 }
 

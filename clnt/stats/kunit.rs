@@ -19,13 +19,13 @@ mod tests {
         let theirs = stats.clone();
         contend(4, move |number| {
             for _ in 0..10_000 {
-                theirs.read_segments.add(1);
-                theirs.offered_bytes.add(number << 20);
+                theirs.local_invs.add(1);
+                theirs.placed_bytes.add(number << 20);
             }
         })?;
-        assert_eq!(stats.read_segments.get(), 40_000);
-        assert_eq!(stats.offered_bytes.get(), (6 << 20) * 10_000);
-        assert_eq!(stats.write_segments.get(), 0);
+        assert_eq!(stats.local_invs.get(), 40_000);
+        assert_eq!(stats.placed_bytes.get(), (6 << 20) * 10_000);
+        assert_eq!(stats.fixup_bytes.get(), 0);
         Ok(())
     }
 }

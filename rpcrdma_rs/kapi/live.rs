@@ -11,7 +11,10 @@ use kernel::time::Jiffies;
 use super::{
     ext::{
         addr::SockAddr,
-        count::Count,
+        count::{
+            Count,
+            SerialCount, //
+        },
         debugfs::{
             Parent,
             Registration, //
@@ -19,7 +22,10 @@ use super::{
         jiffies,
         msecs_since, //
     },
-    rdma::device::DeviceName,
+    rdma::{
+        device::DeviceName,
+        recv::RecvWc, //
+    },
 };
 use crate::kapi::ext::atomic::{
     Atomic,
@@ -45,10 +51,10 @@ pub(crate) struct Traffic {
     /// Version of RPC-over-RDMA that the connection uses; 0 while it is unknown.
     pub(crate) version: Atomic<u32>,
     sent: Count,
-    received: Count,
+    received: SerialCount,
     /// Octets of the messages sent and received.
     sent_octets: Count,
-    received_octets: Count,
+    received_octets: SerialCount,
     /// Octets that the server has moved by RDMA Read, and by RDMA Write.
     pub(crate) read: Count,
     pub(crate) written: Count,
@@ -68,9 +74,9 @@ impl Traffic {
             device,
             version: Atomic::new(0),
             sent: Count::new(),
-            received: Count::new(),
+            received: SerialCount::new(),
             sent_octets: Count::new(),
-            received_octets: Count::new(),
+            received_octets: SerialCount::new(),
             read: Count::new(),
             written: Count::new(),
             malformed: Count::new(),
@@ -86,11 +92,11 @@ impl Traffic {
         self.last.store(jiffies(), Relaxed);
     }
 
-    /// Counts a message of `octets` that was received.
-    pub(crate) fn note_received(&self, octets: u32) {
+    /// Counts the message of a Receive. The Receives of a connection complete one after the other.
+    pub(crate) fn note_received(&self, wc: &RecvWc) {
         self.received.add(1);
         // CAST: `usize` has 64 bits.
-        self.received_octets.add(octets as usize);
+        self.received_octets.add(wc.byte_len as usize);
         self.last.store(jiffies(), Relaxed);
     }
 
