@@ -35,12 +35,12 @@ impl Count {
 /// completions of one queue. Of two additions at the same time, one may be lost.
 ///
 /// Adding takes no locked instruction.
-pub(crate) struct SerialCount(Atomic<u64>);
+pub(crate) struct SerialCount(Count);
 
 impl SerialCount {
     /// Creates a counter of zero.
     pub(crate) const fn new() -> Self {
-        Self(Atomic::new(0))
+        Self(Count::new())
     }
 
     /// Adds `n`. Zero, which is common, costs no write.
@@ -48,13 +48,13 @@ impl SerialCount {
     pub(crate) fn add(&self, n: usize) {
         if n != 0 {
             // CAST: A `usize` has at most 64 bits.
-            let sum = self.0.load(Relaxed).wrapping_add(n as u64);
-            self.0.store(sum, Relaxed);
+            let sum = self.get().wrapping_add(n as u64);
+            self.0 .0.store(sum, Relaxed);
         }
     }
 
     /// Returns the current value. Any context.
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.get()
     }
 }
