@@ -98,8 +98,8 @@ impl CallState {
 pub(super) struct Payloads {
     payloads: [Payload; MAX_PAYLOADS],
     count: usize,
-    /// The length of the first payload after those.
-    excess: Option<u32>,
+    /// The first payload after those.
+    excess: Option<Payload>,
 }
 
 impl Payloads {
@@ -117,14 +117,15 @@ impl Payloads {
                 self.count += 1;
             }
             None => {
-                self.excess.get_or_insert(payload.length);
+                self.excess.get_or_insert(payload);
             }
         }
     }
 
-    /// Assigns the payloads to Write chunks, in order. `chunks` has the room of each in octets, or
-    /// `None` for a chunk without segments. The payload for such a chunk stays in the message (RFC
-    /// 8166, section 4.3.2.3), and so do payloads without a chunk.
+    /// Assigns the payloads of a reply of `total` octets to Write chunks, in order. `chunks` has the
+    /// room of each in octets, or `None` for a chunk without segments. The payload for such a chunk
+    /// stays in the message (RFC 8166, section 4.3.2.3), and so do payloads without a chunk. A payload
+    /// that is not within the reply needs no room, because the service has truncated the reply.
     ///
     /// # Errors
     ///
@@ -132,6 +133,7 @@ impl Payloads {
     /// with a chunk. The Call cannot be answered then.
     pub(super) fn assign(
         &mut self,
+        total: u32,
         mut chunks: impl Iterator<Item = Option<u64>>,
     ) -> Result<(), ErrorBody> {
         let mut assigned = 0;
@@ -139,6 +141,7 @@ impl Payloads {
             match chunks.next() {
                 None => break,
                 Some(None) => payload.length = 0,
+                Some(Some(_)) if payload.end(total).is_none() => payload.length = 0,
                 Some(Some(room)) if u64::from(payload.length) > room => {
                     return Err(unfit(assigned, payload.length))
                 }
@@ -147,8 +150,11 @@ impl Payloads {
             assigned += 1;
         }
         self.count = assigned;
-        match self.excess {
-            Some(needed) if chunks.next().flatten().is_some() => Err(unfit(assigned, needed)),
+        let excess = self.excess.filter(|excess| excess.end(total).is_some());
+        match excess {
+            Some(Payload { length, .. }) if chunks.next().flatten().is_some() => {
+                Err(unfit(assigned, length))
+            }
             _ => Ok(()),
         }
     }
@@ -263,7 +269,7 @@ mod tests {
             offset: 40,
             length: 8,
         });
-        assert_eq!(state.assign([Some(5), Some(100)].into_iter()), Ok(()));
+        assert_eq!(state.assign(60, [Some(5), Some(100)].into_iter()), Ok(()));
         assert_eq!(state.settle(60), 44);
         assert_eq!(state.span(), Some(20..48));
         assert_eq!(
@@ -279,7 +285,7 @@ mod tests {
             offset: 20,
             length: 5,
         });
-        assert_eq!(state.assign([Some(5), Some(9)].into_iter()), Ok(()));
+        assert_eq!(state.assign(25, [Some(5), Some(9)].into_iter()), Ok(()));
         assert_eq!(state.settle(25), 20);
         assert_eq!(regions(&state, 25), [Some(0..20), None, None, None]);
     }
@@ -291,7 +297,7 @@ mod tests {
             offset: 20,
             length: 50,
         });
-        assert_eq!(state.assign([Some(50)].into_iter()), Ok(()));
+        assert_eq!(state.assign(40, [Some(50)].into_iter()), Ok(()));
         assert_eq!(state.settle(40), 40);
         assert_eq!(state.span(), None);
         assert_eq!(regions(&state, 40), [Some(0..40), None, None, None]);
@@ -353,7 +359,22 @@ mod tests {
         }
         let (chunk, needed) = (2, 50);
         let report = ErrorBody::WriteResource { chunk, needed };
-        assert_eq!(state.assign([Some(8), Some(49)].into_iter()), Err(report));
+        assert_eq!(
+            state.assign(72, [Some(8), Some(49)].into_iter()),
+            Err(report)
+        );
+    }
+
+    #[test]
+    fn chunk_too_small_for_a_payload_that_was_truncated() {
+        let mut state = Payloads::default();
+        for (offset, length) in [(20, 8), (40, 50)] {
+            state.note(Payload { offset, length });
+        }
+        assert_eq!(state.assign(36, [Some(8), Some(49)].into_iter()), Ok(()));
+        let lengths = state.all().iter().map(|payload| payload.length);
+        assert!(lengths.eq([8, 0]));
+        assert_eq!(state.settle(36), 28);
     }
 
     #[test]
@@ -362,7 +383,7 @@ mod tests {
         for offset in [8, 24] {
             state.note(Payload { offset, length: 8 });
         }
-        assert_eq!(state.assign([Some(8)].into_iter()), Ok(()));
+        assert_eq!(state.assign(40, [Some(8)].into_iter()), Ok(()));
         assert_eq!(state.all().len(), 1);
         assert_eq!(state.settle(40), 32);
         assert_eq!(regions(&state, 40), [Some(0..8), Some(16..40), None, None]);
@@ -375,7 +396,10 @@ mod tests {
         for offset in [20, 40, 52] {
             state.note(Payload { offset, length });
         }
-        assert_eq!(state.assign([None, Some(100), None].into_iter()), Ok(()));
+        assert_eq!(
+            state.assign(60, [None, Some(100), None].into_iter()),
+            Ok(())
+        );
         state.locate(|_| Some(length));
         assert_eq!(state.settle(60), 52);
         let lengths = state.all().iter().map(|payload| payload.length);
@@ -397,9 +421,12 @@ mod tests {
         };
         // The others stay in the message if there is no chunk for them.
         let room = core::iter::repeat(Some(100));
-        assert_eq!(noted().assign(room.clone().take(MAX_PAYLOADS)), Ok(()));
+        assert_eq!(noted().assign(100, room.clone().take(MAX_PAYLOADS)), Ok(()));
         let (chunk, needed) = (9, 16);
         let report = ErrorBody::WriteResource { chunk, needed };
-        assert_eq!(noted().assign(room.take(MAX_PAYLOADS + 1)), Err(report));
+        assert_eq!(
+            noted().assign(100, room.take(MAX_PAYLOADS + 1)),
+            Err(report)
+        );
     }
 }

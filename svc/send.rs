@@ -404,7 +404,8 @@ impl Conn {
         } = &mut *call.state;
         let received = received.as_ref().ok_or(EINVAL)?;
         let lists = received.lists(call.bytes);
-        if let Err(report) = payloads.assign(lists.write.iter().map(|chunk| chunk.room())) {
+        let rooms = lists.write.iter().map(|chunk| chunk.room());
+        if let Err(report) = payloads.assign(total, rooms) {
             return self.send_error(&received.header, report);
         }
         payloads.locate(|at| {
