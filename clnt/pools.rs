@@ -530,7 +530,10 @@ impl Pools {
 
     /// Moves the idle Receives and regions that a quiet connection does not need to `surplus`.
     fn trim(&mut self, surplus: &mut Surplus) {
-        surplus.receives = core::mem::take(&mut self.free);
+        // Those that replace Receives of another size are needed: nothing else may allocate any.
+        if self.resize.outdated() == 0 {
+            surplus.receives = core::mem::take(&mut self.free);
+        }
         let kept = Self::per_request(&self.limits);
         while self.idle.len() > kept {
             let Some(mr) = self.idle.pop() else { break };

@@ -108,4 +108,23 @@ mod tests {
         }
         Ok(())
     }
+
+    #[test]
+    fn a_quiet_connection_keeps_receives_that_replace_others() -> Result {
+        let pd = pd()?;
+        let (mut pools, mut surplus) = (pools(&pd)?, Surplus::default());
+        let mut list = RecvList::new();
+        list.push(RecvBox::new(&pd, 2048, ())?);
+        drop(pools.replace_receives(2048, list));
+        let posted = pools.posted;
+        assert!(posted != 0 && pools.resize.outdated() == posted);
+        pools.trim(&mut surplus);
+        assert!(surplus.receives.is_empty() && pools.free.len() == 1);
+        for _ in 0..posted {
+            pools.received(Arrival::Other, 1024);
+        }
+        pools.trim(&mut surplus);
+        assert!(surplus.receives.len() == 1);
+        Ok(())
+    }
 }
