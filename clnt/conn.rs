@@ -576,16 +576,28 @@ impl WorkItem<WATCHDOG> for Conn {
                 }
             }
             Progress::Active => this.watch(&mut this.pools.lock()),
-            Progress::Stalled => {
-                if let Some(xprt) = this.link.get() {
-                    pr_warn!(
-                        "{}: nothing sent {} s ago has arrived: disconnecting\n",
-                        xprt.server(),
-                        2 * WATCHDOG_MS / 1000
-                    );
-                }
-                this.lost();
-            }
+            Progress::Stalled => this.end_stalled(),
+        }
+    }
+}
+
+impl Conn {
+    /// Ends the connection because its Send Queue makes no progress. Sleeps.
+    fn end_stalled(&self) {
+        let link = self.link.get();
+        if let Some(xprt) = &link {
+            pr_warn!(
+                "{}: nothing sent {} s ago has arrived: disconnecting\n",
+                xprt.server(),
+                2 * WATCHDOG_MS / 1000
+            );
+        }
+        self.lost();
+        // Closing takes the send lock. Its holder may wait for a request whose local invalidation is
+        // in this queue, so flush the queue without it.
+        let connection = link.and_then(|xprt| xprt.conn());
+        if let Some(connection) = connection.filter(|it| core::ptr::eq(&**it.conn(), self)) {
+            connection.disconnect();
         }
     }
 }
