@@ -48,6 +48,7 @@ use crate::kapi::{
             Atomic,
             Full, //
         },
+        noio::NoIo,
         retry::retry_while_short, //
     }, //
 };
@@ -205,6 +206,8 @@ impl RemovalGuard {
         let data: Arc<DeviceData> = data.into();
         drop(devices);
 
+        // The connect worker of a mount takes this lock, and reclaim may wait for that mount.
+        let _no_io = NoIo::begin();
         let mut guards = data.guards.lock();
         if guards.removing {
             return Err(ENODEV);
