@@ -149,10 +149,15 @@ impl Ledger {
         !core::mem::replace(&mut self.watched, true)
     }
 
+    /// Returns whether all chains that were admitted have completed.
+    pub(super) fn is_idle(&self) -> bool {
+        self.completed == self.admitted
+    }
+
     /// Checks the progress since earlier checks. `has_access` is whether the client has proved that it
     /// has access.
     pub(super) fn check(&mut self, has_access: bool) -> Progress {
-        if self.completed == self.admitted {
+        if self.is_idle() {
             self.watched = false;
             self.still = 0;
             return Progress::Idle;

@@ -262,6 +262,11 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         cancel_delayed_sync(self);
     }
 
+    /// Returns whether a chain is posted or queued.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.state.lock().ledger.is_idle()
+    }
+
     /// Returns the number of entries, free or not: no chain can be longer.
     pub(super) fn depth(&self) -> u32 {
         self.depth

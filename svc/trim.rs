@@ -30,9 +30,10 @@ impl WorkItem for Chan {
         drop((spare, arrays));
         this.params.live.spare_pages.store(left, Relaxed);
         this.trim_receives();
-        // Pages that are in flight now are returned later.
-        let had_none = this.without_pages.xchg(left == 0, Relaxed);
-        if left != 0 || !had_none {
+        // The pages of replies that are not sent yet are returned later.
+        let in_use = left != 0 || this.sq.is_busy();
+        let had_none = this.without_pages.xchg(!in_use, Relaxed);
+        if in_use || !had_none {
             start(this);
         } else {
             this.trimming_runs.store(false, Relaxed);
@@ -50,6 +51,7 @@ impl Conn {
     pub(super) fn trim_later(&self) {
         let chan = self.shared_chan();
         if !chan.trimming_runs.load(Relaxed) && !chan.trimming_runs.xchg(true, Relaxed) {
+            chan.without_pages.store(false, Relaxed);
             start(chan.clone());
         }
     }
