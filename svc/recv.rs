@@ -133,8 +133,19 @@ impl Chan {
         drop(recvs);
         self.refill(qp, |_| {})?;
         let above = sizes.receives.saturating_sub(sizes.credits);
-        self.granted.store(target.saturating_sub(above), Relaxed);
+        self.raise_grant(target.saturating_sub(above));
         Ok(made)
+    }
+
+    /// Grants at least `credits`. Another thread may have granted more meanwhile.
+    fn raise_grant(&self, credits: u32) {
+        let mut granted = self.granted.load(Relaxed);
+        while granted < credits {
+            match self.granted.cmpxchg(granted, credits, Relaxed) {
+                Ok(_) => break,
+                Err(now) => granted = now,
+            }
+        }
     }
 
     /// Replaces the Receives by others if another size is wanted and memory for them is available.
