@@ -172,7 +172,10 @@ pub(super) fn create(
             GFP_KERNEL,
         )?;
         let clients = Clients::new()?;
-        let id = listening_id(net, addr, &events)?;
+        let id = listening_id(net, addr, &events).inspect_err(|_| {
+            // An event of the id, which is gone, may have queued it.
+            cancel_delayed_sync(&events);
+        })?;
         // The service may have asked for any port.
         let bound = id.local_addr();
         // Last: from here on only `detach` frees this.
