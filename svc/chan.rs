@@ -184,7 +184,7 @@ pub(super) struct Chan {
     #[pin]
     pub(super) trimming: DelayedWork<Chan>,
     pub(super) trimming_runs: Atomic<bool>,
-    /// Whether there were no spare pages at the last run of `trim`.
+    /// Whether there were no spare pages, and no chain that may return some, at the last run of `trim`.
     pub(super) without_pages: Atomic<bool>,
 }
 
@@ -255,8 +255,8 @@ impl Chan {
         retry_while_short(|| self.is_closing(), f)
     }
 
-    /// Calls `map` to map the pages of `transfer`, and retries it while memory or a resource of the
-    /// device is short. Sleeps.
+    /// Calls `map` to map the pages of a reply in `transfer`, and retries it for up to 30 s while memory or
+    /// a resource of the device is short. Sleeps.
     ///
     /// # Errors
     ///
@@ -274,7 +274,10 @@ impl Chan {
             // Other transfers may wait for the resources of a part that is mapped already.
             transfer.unmap();
             let _backpressure = self.handle.apply_backpressure();
-            if !retries.pause(error, || self.is_closing()) {
+            // A mapping that fails is `ENOMEM` as well. It may fail forever, and nfsd cannot be stopped
+            // while a thread waits.
+            let short = if error == ENOMEM { EAGAIN } else { error };
+            if !retries.pause(short, || self.is_closing()) {
                 return Err(error);
             }
         }

@@ -358,12 +358,12 @@ impl Conn {
         }
     }
 
-    /// Maps the pages for the RDMA Reads. Waits for memory.
+    /// Maps the pages for the RDMA Reads. Waits for pages, but not for a mapping.
     ///
     /// # Errors
     ///
     /// `E2BIG` if there are more RDMA Reads than the Send Queue has entries, or than there are
-    /// memory regions for; `EAGAIN` if these are in use.
+    /// memory regions for; `EAGAIN` if these, or other resources of a mapping, are in use.
     // Not inlined, as its stack is not needed when the Reads are posted.
     #[inline(never)]
     fn prepare_pull(
@@ -387,19 +387,13 @@ impl Conn {
         self.trim_later();
         chan.pages.lock().fill(pages, count)?;
         receiver.take_pages(pages, count)?;
-        chan.map_with_retries(transfer, |transfer| {
-            // The client decides when memory regions are released, so no thread waits for them.
-            layout
-                .map(
-                    self.qp(),
-                    &self.chan().params.live.traffic,
-                    &lists,
-                    transfer,
-                    buf.cid(),
-                )
-                .map_err(|e| if e == EAGAIN { EBUSY } else { e })
-        })
-        .map_err(|e| if e == EBUSY { EAGAIN } else { e })?;
+        let traffic = &chan.params.live.traffic;
+        if let Err(error) = layout.map(self.qp(), traffic, &lists, transfer, buf.cid()) {
+            transfer.unmap();
+            // Clients decide when memory regions and room in the IOMMU are released, so no thread
+            // waits for them.
+            return Err(if error == ENOMEM { EAGAIN } else { error });
+        }
         if transfer.sqes() > chan.sq.depth() {
             Err(E2BIG)
         } else {
