@@ -20,7 +20,7 @@ export STARTED := $(or $(STARTED),$(shell date +%s))
 help:
 	@echo 'The main jobs (as root, on Debian 12 or 13; prepare what they need):'
 	@echo '  demo           two guests with the module: copy a source tree to the server and back'
-	@echo '  check          all tests (SUITES="..." for some: see selftests/check)'
+	@echo '  check          the default test suites (SUITES="..." for some: see selftests/check)'
 	@echo '  check-debug    tests in a kernel with KASAN, lockdep, kmemleak, fault injection'
 	@echo '  bench          what an RPC costs, with our module and with the C module (15 minutes;'
 	@echo '                 BENCH_ARGS=... : see selftests/bench/run --help); or, on a client with'
@@ -37,9 +37,9 @@ help:
 	@echo '  clean          remove what was built'
 	@echo '  deb            Debian packages, for DKMS, in .build/packages'
 	@echo
-	@echo 'For a developer (in the prepared root folder unless KDIR is given; lint and fuzz'
+	@echo 'For a developer (in the prepared root directory unless KDIR is given; lint and fuzz'
 	@echo 'on this machine):'
-	@echo '  prepare        root folder, toolchain and kernel tree, in ~/.cache/rpcrdma-rs'
+	@echo '  prepare        root directory, toolchain and kernel tree, in ~/.cache/rpcrdma-rs'
 	@echo '  debug-kernel   the kernel of check-debug; debug-module: our modules for it'
 	@echo '  all            build $(MODULE)'
 	@echo '  test           host tests of the pure code'
@@ -179,7 +179,7 @@ MODLIB = $(INSTALL_MOD_PATH)/lib/modules/$(INSTALL_RELEASE)
 DEPMOD ?= $(shell PATH=$$PATH:/usr/sbin:/sbin command -v depmod)
 
 install:
-	@[ -f $(MODULE) ] || { echo "error: no $(MODULE): first make KDIR=<prepared kernel tree>" >&2; exit 1; }
+	@[ -f $(MODULE) ] || { echo "error: no $(MODULE): run make (or make KDIR=<prepared kernel tree>) first" >&2; exit 1; }
 	@[ -n "$(INSTALL_RELEASE)" ] || { echo "error: $(MODULE) names no kernel release" >&2; exit 1; }
 	@[ -n "$(DEPMOD)" ] || { echo "error: no depmod here: install the package kmod" >&2; exit 1; }
 	@[ -d $(MODLIB) ] || { echo "error: no modules of kernel $(INSTALL_RELEASE) in $(MODLIB)" >&2; exit 1; }

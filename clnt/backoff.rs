@@ -3,9 +3,9 @@
 //! When a transport tries to connect again. Pure.
 //!
 //! ```text
-//!   the connection carried a good Reply            at once
+//!   the connection carried a good Reply or Call    at once
 //!   it did, but again lost the same Call           500 ms after its start, then doubled up to 2 s
-//!   there was no connection, or no good Reply      500 ms after its start, then doubled
+//!   there was no connection, or it carried neither 500 ms after its start, then doubled
 //! ```
 //!
 //! A client must not wait longer than needed for a server that restarts. A server that accepts

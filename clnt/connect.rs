@@ -338,9 +338,9 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
     let mut limits = ClientLimits::new(&limits, requests, REVERSE_CALLS).map_err(|refusal| {
         let (why, error) = match refusal {
             Refusal::NoFastRegistration => ("has no fast registration of memory", EINVAL),
-            Refusal::TooFewSges => ("takes too few elements in a Send", ENOMEM),
+            Refusal::TooFewSges => ("supports too few SGEs in a Send", ENOMEM),
             Refusal::TooFewPages => ("registers too few pages at a time", ENOMEM),
-            Refusal::QueuesTooShort => ("has too short queues", ENOMEM),
+            Refusal::QueuesTooShort => ("has queues that are too short", ENOMEM),
         };
         pr_err!("{}: device {} {}\n", server, device.name(), why);
         error

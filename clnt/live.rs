@@ -3,8 +3,8 @@
 //! The status of a connection in debugfs: `rpcrdma_rs/client/<number>/status`.
 //!
 //! The connection stores its state into atomics, which a reader loads. So a reader takes no lock,
-//! and holds neither the connection nor the device. Each line is `name: value`; values of a list
-//! are separated by spaces. `Documentation/live.rst` explains each line.
+//! and holds neither the connection nor the device. Each line is `name: value`.
+//! `Documentation/live.rst` explains each line.
 
 use core::fmt;
 

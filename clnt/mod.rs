@@ -63,9 +63,9 @@ use crate::kapi::sunrpc::class::Registration;
 
 /// The largest number of Calls of the reverse direction in progress: the credits that we grant.
 const REVERSE_REQUESTS: u32 = 16;
-/// The number of Calls of the reverse direction that there is room for. The server may send the
-/// next Call as soon as it has a Reply, and the buffers of the Call before are returned a little
-/// later.
+/// The number of Calls of the reverse direction for which there are buffers: twice the credits, because
+/// the server may send the next Call as soon as it has a Reply, shortly before the buffers of the
+/// previous Call are free.
 const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
 
 /// Registers the transport class with sunrpc, until the result is dropped. May sleep.

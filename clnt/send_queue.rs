@@ -83,7 +83,8 @@ impl SendQueue {
             self.posted.wrapping_sub(before),
         );
         self.seen = [last, self.posted];
-        // The chains that were posted since then complete last.
+        // Chains complete in order. If more are in flight than were posted since the check before the
+        // last one, one that is older is stalled.
         if in_flight > fresh {
             Progress::Stalled
         } else if in_flight == 0 && fresh == 0 {

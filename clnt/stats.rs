@@ -61,7 +61,7 @@ impl Sending {
 /// Counters of a transport, over all of its connections.
 pub(super) struct Stats {
     sending: Sending,
-    /// Bytes that the server placed in them.
+    /// Bytes that the server placed in Write and Reply chunks.
     pub(super) placed_bytes: Count,
     /// Bytes of Replies copied into pages.
     pub(super) fixup_bytes: Count,

@@ -71,7 +71,7 @@ pub(crate) struct ClntXprt {
 pub(super) enum Ended {
     /// The server disconnected, or has become unreachable.
     Peer = 1,
-    /// The device or our address was removed.
+    /// The device was removed, or the hardware address of its interface has changed.
     Device,
     /// A Work Request failed.
     Completion,
@@ -161,7 +161,7 @@ impl ClntXprt {
         let before = self.no_version_2.xchg(jiffies().max(1), Relaxed);
         if let (0, Some(xprt)) = (before, self.link.get()) {
             pr_info!(
-                "server {} {}; it is called in version 1 for {} minutes\n",
+                "server {} {}; using version 1 for {} minutes\n",
                 xprt.server(),
                 does,
                 AVOID_MS / 60_000

@@ -13,7 +13,7 @@ use crate::kapi::ext::sysctl::{
 };
 use kernel::prelude::*;
 
-/// The number of requests that a mount may have in flight: the credits that each Call requests.
+/// The number of requests that a transport may have in flight: the credits that each Call requests.
 pub(super) static SLOT_TABLE_ENTRIES: Uint = Uint::new(128, 4, 16384);
 
 /// Bytes of the largest Reply that is received inline, transport header included.

@@ -94,7 +94,7 @@ fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
     let conn = xprt.conn();
     let chunks = slot.chunks.lock();
     if let (true, Some(conn)) = (chunks.is_outstanding(), &conn) {
-        // The lock keeps the connection from being closed, and so the window from being another's.
+        // While the lock is held the connection cannot be closed, so the window is still its own.
         conn.conn().note_given_up(xprt);
     }
     let list = chunks.take();

@@ -61,8 +61,8 @@ impl Client for SqClient {
     fn stalled(&self) {
         if !self.handle.is_closing() {
             limited!(pr_warn!(
-                "server: client {} does not take what is sent to it, or does not answer RDMA \
-                 Reads; closing the connection\n",
+                "server: client {} does not accept data or answer RDMA Reads; closing the \
+                 connection\n",
                 self.addr
             ));
         }

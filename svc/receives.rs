@@ -80,8 +80,8 @@ impl Receives {
         made
     }
 
-    /// Removes a free buffer, if enough Receives are posted without it. Those that are to be replaced
-    /// do not count: the free buffers are for their places.
+    /// Removes a free buffer, if enough Receives are posted without it. Posted Receives that
+    /// are to be replaced do not count: free buffers will replace them.
     pub(super) fn take_spare(&mut self) -> Option<CallBox> {
         let lasting = self.pool.posted().saturating_sub(self.resize.outdated());
         if lasting < self.target {

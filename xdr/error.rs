@@ -73,7 +73,7 @@ pub(crate) enum DecodeError {
     /// A Read chunk position that is no multiple of four or lies within the first two words
     /// of the RPC message.
     Position,
-    /// Read chunks overlap, or lie behind the end of the stream they are to be put in.
+    /// Read chunks overlap, or lie beyond the end of the stream that they belong to.
     Overlap,
     /// A Read list or a chunk longer than the receiver's limit.
     TooLong,
@@ -86,7 +86,7 @@ pub(crate) enum DecodeError {
     Direction,
     /// The handle to invalidate is in none of the lists.
     Invalidate,
-    /// A transport property whose value is not good, or that comes twice.
+    /// A transport property with an invalid value, or one that appears twice.
     Property,
     /// An error report of version 2 with a code that the protocol does not define.
     UnknownError(u32),

@@ -49,7 +49,8 @@ pub(crate) struct InlineSize(pub(crate) u32);
 
 impl InlineSize {
     /// Returns the largest size that private data can represent (RFC 8797, section 5.2) and that is
-    /// not larger than `octets`; at least 1 KiB. We must use this one: the peer knows no other.
+    /// not larger than `octets`; at least 1 KiB. Both sides must use it, because the peer receives no
+    /// other size.
     pub(crate) fn representable(octets: u32) -> Self {
         InlineSize((octets / 1024).clamp(1, 256).saturating_mul(1024))
     }

@@ -54,9 +54,9 @@ impl Version {
         }
     }
 
-    /// Octets of the shortest message that is looked at, error reports of version 1 excepted: in
-    /// version 1 the smallest header of an RPC message (RFC 8166, section 4.5), in version 2
-    /// the smallest header there is.
+    /// Returns the octets of the shortest message that is decoded: in version 1 the smallest header
+    /// of an RPC message (RFC 8166, section 4.5), in version 2 the smallest header that exists. Error
+    /// reports of version 1 may be shorter.
     pub(crate) const fn least_message(self) -> usize {
         match self {
             Version::One => 7 * WORD,

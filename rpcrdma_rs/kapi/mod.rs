@@ -13,7 +13,8 @@
 //! A layer imports only the layers below it, which `selftests/lint` checks. The rules of `kapi`:
 //!
 //! * `unsafe` code, C types and the bindings are private to it. Its public items are safe.
-//! * It does not know the RPC-over-RDMA protocol, the client or the server.
+//! * `ext`, `rdma` and `sunrpc` do not know RPC-over-RDMA. `trace` and `live` use its terms, but no
+//!   layer imports `xdr`, `clnt` or `svc`.
 //! * No `&mut` exists to memory that C or a device may use at the same time.
 
 mod bindings;

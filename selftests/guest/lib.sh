@@ -114,7 +114,7 @@ module_idle() {
 # gives_up_version_2 1|2: print how often the client has stopped asking a server for version 2. A server that
 # answers in version 1 may also have dropped the first Call of a connection, as nfsd does.
 gives_up_version_2() {
-	dmesg | grep "is called in version 1 for" |
+	dmesg | grep "using version 1 for" |
 		if [ "$1" = 1 ]; then grep -vc "answers no Call after it has refused"; else grep -c .; fi
 }
 

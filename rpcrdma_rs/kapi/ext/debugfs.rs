@@ -239,7 +239,7 @@ impl<T: Status> StatusDir<T> {
             pin_init!(Files {
                 dir: null_mut(),
                 status,
-                removal <- new_work!("debugfs folder"),
+                removal <- new_work!("rpcrdma_rs: debugfs removal"),
             }),
             GFP_KERNEL,
         )?;

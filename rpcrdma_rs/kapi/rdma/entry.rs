@@ -87,7 +87,7 @@ impl Entry {
 
     /// Returns the `ib_cqe` for a Work Request. Its completion has the same pointer.
     pub(super) fn cqe(this: *mut Entry) -> *mut bindings::ib_cqe {
-        // CAST: The first field of what is transparent.
+        // CAST: The `ib_cqe` is the first field of the entry, and its wrapper is transparent.
         this.cast()
     }
 

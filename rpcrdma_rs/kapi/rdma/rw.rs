@@ -207,8 +207,8 @@ impl Transfer {
     pub(crate) fn unmap(&mut self) -> &mut PageVec {
         // INVARIANT: Nothing is mapped any more.
         match &self.pd {
-            // SAFETY: What is mapped is for this PD's device. The owner of what is posted owns the
-            // transfer, and does not lend it mutably.
+            // SAFETY: The mapping was made for the device of this PD. A posted transfer belongs to the
+            // owner of its chain, which does not lend it mutably.
             Some(pd) if self.direct.is_mapped() => unsafe { self.direct.unmap(pd.device()) },
             _ => (),
         }

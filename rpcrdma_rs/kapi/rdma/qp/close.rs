@@ -126,16 +126,16 @@ impl<H: QpHandler> Qp<H> {
             let name = self.device().name();
             let Err(error) = stopped else {
                 limited!(pr_info!(
-                    "device {name} was drained and has not completed {forgotten} requests; \
-                     taken back\n"
+                    "device {name} did not complete {forgotten} requests after a drain; \
+                     flushing them\n"
                 ));
                 return stop;
             };
             refusals += 1;
             if refusals == REFUSALS {
                 limited!(pr_err!(
-                    "device {name} refuses to stop a queue pair: {error:?}; its {forgotten} \
-                     requests are taken back\n"
+                    "device {name} refuses to move a queue pair to the error state: {error:?}; \
+                     flushing {forgotten} requests\n"
                 ));
                 return stop;
             }
