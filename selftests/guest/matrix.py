@@ -23,7 +23,8 @@ class Matrix:
     def __init__(self, version, family):
         self.version, self.family = version, family
         self.mount = MOUNT
-        self.name = f"matrix-{version}-{family}"
+        # Another run in the same boot leaves its directory.
+        self.name = f"matrix-{version}-{family}-{os.getpid()}"
         self.folder = f"{MOUNT}/{self.name}"
         self.files = {}     # name: content, to be compared on both sides
 
