@@ -562,7 +562,7 @@ def main():
         if boot.groups and (not args.boot or boot.name.split()[0] in args.boot):
             chosen.append(boot)
     if not chosen:
-        sys.exit("error: no such group in such a boot; --list alone names those there are")
+        sys.exit("error: no boot has such a group; run --list to see all of them")
     if args.list:
         for boot in chosen:
             print(f"{boot.name}: {' '.join(group.name for group in boot.groups)}")

@@ -77,11 +77,34 @@ make_root() {
 	rm -rf "$root.old"
 }
 
+# make_guests FOLDER PACKAGES: create a root directory for guests of another architecture. The packages'
+# scripts do not run; what they would have created is taken from $ROOT.
+make_guests() {
+	local root=$1 options
+	mapfile -t options < <(apt_options)
+	rm -rf "$root.new" "$root"
+	mmdebstrap --variant=extract --architectures="$ARCH" --mode=root --components=main \
+		--aptopt='APT::Install-Recommends "false"' "${options[@]}" --include="?essential" --include="$2" \
+		"$SUITE" "$root.new" "deb $MIRROR $SUITE main"
+	cp -an "$ROOT/etc/." "$root.new/etc/"
+	cp -an "$ROOT/var/lib/nfs/." "$root.new/var/lib/nfs/"
+	for dir in usr/bin usr/sbin; do
+		find "$ROOT/$dir" -lname '/etc/alternatives/*' -exec cp -an -t "$root.new/$dir" {} +
+	done
+	mv "$root.new" "$root"
+}
+
 # Run apt-get in the root directory.
 root_apt() {
 	cp /etc/resolv.conf "$ROOT/etc/resolv.conf" || true
 	# INITRD=No: the guests do not boot from Debian's initramfs.
 	(in_root env DEBIAN_FRONTEND=noninteractive INITRD=No apt-get -q -y "$@")
+}
+
+# Install compilers for $ARCH, and make apt find its kernels.
+install_cross() {
+	(in_root dpkg --add-architecture "$ARCH")
+	install_packages "$@"
 }
 
 install_packages() {

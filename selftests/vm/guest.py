@@ -50,6 +50,8 @@ def _die_with_parent(nice):
 
 def accelerator():
     """Return the accelerator: KVM if the processor has it and a probe boot succeeds."""
+    if ARM64:
+        return "tcg,thread=multi"
     flags = open("/proc/cpuinfo").read()
     if re.search(r"\b(vmx|svm)\b", flags) and os.path.exists("/dev/kvm"):
         probe = [QEMU, "-accel", "kvm", "-nodefaults", "-display", "none", "-S",
@@ -63,7 +65,12 @@ def accelerator():
     return "tcg,thread=multi"
 
 
-QEMU = "/usr/bin/qemu-system-x86_64"
+# Whether the guests' kernel is for arm64. Otherwise it is for x86_64, as this machine is.
+ARM64 = os.environ.get("ARCH") == "arm64"
+QEMU = f"/usr/bin/qemu-system-{'aarch64' if ARM64 else 'x86_64'}"
+# A processor without what is slow to emulate, such as pointer authentication.
+MACHINE = (["-machine", "virt,gic-version=3", "-cpu", "cortex-a72"] if ARM64 else
+           ["-machine", "q35,usb=off,smm=off,hpet=off", "-cpu", "max"])
 
 
 def tsc_khz():
@@ -146,15 +153,14 @@ class Guest:
         if machine.counted:
             accel += ["-icount", "shift=0,sleep=off"]
             clock = "tsc=reliable tsc_early_khz=1000000 "
-        elif accel != ["kvm"]:
+        elif accel != ["kvm"] and not ARM64:
             clock = f"tsc=reliable tsc_early_khz={tsc_khz()} "
         command = [
             QEMU, "-name", f"{name},debug-threads=on", "-nodefaults", "-no-user-config", "-display", "none",
-            "-machine", "q35,usb=off,smm=off,hpet=off", "-accel", *accel,
-            "-cpu", "max", "-smp", str(machine.cpus), "-m", str(machine.memory), "-no-reboot",
+            *MACHINE, "-accel", *accel, "-smp", str(machine.cpus), "-m", str(machine.memory), "-no-reboot",
             "-kernel", f"{boot}/vmlinux", "-initrd", f"{boot}/initramfs.cpio",
             # A line on the console equals the line in the log, time included.
-            "-append", "console=ttyS0 loglevel=5 printk.time=1 log_buf_len=4M panic=-1 "
+            "-append", f"console={'ttyAMA0' if ARM64 else 'ttyS0'} loglevel=5 printk.time=1 log_buf_len=4M panic=-1 "
             # The check whether the timer interrupts panics when the host is slow.
             # Slab caches keep their own objects and names, and are not merged with others of their size.
             f"mitigations=off slab_nomerge nokaslr no_timer_check net.ifnames=0 audit=0 {clock}"

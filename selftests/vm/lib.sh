@@ -8,6 +8,7 @@ SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
 DEFAULT_KERNEL=7.3.4+deb13-amd64
 KERNELS="7.2.12+deb13-amd64 7.3.4+deb13-amd64"  # those that CI builds for
+ARM64_KERNEL=7.3.4+deb13-arm64         # the kernel of the suite arm64
 CHOSEN=$CACHE/default.$DEFAULT_KERNEL   # the default that the archive has, see prepare
 DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
 DEBUG_KERNEL=7.3.4+deb13-amd64         # the kernel whose source it is built from
@@ -25,7 +26,8 @@ STARTED=${STARTED:-$(date +%s)}
 #   siw        iWARP in software, which Debian does not build
 #
 # SUITE is the Debian in which the kernel was built. ROOT is a root directory with that Debian:
-# its toolchain, QEMU, and the guests' root.
+# its toolchain and QEMU. GUESTS is the guests' root, the same one unless the kernel is for another
+# architecture: then ARCH is the architecture's name, and CROSS the prefix of its compilers.
 #
 # The module for the default kernel is built in the checkout, the module for another kernel
 # (KERNEL=<release>) in a copy: objects belong to one kernel.
@@ -38,13 +40,18 @@ use_kernel() {
 	*+deb14-*) SUITE=sid ROOT=$CACHE/root-sid ;;
 	*) SUITE=trixie ROOT=$CACHE/root ;;
 	esac
+	ARCH='' CROSS='' GUESTS=$ROOT
+	case $RELEASE in
+	*-arm64) ARCH=arm64 CROSS=aarch64-linux-gnu- GUESTS=$ROOT-arm64 ;;
+	esac
 	BUILD=$SRC${KERNEL:+/.build/$RELEASE}
 }
 use_kernel "${KERNEL:-$(cat "$CHOSEN" 2>/dev/null || echo "$DEFAULT_KERNEL")}"
 
-# Print the arguments for make in the kernel tree that name Debian's compiler and version.
+# Print the arguments for make in the kernel tree that name the architecture, Debian's compiler
+# and version.
 kernel_args() {
-	printf 'CC=%s LOCALVERSION=%s' "$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\).*/\1/p' \
+	printf '%sCC=%s LOCALVERSION=%s' "${ARCH:+ARCH=$ARCH CROSS_COMPILE=$CROSS }" "$(sed -n 's/^CONFIG_CC_VERSION_TEXT="\([^ ]*\).*/\1/p' \
 		"$LINUX/packages/usr/src/linux-headers-$RELEASE/.config")" "${RELEASE#"${RELEASE%%+*}"}"
 }
 
@@ -122,15 +129,15 @@ copy_sources() {
 
 # in_root COMMAND...: run COMMAND with $ROOT as /, in a mount namespace of its
 # own, so that nothing stays mounted. The checkout is /src, the kernel tree
-# /kdir, the cache /cache, the host's own root /host, and the root directory without
-# these mounts, or $GUEST_ROOT, /guestroot. Modules are built in $BUILD. The command replaces the
+# /kdir, the cache /cache, the host's own root /host, and the guests' root, or
+# $GUEST_ROOT, /guestroot. Modules are built in $BUILD. The command replaces the
 # shell, so signals reach it.
 in_root() {
 	local dir
 	for dir in src kdir cache host guestroot; do
 		[ -d "$ROOT/$dir" ] || mkdir -p "$ROOT/$dir"
 	done
-	mkdir -p "$KDIR"
+	mkdir -p "$KDIR" "$GUESTS"
 	# shellcheck disable=SC2016
 	STARTED=$STARTED exec unshare --mount sh -euc '
 		src=$1 root=$2 kdir=$3 cache=$4 build=$5 guest_root=$6; shift 6
@@ -147,5 +154,5 @@ in_root() {
 			HOME=/root LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
 			HOST_SRC="$src" HOST_CACHE="$cache" HOST_CWD="$PWD" STARTED="$STARTED" \
 			BUILD="$build" "$@"
-	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "/src${BUILD#"$SRC"}" "${GUEST_ROOT:-$ROOT}" "$@"
+	' sh "$SRC" "$ROOT" "$KDIR" "$CACHE" "/src${BUILD#"$SRC"}" "${GUEST_ROOT:-$GUESTS}" "$@"
 }
