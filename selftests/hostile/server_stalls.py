@@ -266,3 +266,44 @@ def hold_memory(server):
         if not bound / 4 < held < bound + count * (1 << 20) + SLACK:
             raise Failed(f"{count} connections hold {held >> 20} MiB")
     region.close()
+
+
+def two_reads(region):
+    """Return a COMPOUND with two READs of half of `region`, each with a Write chunk. nfsd copies what
+    it reads into pages of its own, unless a COMPOUND has a single READ."""
+    xid, half = next(XIDS), PAYLOAD // 2
+    chunks = [[Segment(region.rkey, half, region.address + half * i)] for i in range(2)]
+    read = wire.u32(25, 0, 0, 0, 0, 0, 0, half)
+    lookup = wire.u32(15) + wire.opaque(b"reads")
+    return wire.header(xid, writes=chunks) + wire.compound(xid, [wire.u32(24), lookup, read, read])
+
+
+@case("the pages of replies that are taken late are freed", skip=NO_RNR)
+def late_replies(server):
+    only_ours(server)
+    region = server.device.region(PAYLOAD)
+    shell(f"head -c {PAYLOAD} /dev/zero >$EXPORT/reads")
+    with Stalled(server, 1) as stalled:
+        client, = stalled.clients
+        for slot in range(2):
+            client.end.post_receive(slot)
+        client.call(access(server))
+        client.call(two_reads(region))
+        connected = settled()
+        stalled.send(16, lambda: two_reads(region))
+        # The timer that frees spare pages runs every 5 s, see svc/trim.rs.
+        time.sleep(12)
+        held = connected - available()
+        for slot in range(2, 18):
+            client.end.post_receive(slot)
+        lengths = {tuple(chunk[0].length for chunk in client.message()[0].writes)
+                   for _ in range(16)}
+        time.sleep(16)
+        kept = connected - settled()
+    server.notes.append(f"16 replies hold {held >> 20} MiB, {kept >> 20} MiB are kept")
+    shell("rm $EXPORT/reads")
+    region.close()
+    if lengths != {(PAYLOAD // 2, PAYLOAD // 2)}:
+        raise Failed(f"lengths of the payloads: {lengths}")
+    if held < 12 << 20 or kept > 6 << 20:
+        raise Failed(f"16 replies hold {held >> 20} MiB, {kept >> 20} MiB are kept")
