@@ -160,7 +160,7 @@ def arguments():
     if not os.path.exists(args.module) and args.sides != ("c",):
         parser.error(f"there is no module {args.module}: run 'make all' first")
     if args.out and os.path.exists(host_path(args.out)) and not os.path.isdir(host_path(args.out)):
-        parser.error(f"--out: {args.out} is not a folder")
+        parser.error(f"--out: {args.out} is not a directory")
     return args
 
 

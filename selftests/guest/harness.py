@@ -98,7 +98,7 @@ def transports(where=""):
 
 @contextlib.contextmanager
 def sysctls(run, folder, values):
-    """Write to files in a folder of sysctls, and restore their values at the end. `run` runs shell
+    """Write to files in a directory of sysctls, and restore their values at the end. `run` runs shell
     text in the guest that has the files."""
     before = run(f"cd {folder} && cat {' '.join(values)}").split()
     run(f"cd {folder}" + "".join(f" && echo {value} >{name}" for name, value in values.items()))

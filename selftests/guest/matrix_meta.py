@@ -43,7 +43,7 @@ def create(run):
         locks(run)
     with case("locks exclude another process of this client"):
         local_locks(run)
-    with case("make a folder of 5000 entries on the server"):
+    with case("make a directory of 5000 entries on the server"):
         if not os.path.isdir(f"{run.mount}/many"):
             shell(f"""peer 'mkdir {EXPORT}/many.new; cd {EXPORT}/many.new && python3 -c "
 for i in range(5000): open(str(i).zfill(4) + chr(45) + chr(110) * (i % 200), chr(119)).close()
@@ -293,7 +293,7 @@ def verify(run):
         check_short_buffers(run)
     with case("extended attributes; the big ones by Reply chunk"):
         check_xattrs(run)
-    with case("a folder of 5000 entries is listed by Reply chunk"):
+    with case("a directory of 5000 entries is listed by Reply chunk"):
         with Delta(run.mount) as delta:
             found = sorted(os.listdir(f"{run.mount}/many"))
         expect("entries", len(found), len(MANY))

@@ -80,7 +80,7 @@ def rates(_):
 
 
 def table(folder):
-    """The table has a line for each connection, and a folder without connections has none."""
+    """The table has a line for each connection, and a directory without connections has none."""
     os.makedirs(f"{folder}/client")
     os.makedirs(f"{folder}/server")
     status, output, _ = top(folder, "--once")

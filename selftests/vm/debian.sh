@@ -51,7 +51,7 @@ ready_host() {
 	MIRROR=$(mirror)
 }
 
-# --- the root folder ------------------------------------------------------------
+# --- the root directory ---------------------------------------------------------
 
 # make_root FOLDER: create Debian's base system, with backports for its kernels; sid has kernels
 # of its own.

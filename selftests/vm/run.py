@@ -23,7 +23,7 @@ runs in the client guest, has the functions of selftests/guest/lib.sh
     'client_mount 4.1 $SERVER /mnt && cp -r /usr/share/doc/gcc-14-base /mnt && ls /mnt'
 
 Exit status: that of SCRIPT; 1 if a kernel log has faults; 125 if a guest failed.
-Consoles, kernel logs and the shared folder stay in the run folder it names.
+Consoles, kernel logs and the shared directory stay in the run directory that it names.
 """
 
 
