@@ -92,7 +92,8 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     ) -> Result;
 
     /// Records that the reply to `call` will have a payload of `length` bytes at `offset` that is
-    /// eligible for direct placement.
+    /// eligible for direct placement. Not called if the security service protects the reply as a whole
+    /// (krb5i, krb5p): its payload then is no part of what is sent, or must not be moved apart.
     ///
     /// # Errors
     ///
@@ -291,6 +292,16 @@ impl<T: Connection> ConnectionOps<T> {
         offset: ffi::c_uint,
         length: ffi::c_uint,
     ) -> ffi::c_int {
+        // SAFETY: The thread is processing a Call, so its `rq_authop` is set.
+        let flavor = unsafe { bindings::svc_auth_flavor(rqstp) };
+        if [
+            bindings::rpc_auth_flavors_RPC_AUTH_GSS_KRB5I,
+            bindings::rpc_auth_flavors_RPC_AUTH_GSS_KRB5P,
+        ]
+        .contains(&flavor)
+        {
+            return 0;
+        }
         // SAFETY: We are on the thread of `rqstp`, which holds its transport, by this function's
         // contract; only connections of this type have this table.
         let noted = unsafe {
