@@ -186,6 +186,10 @@ impl<'a> MemSeg<'a> {
     /// The bytes must be valid during `'a` and in the kernel's linear mapping (from `kmalloc` or
     /// the page allocator, not `vmalloc` or a stack).
     pub(in crate::kapi) unsafe fn from_virt(ptr: *const u8, len: usize) -> Option<Self> {
+        if len == 0 {
+            // The address of no bytes may be anything.
+            return None;
+        }
         let offset = ptr.addr() % PAGE_SIZE;
         // SAFETY: The address is in the linear mapping by this function's contract.
         let page = unsafe { bindings::rpcrdma_shim_virt_to_page(ptr.cast()) };
