@@ -25,6 +25,7 @@ use super::{
     },
     live::Live,
     state::{
+        Event,
         Failure,
         Step, //
     },
@@ -230,7 +231,14 @@ impl Connection {
     fn settle(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
         let negotiation = &self.conn.negotiation;
         if let Some(xid) = negotiation.asks() {
-            let ask = || self.conn.ask(&self.qp, xid);
+            let ask = || {
+                self.conn.ask(&self.qp, xid)?;
+                if negotiation.settled().is_some() {
+                    // The server's properties may have arrived before this step began.
+                    events.feed(Event::Done(Step::Version));
+                }
+                Ok(())
+            };
             events
                 .step(Step::Version, VERSION_MS, ask)
                 .map_err(|failed| {

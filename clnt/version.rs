@@ -261,9 +261,10 @@ impl Negotiation {
         self.delivered.load(Relaxed)
     }
 
-    /// Returns whether an answer is awaited.
+    /// Returns whether an answer is awaited. A server may send its properties before it has got the
+    /// request (section 5.3.1 of the draft).
     pub(super) fn is_awaited(&self) -> bool {
-        self.asked.load(Relaxed) && self.settled.as_ref().is_none()
+        self.asks.is_some() && self.settled.as_ref().is_none()
     }
 
     /// Ends the negotiation. Unless version 2 was agreed, the sizes are those of the private data

@@ -307,6 +307,7 @@ class FakeServer(threading.Thread):
                                       posted=self.posted)
         if self.end is not before and self.end:
             self.connections += 1
+            self.welcome()
         if self.end is None:
             return False
         message = self.end.poll()
@@ -318,6 +319,9 @@ class FakeServer(threading.Thread):
             while self.end and self.end.messages and not self.end.closed:
                 self.take(self.end.messages.pop(0)[0])
         return message is not None
+
+    def welcome(self):
+        """Called for each new connection."""
 
     def take(self, data):
         """Handle one message of the client."""

@@ -52,6 +52,7 @@ class Fake2(FakeServer):
     def __init__(self, *args):
         super().__init__(*args)
         self.greeting = self.agree
+        self.opening = None
         self.questions = []
         self.calls = []
         self.longest = 0
@@ -65,6 +66,10 @@ class Fake2(FakeServer):
         """Return the valid answer to the request for version 2."""
         start = wire.u32(2, RBSIZ, 4, receive, BRS, 4, 1, 1, 2)
         self.end.send(wire.u32(xid, 2, self.granted, CONNPROP) + start)
+
+    def welcome(self):
+        if self.opening:
+            self.opening()
 
     def take(self, data):
         xid, version, _, proc = (int.from_bytes(data[at:at + 4], "big") for at in range(0, 16, 4))
@@ -138,6 +143,25 @@ def agrees(subject):
         for proc in (GETATTR, READ, WRITE, READDIR):
             mount.attempt(mount.operation(proc))
     subject.expect(1, 1)
+
+
+@case("a server that sends its properties before it is asked, and not again")
+def speaks_first(subject):
+    fake = subject.fake
+    fake.opening = lambda: fake.agree(next(XIDS))
+    begun = time.monotonic()
+    try:
+        with subject.mount(lambda xid: None) as mount:
+            if (seconds := time.monotonic() - begun) > SILENCE / 2:
+                raise Failed(f"mounted after {seconds:.1f} s")
+            for proc in (GETATTR, READ, WRITE):
+                mount.attempt(mount.operation(proc))
+            subject.expect(1, 1)
+            fake.do(fake.hang_up)
+            mount.check()
+    finally:
+        fake.opening = None
+    subject.expect(2, 2)
 
 
 def gives_up(subject, greeting):
