@@ -20,8 +20,7 @@ use super::{
     conn::Conn,
     transport::ClntXprt,
     tunables,
-    version::Agreed,
-    REVERSE_REQUESTS, //
+    version::Agreed, //
 };
 use crate::{
     kapi::{
@@ -113,7 +112,7 @@ impl Conn {
         let Some(octets) = due else {
             return;
         };
-        let (xid, credits) = (self.xid(), Credits(REVERSE_REQUESTS));
+        let (xid, credits) = (self.xid(), Credits(self.limits().requests));
         let sent = self.send_message(qp, |body| {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
