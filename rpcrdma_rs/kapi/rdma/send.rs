@@ -79,7 +79,8 @@ impl SendBuf {
         let most = sges.max(1);
         let mut sges = KVec::with_capacity(most, GFP_KERNEL)?;
         for _ in 0..most {
-            sges.push(bindings::ib_sge::default(), GFP_KERNEL)?;
+            sges.push_within_capacity(bindings::ib_sge::default())
+                .map_err(|_| ENOMEM)?;
         }
         // INVARIANT: The message has no element yet.
         Ok(SendBuf {
