@@ -230,6 +230,9 @@ impl Chunks {
     fn take(&mut self) -> MrList {
         self.stage = Stage::Idle;
         self.reads = 0;
+        if self.list.is_empty() && self.unfenced.is_empty() {
+            return MrList::new();
+        }
         let mut all = core::mem::take(&mut self.list);
         if !self.unfenced.is_empty() {
             all.append(&mut self.unfenced);

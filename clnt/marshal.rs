@@ -56,6 +56,7 @@ use crate::{
         message::Direction,
         plan::{
             choose,
+            is_plain,
             CallMode,
             CallShape,
             ReplyMode,
@@ -116,6 +117,19 @@ pub(super) fn plan<T: XprtOps>(
     slot: &Slot<T>,
 ) -> Result<Plan> {
     let (call, answer) = (slot.call(), slot.answer());
+    if call.page_len() == 0 && answer.page_len() == 0 {
+        let edges = |buf: &XdrBuf| buf.head_len().saturating_add(buf.tail_len());
+        if is_plain(&thresholds, edges(call), COPY_LIMIT, edges(answer)) {
+            return Ok(Plan {
+                version: thresholds.version,
+                call: CallMode::Copy,
+                reply: ReplyMode::Inline,
+                segments: thresholds.segments,
+                scratch_pages: 0,
+                regions: 0,
+            });
+        }
+    }
     if answer.is_sparse() {
         answer.fill_sparse()?;
     }

@@ -8,6 +8,7 @@
 
 use super::{
     chan::{
+        list_limits,
         Chan,
         Conn,
         Params, //
@@ -260,7 +261,7 @@ fn build(
         remote_invalidation: agreed.remote_invalidation,
         can_invalidate: attrs.mem_mgt_extensions,
         reply_chunk_first: pending.client.is_none(),
-        max_pages: args.max_pages(),
+        list_limits: list_limits(args.max_pages()),
         read_mrs: rdma_ctxs(port, args, sizes.credits)?,
     };
     let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);

@@ -124,24 +124,17 @@ pub(super) struct Params {
     /// client sent no private data. Linux clients before 4.9 send none, and consider an inline
     /// reply malformed if it returns a Reply chunk.
     pub(super) reply_chunk_first: bool,
-    /// The largest number of pages of a Call or a reply.
-    pub(super) max_pages: usize,
+    /// The limits on the chunk lists of one message. A Call must fit into a thread's pages.
+    pub(super) list_limits: ListLimits,
     /// The number of memory regions for RDMA Reads; 0 if the device needs none.
     pub(super) read_mrs: u32,
 }
 
-impl Params {
-    /// Returns the limits on the chunk lists of one message.
-    pub(super) fn list_limits(&self) -> ListLimits {
-        ListLimits {
-            segments: u32::try_from(self.max_pages).unwrap_or(u32::MAX),
-            read_octets: self.max_stream(),
-        }
-    }
-
-    /// Returns the length in octets of the longest Call, which must fit into a thread's pages.
-    pub(super) fn max_stream(&self) -> u32 {
-        u32::try_from(self.max_pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX)
+/// Returns the limits on the chunk lists of a message, if a thread has `max_pages` pages for a Call.
+pub(super) fn list_limits(max_pages: usize) -> ListLimits {
+    ListLimits {
+        segments: u32::try_from(max_pages).unwrap_or(u32::MAX),
+        read_octets: u32::try_from(max_pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX),
     }
 }
 

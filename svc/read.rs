@@ -250,7 +250,7 @@ impl Chan {
         let call = call.ok_or(EINVAL)?;
         let fields = ctx.project();
         let layout = fields.layout;
-        let known = layout.set(call, bytes, self.params.max_stream());
+        let known = layout.set(call, bytes, self.params.list_limits.read_octets);
         if known.is_err() || layout.chunks.is_empty() {
             return Err(EINVAL);
         }
@@ -297,7 +297,11 @@ impl Conn {
         call: &Parsed,
     ) -> Option<Delivered<'a>> {
         let mut layout = Layout::EMPTY;
-        if let Err(error) = layout.set(call, buf.bytes(), self.chan().params.max_stream()) {
+        if let Err(error) = layout.set(
+            call,
+            buf.bytes(),
+            self.chan().params.list_limits.read_octets,
+        ) {
             self.reject(buf, Some(call.header), error.answer(call.version));
             return None;
         }

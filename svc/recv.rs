@@ -387,10 +387,10 @@ impl Chan {
         let Some(permit) = self.permit_at_once(&mut buf) else {
             return Some(buf);
         };
-        let limits = self.params.list_limits();
+        let limits = &self.params.list_limits;
         let CallRef { bytes, state } = CallRef::of(&mut buf);
         let accepts = self.negotiation.accepts();
-        let Ok(call) = message::decode_into(&mut state.call, bytes, &limits, accepts) else {
+        let Ok(call) = message::decode_into(&mut state.call, bytes, limits, accepts) else {
             return Some(buf);
         };
         match self.classify(call) {
@@ -449,10 +449,10 @@ impl Conn {
     ) -> Option<Delivered<'a>> {
         super::tunables::STAT_RECV.inc();
         let chan = self.chan();
-        let (limits, accepts) = (chan.params.list_limits(), chan.negotiation.accepts());
+        let (limits, accepts) = (&chan.params.list_limits, chan.negotiation.accepts());
         let cid = buf.cid();
         let CallRef { bytes, state } = CallRef::of(&mut buf);
-        let message = match message::decode_into(&mut state.call, bytes, &limits, accepts) {
+        let message = match message::decode_into(&mut state.call, bytes, limits, accepts) {
             Ok(message) => message,
             Err(rejected) => {
                 self.reject(buf, rejected.header, rejected.answer());

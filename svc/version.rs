@@ -53,8 +53,8 @@ impl Chan {
         if accepts.high() == Version::One || !message::tells_properties(bytes) {
             return;
         }
-        let limits = self.params.list_limits();
-        let Ok(message) = message::decode_into(&mut state.call, bytes, &limits, accepts) else {
+        let limits = &self.params.list_limits;
+        let Ok(message) = message::decode_into(&mut state.call, bytes, limits, accepts) else {
             return;
         };
         match message.properties(bytes) {

@@ -126,6 +126,18 @@ pub(crate) fn choose(
     )
 }
 
+/// Returns whether a Call of `call` octets and its Reply of at most `reply` octets, which both are without
+/// pages, are moved by [`CallMode::Copy`] and [`ReplyMode::Inline`]. That is what [`choose`] chooses for
+/// most Calls that read or write no data, and costs less to find out. `copy_room` is
+/// [`CallShape::copy_room`].
+#[inline]
+pub(crate) fn is_plain(limits: &Thresholds, call: usize, copy_room: u32, reply: usize) -> bool {
+    let header = limits.version.least_header();
+    call <= host_len(copy_room)
+        && fits(limits.send, header, call)
+        && fits(limits.receive, header, reply)
+}
+
 /// Chooses how the Reply is moved: inline if it fits, and in a Write chunk rather than in the Reply
 /// chunk.
 fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool) -> ReplyMode {

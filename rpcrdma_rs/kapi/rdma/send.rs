@@ -10,7 +10,8 @@
 
 use core::{
     mem::ManuallyDrop,
-    ops::Range, //
+    ops::Range,
+    ptr::null_mut, //
 };
 
 use kernel::{
@@ -219,14 +220,32 @@ impl SendBuf {
         let wr = self.wr.get();
         // SAFETY: No chain has the Work Request: a chain borrows this object until it is posted, a
         // posted chain owns it, and the type is not `Sync`.
-        unsafe {
-            (*wr).sg_list = self.sges.as_ptr().cast_mut();
-            // CAST: The number of elements is at most the device's limit, which is an `i32`.
-            (*wr).num_sge = self.used as i32;
-            (*wr).opcode = opcode;
-            (*wr).ex.invalidate_rkey = ManuallyDrop::new(key);
-        }
+        unsafe { wr.write(self.sole_request(opcode, key)) };
         wr
+    }
+
+    /// Returns the unsignaled Work Request that sends the message, for a chain without another one. It
+    /// refers to the elements of the message.
+    #[inline]
+    pub(super) fn sole_request(
+        &self,
+        opcode: bindings::ib_wr_opcode,
+        key: u32,
+    ) -> bindings::ib_send_wr {
+        bindings::ib_send_wr {
+            next: null_mut(),
+            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                wr_id: ManuallyDrop::new(0),
+            },
+            sg_list: self.sges.as_ptr().cast_mut(),
+            // CAST: The number of elements is at most the device's limit, which is an `i32`.
+            num_sge: self.used as i32,
+            opcode,
+            send_flags: 0,
+            ex: bindings::ib_send_wr__bindgen_ty_2 {
+                invalidate_rkey: ManuallyDrop::new(key),
+            },
+        }
     }
 }
 

@@ -98,7 +98,8 @@ impl Requests {
 ///
 /// # Invariants
 ///
-/// `first` to `last` is a linked list of `count` requests. Both are null if the list is empty. Each
+/// `first` to `last` is a linked list of `count` requests. Both are null if the list is empty, and also if
+/// `sole`: then `end` is the only request, a Send of an object borrowed for `'a`. Each
 /// request is valid, and only this chain accesses it, until the chain is posted or dropped: it is a
 /// field of an object borrowed for `'a`, or of a memory region that this chain registers or
 /// invalidates. `last` is of `kind`, and a Send if `sent`. `qp` is valid during `'a`.
@@ -111,6 +112,8 @@ pub(crate) struct Chain<'a> {
     qp: *mut bindings::ib_qp,
     pd: *mut bindings::ib_pd,
     sent: bool,
+    /// Whether the only request is in `end`.
+    sole: bool,
     /// The copy of `last` that the driver gets, see [`Self::finish`].
     end: MaybeUninit<Copied>,
     // Invariant in 'a: a chain is for borrows of one owner.
@@ -138,6 +141,7 @@ impl<'a> Chain<'a> {
             qp,
             pd,
             sent: false,
+            sole: false,
             end: MaybeUninit::uninit(),
             _owner: PhantomData,
         }
@@ -235,6 +239,14 @@ impl<'a> Chain<'a> {
         if self.sent || message.pd().as_raw() != self.pd {
             return Err(EINVAL);
         }
+        if self.last.is_null() {
+            self.end.write(Copied {
+                plain: ManuallyDrop::new(message.sole_request(opcode, key)),
+            });
+            // INVARIANT: The list is empty, and `end` has the only request.
+            (self.sent, self.sole, self.count) = (true, true, 1);
+            return Ok(());
+        }
         let wr = message.request(opcode, key);
         // SAFETY: The request is in the message, which is borrowed for `'a` and not `Sync`; this
         // is the only Send of the chain.
@@ -277,10 +289,14 @@ impl<'a> Chain<'a> {
     /// may have linked the request into another chain, or freed it.
     #[inline]
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
-        if self.last.is_null() {
+        let end = if self.sole {
+            self.first = self.end.as_mut_ptr().cast();
+            self.first
+        } else if self.last.is_null() {
             return None;
-        }
-        let end = self.copy_last();
+        } else {
+            self.copy_last()
+        };
         // SAFETY: By the type's invariant the request, or its copy, is valid and this chain's.
         unsafe {
             (*end).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));

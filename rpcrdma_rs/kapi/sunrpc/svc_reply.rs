@@ -336,8 +336,10 @@ impl<'a> Reply<'a> {
         unsafe {
             let message = addr_of_mut!((*rqstp).rq_res);
             (*message).page_len = 0;
-            (*message).head[0] = bindings::kvec::default();
-            (*message).tail[0] = bindings::kvec::default();
+            for part in [&mut (*message).head[0], &mut (*message).tail[0]] {
+                // Not `default`, which is a call.
+                (part.iov_base, part.iov_len) = (null_mut(), 0);
+            }
         }
     }
 

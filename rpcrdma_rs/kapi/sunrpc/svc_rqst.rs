@@ -364,6 +364,9 @@ impl Lengths {
     }
 }
 
+const LOCAL: ffi::c_ulong = 1 << bindings::RQ_LOCAL;
+const SECURE: ffi::c_ulong = 1 << bindings::RQ_SECURE;
+
 impl Delivered<'_> {
     /// Sets the addresses of the Call, and returns its length.
     pub(super) fn finish(self, xprt: *mut bindings::svc_xprt) -> ffi::c_int {
@@ -373,16 +376,13 @@ impl Delivered<'_> {
             // RPC-over-RDMA has no IP protocol number.
             (*rqstp).rq_prot = bindings::RPCRDMA_SHIM_IPPROTO_MAX;
             bindings::svc_xprt_copy_addrs(rqstp, xprt);
-            // The previous Call of this thread may have been local.
-            bindings::clear_bit(
-                bindings::RQ_LOCAL as ffi::c_ulong,
-                addr_of_mut!((*rqstp).rq_flags),
-            );
-            // A peer needs privileges to create a queue pair, and its port number means nothing.
-            bindings::set_bit(
-                bindings::RQ_SECURE as ffi::c_ulong,
-                addr_of_mut!((*rqstp).rq_flags),
-            );
+            // A peer needs privileges to create a queue pair, and its port number means nothing. The
+            // previous Call of this thread may have been local, or from an unprivileged port.
+            let flags = addr_of_mut!((*rqstp).rq_flags);
+            if flags.read_volatile() & (LOCAL | SECURE) != SECURE {
+                bindings::clear_bit(bindings::RQ_LOCAL as ffi::c_ulong, flags);
+                bindings::set_bit(bindings::RQ_SECURE as ffi::c_ulong, flags);
+            }
         }
         self.len
     }

@@ -21,6 +21,7 @@ use crate::{
             choose_response,
             gather_sges,
             header_len,
+            is_plain,
             CallMode,
             CallShape,
             ReplyMode,
@@ -332,6 +333,47 @@ fn planned_headers_are_long_enough() {
             }
         }
     }
+}
+
+#[test]
+fn plain_messages_are_those_for_which_the_same_is_chosen() {
+    let mut random = Random(7);
+    let number = |random: &mut Random| match random.below(8) {
+        0 => u32::MAX - random.below(5) as u32,
+        _ => random.below(1500) as u32,
+    };
+    let mut plain = 0;
+    for _ in 0..100_000 {
+        let limits = Thresholds {
+            version: [Version::One, Version::Two][random.below(2)],
+            send: InlineSize(1024 << random.below(3)),
+            receive: InlineSize(1024 << random.below(3)),
+            segments: 1 + random.below(16) as u32,
+            send_sges: 3 + random.below(20) as u32,
+        };
+        let call = CallShape {
+            head: number(&mut random),
+            pages: 0,
+            page_offset: 0,
+            tail: number(&mut random),
+            pages_eligible: random.below(2) == 0,
+            copy_room: 2048,
+        };
+        let reply = ReplyShape {
+            head: number(&mut random),
+            pages: 0,
+            tail: number(&mut random),
+            pages_eligible: random.below(2) == 0,
+            open_ended: false,
+        };
+        let octets = |head: u32, tail: u32| head as usize + tail as usize;
+        let (sent, back) = (octets(call.head, call.tail), octets(reply.head, reply.tail));
+        let chosen = choose(&limits, &call, &reply, random.below(2) == 0);
+        let is = is_plain(&limits, sent, call.copy_room, back);
+        assert_eq!(is, chosen == (CallMode::Copy, ReplyMode::Inline));
+        plain += u32::from(is);
+    }
+    assert!((10_000..90_000).contains(&plain));
 }
 
 #[test]
