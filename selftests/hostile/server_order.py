@@ -136,16 +136,13 @@ def batch_of_pulls(server):
         waits = waits_beside(honest, attacker)
         server.notes.append("; ".join(f"at {at:.1f} s: {wait:.1f} s" for at, wait in waits
                                       if wait > clock.slack) + f"; {len(waits)} in all")
-        # A Call may wait for the rest of one batch of pulls and all of the next one, and until the next
-        # check.
-        longest = 2 * BATCH + OLDEST_PULL + clock.slack
-        if max(wait for _, wait in waits) > longest:
-            raise Failed(f"another connection waited for more than {longest:.1f} s")
-        if sum(wait for _, wait in waits if wait > clock.slack) < BATCH / 2:
+        # Calls may wait for the rest of one batch of pulls and all of the next one, and until the next
+        # check. The pulls may begin to end late, if the device repeats the Send before them rarely.
+        longest, waited = 2 * BATCH + OLDEST_PULL, [wait for _, wait in waits if wait > clock.slack]
+        if sum(waited) > longest + len(waited) * clock.slack:
+            raise Failed(f"another connection waited for {sum(waited):.1f} s, {longest} allowed")
+        if sum(waited) < BATCH / 2:
             raise Failed("little waits for the pulls: the case tests nothing")
-        late = [wait for at, wait in waits if at > longest and wait > clock.slack]
-        if late:
-            raise Failed(f"another connection still waits: {late}")
     region.close()
 
 
