@@ -133,8 +133,8 @@ const REFILL: u64 = 0;
 /// The watchdog.
 const WATCHDOG: u64 = 1;
 
-/// Returns the XID of messages about properties on the connection `number`. No RPC is outstanding
-/// when the connection is created.
+/// Returns the XID of the first message about properties on the connection `number`. No RPC is
+/// outstanding when it is sent.
 fn property_xid(number: u64) -> Xid {
     // CAST: The lower half suffices.
     Xid(number as u32)
@@ -146,6 +146,8 @@ pub(super) struct Conn {
     link: XprtLink<ClntXprt>,
     /// The number of the connection, which no other connection has or had.
     number: u64,
+    /// The number of messages about properties that were sent after the first one.
+    properties_sent: Atomic<u32>,
     limits: ClientLimits,
     /// Wakes the worker that sets up the connection, and afterwards closes the transport.
     pub(super) events: Arc<Events>,
@@ -197,6 +199,7 @@ impl Conn {
             pin_init!(Self {
                 link,
                 number,
+                properties_sent: Atomic::new(0),
                 limits,
                 events,
                 negotiation: Negotiation::new(ours, xid),
@@ -219,9 +222,17 @@ impl Conn {
         Ok(this)
     }
 
-    /// Returns the XID of messages about properties.
-    pub(super) fn xid(&self) -> Xid {
-        property_xid(self.number)
+    /// Returns the XID of a new message about properties, which no other such message of the connection
+    /// has.
+    pub(super) fn new_xid(&self) -> Xid {
+        let count = self.properties_sent.fetch_add(1, Relaxed).wrapping_add(1);
+        Xid(property_xid(self.number).0.wrapping_add(count))
+    }
+
+    /// Returns whether a message about properties was sent with this XID.
+    pub(super) fn is_property_xid(&self, Xid(xid): Xid) -> bool {
+        let after = xid.wrapping_sub(property_xid(self.number).0);
+        after <= self.properties_sent.load(Relaxed)
     }
 
     /// Returns the grant of the last Reply.

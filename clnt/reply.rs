@@ -251,7 +251,7 @@ impl Conn {
             Err(rejected) => self.is_late_reply(rejected.direction),
         };
         // The Reply to an RPC that was given up, or an answer to a message about properties.
-        if is_reply && header.xid != self.xid() {
+        if is_reply && !self.is_property_xid(header.xid) {
             self.drop_message(buffer, Arrival::LateReply);
             self.update_window(xprt);
         } else {

@@ -112,7 +112,7 @@ impl Conn {
         let Some(octets) = due else {
             return;
         };
-        let (xid, credits) = (self.xid(), Credits(self.limits().requests));
+        let (xid, credits) = (self.new_xid(), Credits(self.limits().requests));
         let sent = self.send_message(qp, |body| {
             encode_receive(body, Proc::UpdProp, xid, credits, octets)
         });
@@ -145,8 +145,8 @@ impl Conn {
         }
         // The client sends no longer messages than requested from here on.
         let before = self.want(agreed, most);
-        self.negotiation.note_request(most);
-        let (xid, credits) = (self.xid(), Credits(self.limits().requests));
+        let (xid, credits) = (self.new_xid(), Credits(self.limits().requests));
+        self.negotiation.note_request(most, xid);
         let asked = self.send_message(qp, |body| {
             encode_receive(body, Proc::ReqProp, xid, credits, most.0)
         });
@@ -190,7 +190,7 @@ impl Conn {
                 done,
                 rejected,
                 other,
-            } if parsed.header.xid == self.xid() => {
+            } if self.negotiation.has_requested_with(parsed.header.xid) => {
                 let request = self.end_request();
                 request.and_then(|octets| granted(octets, done, rejected, other))
             }
@@ -213,7 +213,7 @@ impl Conn {
         if let Body::Error(ErrorBody::Option | ErrorBody::Procedure | ErrorBody::Chunk) =
             parsed.body
         {
-            if parsed.header.xid == self.xid() {
+            if self.negotiation.has_requested_with(parsed.header.xid) {
                 self.end_request();
             }
         }

@@ -164,6 +164,7 @@ pub(super) struct Negotiation {
     replied: Atomic<bool>,
     /// The Receive size of the outstanding RDMA2_REQPROP; 0 if there is none.
     requested: Atomic<u32>,
+    requested_xid: Atomic<u32>,
     requested_at: Atomic<Jiffies>,
 }
 
@@ -179,6 +180,7 @@ impl Negotiation {
             agreed: SetOnce::new(),
             replied: Atomic::new(false),
             requested: Atomic::new(0),
+            requested_xid: Atomic::new(0),
             requested_at: Atomic::new(0),
         }
     }
@@ -275,8 +277,9 @@ impl Negotiation {
         self.agreed.populate(one);
     }
 
-    /// Records an outstanding request for Receives of `size`.
-    pub(super) fn note_request(&self, size: InlineSize) {
+    /// Records an outstanding request for Receives of `size`, which has the XID `xid`.
+    pub(super) fn note_request(&self, size: InlineSize, xid: Xid) {
+        self.requested_xid.store(xid.0, Relaxed);
         self.requested_at.store(jiffies(), Relaxed);
         self.requested.store(size.0, Relaxed);
     }
@@ -284,6 +287,11 @@ impl Negotiation {
     /// Returns whether a request for another Receive size is outstanding.
     pub(super) fn has_request(&self) -> bool {
         self.requested.load(Relaxed) != 0
+    }
+
+    /// Returns whether the outstanding request has this XID.
+    pub(super) fn has_requested_with(&self, xid: Xid) -> bool {
+        self.has_request() && self.requested_xid.load(Relaxed) == xid.0
     }
 
     /// Ends the outstanding request, and returns its size.

@@ -56,4 +56,16 @@ mod negotiation {
         negotiation.note_delivered();
         assert!(negotiation.is_delivered());
     }
+
+    #[test]
+    fn only_the_outstanding_request_is_answered() {
+        let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
+        assert!(!negotiation.has_requested_with(Xid(0)));
+        negotiation.note_request(InlineSize(8192), Xid(8));
+        assert!(negotiation.has_requested_with(Xid(8)));
+        assert!(negotiation.take_request() == Some(8192));
+        negotiation.note_request(InlineSize(16384), Xid(9));
+        assert!(!negotiation.has_requested_with(Xid(8)));
+        assert!(negotiation.has_requested_with(Xid(9)));
+    }
 }
