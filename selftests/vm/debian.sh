@@ -80,7 +80,7 @@ make_root() {
 # make_guests FOLDER PACKAGES: create a root directory for guests of another architecture. The packages'
 # scripts do not run; what they would have created is taken from $ROOT.
 make_guests() {
-	local root=$1 options
+	local root=$1 options dir
 	mapfile -t options < <(apt_options)
 	rm -rf "$root.new" "$root"
 	mmdebstrap --variant=extract --architectures="$ARCH" --mode=root --components=main \

@@ -335,6 +335,17 @@ fn planned_headers_are_long_enough() {
     }
 }
 
+/// Limits of which the thresholds are 1 KiB, doubled less often than `doublings` times.
+fn random_limits(random: &mut Random, version: Version, doublings: usize) -> Thresholds {
+    Thresholds {
+        version,
+        send: InlineSize(1024 << random.below(doublings)),
+        receive: InlineSize(1024 << random.below(doublings)),
+        segments: 1 + random.below(16) as u32,
+        send_sges: 3 + random.below(20) as u32,
+    }
+}
+
 #[test]
 fn plain_messages_are_those_for_which_the_same_is_chosen() {
     let mut random = Random(7);
@@ -344,13 +355,8 @@ fn plain_messages_are_those_for_which_the_same_is_chosen() {
     };
     let mut plain = 0;
     for _ in 0..100_000 {
-        let limits = Thresholds {
-            version: [Version::One, Version::Two][random.below(2)],
-            send: InlineSize(1024 << random.below(3)),
-            receive: InlineSize(1024 << random.below(3)),
-            segments: 1 + random.below(16) as u32,
-            send_sges: 3 + random.below(20) as u32,
-        };
+        let version = [Version::One, Version::Two][random.below(2)];
+        let limits = random_limits(&mut random, version, 3);
         let call = CallShape {
             head: number(&mut random),
             pages: 0,
@@ -385,13 +391,7 @@ fn no_choice_exceeds_a_threshold() {
         _ => random.below(5000) as u32,
     };
     for _ in 0..200_000 {
-        let limits = Thresholds {
-            version: Version::One,
-            send: InlineSize(1024 << random.below(7)),
-            receive: InlineSize(1024 << random.below(7)),
-            segments: 1 + random.below(16) as u32,
-            send_sges: 3 + random.below(20) as u32,
-        };
+        let limits = random_limits(&mut random, Version::One, 7);
         let call = CallShape {
             head: number(&mut random),
             pages: number(&mut random),
