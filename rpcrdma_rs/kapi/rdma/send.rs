@@ -16,8 +16,7 @@ use core::{
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    types::Opaque, //
+    sync::Arc, //
 };
 
 use super::{
@@ -41,8 +40,6 @@ use crate::kapi::{
 /// The object takes a reference to each page, so that the page is not freed before the device has
 /// read it, even if the RPC that it belongs to has ended.
 ///
-/// Not `Sync`, because adding the message to a chain changes its Work Request.
-///
 /// # Examples
 ///
 /// ```ignore
@@ -57,7 +54,6 @@ use crate::kapi::{
 /// The first `used` of `sges` are the elements of the message. An element at an index in `mapped` is
 /// a DMA-mapped run of bytes of pages in `pages`; every other element is a part of `body`.
 pub(crate) struct SendBuf {
-    wr: Opaque<bindings::ib_send_wr>,
     sges: KVec<bindings::ib_sge>,
     used: usize,
     mapped: Range<usize>,
@@ -65,8 +61,7 @@ pub(crate) struct SendBuf {
     body: DmaBuf,
 }
 
-// SAFETY: A Work Request that is in no chain, plain memory and page references may be used from any
-// thread.
+// SAFETY: Plain memory and page references may be used from any thread.
 unsafe impl Send for SendBuf {}
 
 impl SendBuf {
@@ -85,7 +80,6 @@ impl SendBuf {
         }
         // INVARIANT: The message has no element yet.
         Ok(SendBuf {
-            wr: Opaque::new(bindings::ib_send_wr::default()),
             sges,
             used: 0,
             mapped: 0..0,
@@ -211,27 +205,10 @@ impl SendBuf {
         self.used = 0;
     }
 
-    /// Prepares the unsignaled Work Request that sends the message, and returns it for a chain.
-    pub(super) fn request(
-        &self,
-        opcode: bindings::ib_wr_opcode,
-        key: u32,
-    ) -> *mut bindings::ib_send_wr {
-        let wr = self.wr.get();
-        // SAFETY: No chain has the Work Request: a chain borrows this object until it is posted, a
-        // posted chain owns it, and the type is not `Sync`.
-        unsafe { wr.write(self.sole_request(opcode, key)) };
-        wr
-    }
-
-    /// Returns the unsignaled Work Request that sends the message, for a chain without another one. It
-    /// refers to the elements of the message.
+    /// Returns the unsignaled Work Request that sends the message. It refers to the elements of the
+    /// message.
     #[inline]
-    pub(super) fn sole_request(
-        &self,
-        opcode: bindings::ib_wr_opcode,
-        key: u32,
-    ) -> bindings::ib_send_wr {
+    pub(super) fn request(&self, opcode: bindings::ib_wr_opcode, key: u32) -> bindings::ib_send_wr {
         bindings::ib_send_wr {
             next: null_mut(),
             __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {

@@ -3,10 +3,10 @@
 //! Chains of Send Work Requests.
 //!
 //! A Work Request is a field of the object that it describes: an [`Mr`] has the Work Requests that
-//! register and invalidate it, a [`SendBuf`] has its Send, and a [`Transfer`] has its RDMA Reads and
-//! Writes. They are filled in when that object is created or mapped. A chain, which
-//! [`Qp::post`](super::qp::Qp::post) creates, only links them and passes them to the driver in one
-//! post.
+//! register and invalidate it, and a [`Transfer`] has its RDMA Reads and Writes. They are filled in
+//! when that object is created or mapped. A chain, which [`Qp::post`](super::qp::Qp::post) creates,
+//! only links them and passes them to the driver in one post. The Send of a [`SendBuf`] is the last
+//! request of its chain, and a field of the chain.
 //!
 //! The device executes the Work Requests of a chain in the order in which they were added. Only the
 //! last one is signaled. Its completion stands for the whole chain, because the Send Queue completes
@@ -98,11 +98,11 @@ impl Requests {
 ///
 /// # Invariants
 ///
-/// `first` to `last` is a linked list of `count` requests. Both are null if the list is empty, and also if
-/// `sole`: then `end` is the only request, a Send of an object borrowed for `'a`. Each
-/// request is valid, and only this chain accesses it, until the chain is posted or dropped: it is a
-/// field of an object borrowed for `'a`, or of a memory region that this chain registers or
-/// invalidates. `last` is of `kind`, and a Send if `sent`. `qp` is valid during `'a`.
+/// `first` to `last` is a linked list of requests, and both are null if it is empty. If `sent`, `end` is
+/// another request, which follows them: a Send of an object borrowed for `'a`. `count` is the number of
+/// all requests. Each request of the list is valid, and only this chain accesses it, until the chain is
+/// posted or dropped: it is a field of an object borrowed for `'a`, or of a memory region that this chain
+/// registers or invalidates. `last` is of `kind`. `qp` is valid during `'a`.
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
@@ -112,9 +112,7 @@ pub(crate) struct Chain<'a> {
     qp: *mut bindings::ib_qp,
     pd: *mut bindings::ib_pd,
     sent: bool,
-    /// Whether the only request is in `end`.
-    sole: bool,
-    /// The copy of `last` that the driver gets, see [`Self::finish`].
+    /// The last request that the driver gets: the Send, or a copy of `last`, see [`Self::finish`].
     end: MaybeUninit<Copied>,
     // Invariant in 'a: a chain is for borrows of one owner.
     _owner: PhantomData<fn(&'a ()) -> &'a ()>,
@@ -141,7 +139,6 @@ impl<'a> Chain<'a> {
             qp,
             pd,
             sent: false,
-            sole: false,
             end: MaybeUninit::uninit(),
             _owner: PhantomData,
         }
@@ -239,20 +236,12 @@ impl<'a> Chain<'a> {
         if self.sent || message.pd().as_raw() != self.pd {
             return Err(EINVAL);
         }
-        if self.last.is_null() {
-            self.end.write(Copied {
-                plain: ManuallyDrop::new(message.sole_request(opcode, key)),
-            });
-            // INVARIANT: The list is empty, and `end` has the only request.
-            (self.sent, self.sole, self.count) = (true, true, 1);
-            return Ok(());
-        }
-        let wr = message.request(opcode, key);
-        // SAFETY: The request is in the message, which is borrowed for `'a` and not `Sync`; this
-        // is the only Send of the chain.
-        unsafe { self.append(Requests::one(wr, Kind::Plain)) };
-        // INVARIANT: The last request is a Send.
+        self.end.write(Copied {
+            plain: ManuallyDrop::new(message.request(opcode, key)),
+        });
+        // INVARIANT: `end` is a Send of the message, which is borrowed for `'a`.
         self.sent = true;
+        self.count += 1;
         Ok(())
     }
 
@@ -289,20 +278,34 @@ impl<'a> Chain<'a> {
     /// may have linked the request into another chain, or freed it.
     #[inline]
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
-        let end = if self.sole {
-            self.first = self.end.as_mut_ptr().cast();
-            self.first
+        let end = if self.sent {
+            self.append_send()
         } else if self.last.is_null() {
             return None;
         } else {
             self.copy_last()
         };
-        // SAFETY: By the type's invariant the request, or its copy, is valid and this chain's.
+        // SAFETY: By the type's invariant the Send, or the copy, is valid and this chain's.
         unsafe {
             (*end).__bindgen_anon_1.wr_cqe = ManuallyDrop::new(Entry::cqe(entry));
             (*end).send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
         }
         Some(self.first)
+    }
+
+    /// Appends the Send to the list, and returns it.
+    #[inline]
+    fn append_send(&mut self) -> *mut bindings::ib_send_wr {
+        let wr = self.end.as_mut_ptr().cast::<bindings::ib_send_wr>();
+        if self.last.is_null() {
+            self.first = wr;
+        } else {
+            // SAFETY: By the type's invariant `last` is a valid request.
+            unsafe { (*self.last).next = wr };
+        }
+        // INVARIANT: The Send is valid as long as the chain.
+        self.last = wr;
+        wr
     }
 
     /// Replaces the last request of the list by a copy, and returns that.

@@ -30,7 +30,7 @@ fn put(page: NonNull<bindings::page>) {
 fn elements(message: &SendBuf) -> &[bindings::ib_sge] {
     let wr = message.request(bindings::ib_wr_opcode_IB_WR_SEND, 0);
     // SAFETY: The message has that many SGEs.
-    unsafe { core::slice::from_raw_parts((*wr).sg_list, (*wr).num_sge as usize) }
+    unsafe { core::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) }
 }
 
 /// Returns the lengths of the SGEs.
