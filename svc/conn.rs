@@ -13,10 +13,7 @@
 //! wakes a service thread for them.
 
 use super::{
-    call::{
-        CallState,
-        Payload, //
-    },
+    call::CallState,
     chan::{
         Chan,
         Conn,
@@ -24,6 +21,7 @@ use super::{
     },
     inbox::Incoming,
     live::ConnState,
+    payloads::Payload,
     receives::CallBox, //
 };
 use crate::kapi::{

@@ -7,14 +7,12 @@
 //! [`super::send`] sends Replies of any form.
 
 use super::{
-    call::{
-        CallState,
-        Payload, //
-    },
+    call::CallState,
     chan::{
         Conn,
         SendCtx, //
-    }, //
+    },
+    payloads::Payload, //
 };
 use crate::{
     kapi::{

@@ -23,9 +23,10 @@
 //!   receives     the number and the size of the Receives
 //!   negotiation  the version that the connection uses
 //!   live         the status of a connection in debugfs
-//!   call         the state of a Call, and the parts of its Reply
+//!   call         the state of a Call
 //!   client       the order of Calls over all connections of one client
 //!   order        the same, as pure code
+//!   payloads     the parts of a Reply that are written to the Write list
 //!   sq           room in the Send Queue, waiting chains
 //!   ledger       entries of the Send Queue, and detection of stalls
 //!   pool         pages that are reused between RPCs
@@ -33,7 +34,7 @@
 //!   tunables     the sysctls, and the counters
 //! ```
 //!
-//! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `call` are pure.
+//! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `payloads` are pure.
 //!
 //! # Locks
 //!
@@ -61,6 +62,7 @@ mod listen;
 mod live;
 mod negotiation;
 mod order;
+mod payloads;
 mod phase;
 mod pool;
 mod post;

@@ -19,10 +19,7 @@
 //! less than mapping its page, allocating another page for the thread, and freeing the page later.
 
 use super::{
-    call::{
-        CallState,
-        Payloads, //
-    },
+    call::CallState,
     chan::{
         Chan,
         Conn,
@@ -31,6 +28,7 @@ use super::{
         Work, //
     },
     fast_path::append,
+    payloads::Payloads,
     tunables::STAT_WRITE, //
 };
 use crate::{

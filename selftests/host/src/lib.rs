@@ -25,10 +25,10 @@ mod clnt {
 #[cfg(test)]
 #[path = "../../../svc"]
 mod svc {
-    mod call;
     mod ledger;
     mod limits;
     mod order;
+    mod payloads;
     mod phase;
 }
 
