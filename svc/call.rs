@@ -3,6 +3,7 @@
 //! The state of a Call.
 
 use super::{
+    client::OrderedPull,
     order::{
         Arrival,
         Place, //
@@ -25,11 +26,23 @@ pub(super) struct CallState {
     pub(super) arrival: Arrival,
     /// The place of the message in the order of its client's messages.
     pub(super) place: Place,
+    /// The pull of the Call, if it has its place in the order before a service thread begins it. `None`
+    /// in a buffer without such a Call.
+    pub(super) ordered: Option<OrderedPull>,
     /// The results of the reply that are placed directly.
     pub(super) payloads: Payloads,
 }
 
 impl CallState {
+    /// Gives the message its place: that of its own pull, or `last` if it has none.
+    #[inline]
+    pub(super) fn take_place(&mut self, last: impl FnOnce() -> Place) {
+        self.place = match &self.ordered {
+            Some(pull) => pull.place,
+            None => last(),
+        };
+    }
+
     /// Initialises the state for the Call whose transport header is in [`Self::call`]. `invalidation`
     /// is whether the client supports remote invalidation.
     #[inline]

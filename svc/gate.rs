@@ -126,12 +126,11 @@ impl Chan {
     }
 
     /// Returns permission to pull the Read chunks of `message`, which has just arrived, without a
-    /// service thread. Only a client that has proved that it has access gets it, and only while no Call
+    /// service thread. The client has proved that it has access. It gets permission only while no Call
     /// is held back.
     pub(super) fn permit_at_once(&self, message: &mut CallBox) -> Option<PullPermit> {
         let mut inbox = self.inbox.lock();
-        let free = inbox.gate == Gate::Open && inbox.held.is_empty();
-        if !free || !self.handle.has_access() {
+        if inbox.gate != Gate::Open || !inbox.held.is_empty() {
             return None;
         }
         message.data_mut().state.arrival = inbox.arrive();
@@ -169,7 +168,8 @@ impl Chan {
 
     /// Queues a message that has just arrived, and wakes a service thread.
     pub(super) fn queue_message(&self, mut message: CallBox) {
-        message.data_mut().state.place = self.member.place();
+        let state = &mut message.data_mut().state;
+        state.take_place(|| self.member.place());
         let mut inbox = self.inbox.lock();
         message.data_mut().state.arrival = inbox.arrive();
         inbox.messages.push(message);
@@ -211,7 +211,8 @@ impl Chan {
     /// Holds back a Call whose Read chunks cannot be pulled now. It is tried again when another
     /// pull has completed, or after [`RETRY_MS`].
     pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
-        buf.data_mut().state.place = self.member.place();
+        let state = &mut buf.data_mut().state;
+        state.take_place(|| self.member.place());
         self.inbox.lock().hold(buf, self.handle.has_access());
         // The work may be scheduled already.
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));

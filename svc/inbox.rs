@@ -148,9 +148,10 @@ impl<P: Ordered> Inbox<P> {
     pub(super) fn pop_message(&mut self) -> Option<CallBox> {
         let first = self.first.take().or_else(|| self.held.pop());
         let mut message = first.or_else(|| self.messages.pop())?;
-        let place = &mut message.data_mut().state.place;
-        if place.precedes(self.after_pull) {
-            *place = self.after_pull;
+        let state = &mut message.data_mut().state;
+        // A Call does not wait for its own pull.
+        if state.ordered.is_none() && state.place.precedes(self.after_pull) {
+            state.place = self.after_pull;
         }
         Some(message)
     }

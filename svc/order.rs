@@ -8,7 +8,8 @@
 //! client may use up the window by itself, and no Call may overtake one that arrived before it,
 //! however short its pull is.
 //!
-//! Pulls are numbered as they begin. A message records the number of the next pull when it arrives,
+//! Pulls are numbered as they begin, or when their Call arrives if a service thread has to begin them
+//! later. A message records the number of the next pull when it arrives,
 //! and waits until all pulls with a lower number have ended. Pulls still run in parallel; only the
 //! delivery is ordered.
 

@@ -188,6 +188,22 @@ impl Chan {
         }
     }
 
+    /// Gives the Call in `buf` its place in the order of its client's Calls. A service thread has to
+    /// begin its pull, and pulls of later Calls may begin before.
+    // Not inlined: it needs a stack, and is rare.
+    #[inline(never)]
+    pub(super) fn order_before_pull(&self, buf: &mut CallBox) {
+        let (bytes, call) = decoded(buf);
+        let Some(call) = call else {
+            return;
+        };
+        let mut layout = Layout::EMPTY;
+        let known = layout.set(call, bytes, self.params.list_limits.read_octets);
+        if known.is_ok() && !layout.chunks.is_empty() {
+            buf.data_mut().state.ordered = self.order_pull(&layout);
+        }
+    }
+
     fn submit_pull(&self, qp: &Qp<Chan>, ctx: Pin<KBox<ReadCtx>>) {
         if self.submit(qp, Work::Pull(ctx)).is_err() {
             self.fail();
@@ -308,6 +324,7 @@ impl Conn {
         let state = CallRef::of(&mut buf).state;
         self.chan().begin_call(state, call.version);
         if layout.chunks.is_empty() {
+            drop(state.ordered.take());
             return self.deliver_inline(receiver, buf, call.header_len, reply_slots(call));
         }
         self.pull(receiver, buf, layout, call);
@@ -328,12 +345,13 @@ impl Conn {
         else {
             return;
         };
-        // The pull begins before its pages are mapped, because mapping takes a while, and other
+        // The pull has its place before its pages are mapped, because mapping takes a while, and other
         // threads take the messages behind the Call meanwhile.
-        let ordered = self.chan().order_pull(&layout);
-        if let Some(pull) = &ordered {
+        let ordered = buf.data_mut().state.ordered.take().or_else(|| {
+            let pull = self.chan().order_pull(&layout)?;
             self.chan().inbox.lock().begin_pull(pull.place);
-        }
+            Some(pull)
+        });
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
                 let arrival = buf.data_mut().state.arrival;
@@ -348,6 +366,8 @@ impl Conn {
                 self.chan().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) => {
+                // The Call keeps its place.
+                buf.data_mut().state.ordered = ordered;
                 self.chan().pull_ended(permit);
                 self.shared_chan().hold(buf);
             }

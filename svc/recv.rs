@@ -381,26 +381,26 @@ impl Chan {
     /// resources are available. Returns any other message, which a service thread has to handle.
     /// Called from the completion, which must not wait.
     pub(super) fn pull_at_once(&self, qp: &Qp<Chan>, mut buf: CallBox) -> Option<CallBox> {
-        if !message::may_have_read_list(buf.bytes()) {
+        if !message::may_have_read_list(buf.bytes()) || !self.handle.has_access() {
             return Some(buf);
         }
-        let Some(permit) = self.permit_at_once(&mut buf) else {
-            return Some(buf);
-        };
         let limits = &self.params.list_limits;
         let CallRef { bytes, state } = CallRef::of(&mut buf);
         let accepts = self.negotiation.accepts();
         let Ok(call) = message::decode_into(&mut state.call, bytes, limits, accepts) else {
             return Some(buf);
         };
-        match self.classify(call) {
-            Ok(Disposition::Pull) => {
-                let version = call.version;
-                self.begin_call(state, version);
-                self.start_pull_at_once(qp, buf, permit)
-            }
-            _ => Some(buf),
-        }
+        let Ok(Disposition::Pull) = self.classify(call) else {
+            return Some(buf);
+        };
+        let version = call.version;
+        self.begin_call(state, version);
+        let mut buf = match self.permit_at_once(&mut buf) {
+            Some(permit) => self.start_pull_at_once(qp, buf, permit)?,
+            None => buf,
+        };
+        self.order_before_pull(&mut buf);
+        Some(buf)
     }
 
     /// Records the version of a message, and chooses the action for the message.
@@ -566,6 +566,7 @@ impl Conn {
 
     /// Releases the buffer of a message.
     pub(super) fn release_message(&self, mut buf: CallBox) {
+        drop(buf.data_mut().state.ordered.take());
         if let Some(array) = buf.data_mut().recall() {
             self.chan().pages.lock().put_array(array);
         }

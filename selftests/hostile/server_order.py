@@ -20,6 +20,8 @@ case = TABLE.case
 # Seconds, see svc/client.rs: how long Calls wait for the oldest pull, and for all under way at a time.
 OLDEST_PULL = 1.0
 BATCH = 5.0
+# The octets of a payload for which the connections here never have enough spare pages.
+LONG = 32 * 4096
 READS = "/proc/sys/sunrpc/svc_rdma/rdma_stat_read"
 
 
@@ -30,10 +32,10 @@ def pulled_null(region):
     return wire.header(xid, wire.NOMSG, reads=[Segment(region.rkey, 40, region.address)])
 
 
-def pulled_write(server, region, gss):
+def pulled_write(server, region, gss, size=4096):
     """A WRITE whose payload is in a Read segment: the server sees whether it has a sequence number,
     as with RPCSEC_GSS, service "none", or has none, as with AUTH_SYS."""
-    xid, size = next(XIDS), 4096
+    xid = next(XIDS)
     body = wire.v3_write_head(xid, server.handle("sink"), 0, size)
     if gss:
         plain, args = wire.v3(xid, 7, b""), body[len(wire.v3(xid, 7, b"")):]
@@ -183,7 +185,7 @@ def one_thread(server):
     """In the block nfsd has one thread; lend a connection with access, and memory for Read chunks."""
     only_ours(server)
     server.handle("sink"), server.handle(FILE)
-    region = server.device.region(4096)
+    region = server.device.region(LONG)
     with few_threads(1), server.connect() as client:
         client.call(access(server))
         yield client, region
@@ -221,16 +223,42 @@ def message_behind_pull(server):
             raise Failed("a NULL Call was served before an older Call with a sequence number")
 
 
+def leave_spare_pages(client, server, region):
+    """Send WRITEs whose pages become spare pages of the connection. The server pulls a Call when it
+    arrives if there are enough of them."""
+    for _ in range(2):
+        for _ in range(8):
+            client.send(pulled_write(server, region, False))
+        for _ in range(8):
+            client.message()
+
+
+@case("Calls that are pulled when they arrive: none overtakes one that waits for a thread",
+      skip=peer.IWARP and "over iWARP a service thread begins each pull")
+def pulled_before_waiting(server):
+    with one_thread(server) as (client, region):
+        leave_spare_pages(client, server, region)
+        with busy_thread(client, server):
+            before = posted_reads()
+            calls = [pulled_write(server, region, True, size) for size in [LONG] + [4096] * 4]
+            for call in calls:
+                client.send(call)
+            time.sleep(0.3)
+            pulled = posted_reads() - before
+        xids = [int.from_bytes(call[:4], "big") for call in calls]
+        answered = [xid for xid in (client.message()[0].xid for _ in range(6)) if xid in xids]
+        server.notes.append(f"{pulled} pulled at once; {answered.index(xids[0])} served before the first")
+        if pulled == 0:
+            raise Failed("no Call was pulled when it arrived: the case tests nothing")
+        if answered != xids:
+            raise Failed(f"the Calls {xids} were served in the order {answered}")
+
+
 @case("Calls that are pulled when they arrive: none is served before an older message",
       skip=peer.IWARP and "over iWARP a service thread begins each pull")
 def pulled_before_older(server):
     with one_thread(server) as (client, region):
-        # The server pulls a Call when it arrives if the connection has spare pages of earlier ones.
-        for _ in range(2):
-            for _ in range(8):
-                client.send(pulled_write(server, region, False))
-            for _ in range(8):
-                client.message()
+        leave_spare_pages(client, server, region)
         with busy_thread(client, server):
             xid, before = next(XIDS), posted_reads()
             client.send(wire.header(xid) + wire.null(xid))

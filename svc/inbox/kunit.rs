@@ -88,6 +88,38 @@ mod tests {
     }
 
     #[test]
+    fn no_pull_overtakes_a_call_that_waits_for_a_thread() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5804, 0)?, 1, nobody)?;
+        let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
+        let mut message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
+        let state = &mut message.data_mut().state;
+        state.ordered = member.pull();
+        state.take_place(|| member.place());
+        state.arrival = inbox.arrive();
+        inbox.messages.push(message);
+        // A later Call is pulled when it arrives, and a thread begins the pull of another one.
+        let arrival = inbox.arrive();
+        assert!(inbox.push_pulled(Pull(member.pull(), arrival.0)).is_ok());
+        let other = member.pull().ok_or(EINVAL)?;
+        inbox.begin_pull(other.place);
+        assert!(inbox.has_next(true, &member));
+        let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
+            return Err(EINVAL);
+        };
+        let pull = message.data_mut().state.ordered.take();
+        assert!(pull.is_some() && !inbox.has_next(true, &member));
+        assert!(inbox.next(true, &member).is_none());
+        drop(pull);
+        assert!(matches!(
+            inbox.next(true, &member),
+            Some(Incoming::Pulled(_))
+        ));
+        Ok(())
+    }
+
+    #[test]
     fn messages_are_taken_before_pulled_calls_that_arrived_later() -> Result {
         let clients = Clients::new()?;
         let nobody = KBox::new(Nobody, GFP_KERNEL)?;
