@@ -108,6 +108,10 @@ impl Chan {
         mut inbox: SpinLockGuard<'_, Inbox<Pulled>>,
         clear: impl FnOnce(),
     ) -> Option<Incoming<Pulled>> {
+        if let Some(call) = inbox.pop_only_pulled(&self.member) {
+            clear();
+            return Some(Incoming::Pulled(call));
+        }
         let has_access = self.handle.has_access();
         let next = inbox.next(has_access, &self.member);
         if !inbox.has_next(has_access, &self.member) {

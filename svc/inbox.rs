@@ -103,6 +103,15 @@ impl<P: Ordered> Inbox<P> {
             && self.pulled.first().is_none()
     }
 
+    /// Removes the only entry, if it is a pulled Call that may be taken now.
+    #[inline]
+    pub(super) fn pop_only_pulled(&mut self, member: &Member) -> Option<P> {
+        if self.pulled.len() != 1 || self.has_messages() {
+            return None;
+        }
+        self.pulled.pop_if(|call| call.is_next(member))
+    }
+
     /// Returns whether there is a received message, whether or not it may be taken.
     pub(super) fn has_messages(&self) -> bool {
         self.first.is_some() || !self.held.is_empty() || !self.messages.is_empty()

@@ -49,10 +49,22 @@ impl<T> Ring<T> {
         if self.len == capacity {
             return Err(item);
         }
-        let at = (self.first + self.len) % capacity;
+        let at = self.slot(self.len);
         self.slots[at] = Some(item);
         self.len += 1;
         Ok(())
+    }
+
+    /// Returns the index of the slot at the place `at` of the queue. Both that and the index of the
+    /// first slot are less than the capacity.
+    fn slot(&self, at: usize) -> usize {
+        // No division, as this runs for each Call whose Read chunks are pulled.
+        let (at, capacity) = (self.first + at, self.slots.len());
+        if at < capacity {
+            at
+        } else {
+            at - capacity
+        }
     }
 
     /// Appends an item, and moves it forward past those that it has to precede. `precedes` tells
@@ -65,10 +77,9 @@ impl<T> Ring<T> {
         precedes: impl Fn(&T, &T) -> Option<bool>,
     ) -> Result<(), T> {
         self.push(item)?;
-        let (first, capacity) = (self.first, self.slots.len());
-        let slot = |at: usize| (first + at) % capacity;
-        let mut at = slot(self.len - 1);
-        for other in (0..self.len - 1).rev().map(slot) {
+        let mut at = self.slot(self.len - 1);
+        for other in (0..self.len - 1).rev() {
+            let other = self.slot(other);
             let items = self.slots[at].as_ref().zip(self.slots[other].as_ref());
             match items.and_then(|(item, other)| precedes(item, other)) {
                 Some(true) => {
@@ -87,6 +98,11 @@ impl<T> Ring<T> {
         self.len == self.slots.len()
     }
 
+    /// Returns the number of items.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns the first item.
     pub(super) fn first(&self) -> Option<&T> {
         self.slots.get(self.first)?.as_ref()
@@ -94,8 +110,17 @@ impl<T> Ring<T> {
 
     /// Removes the first item and returns it.
     pub(super) fn pop(&mut self) -> Option<T> {
-        let item = self.slots.get_mut(self.first)?.take()?;
-        self.first = (self.first + 1) % self.slots.len();
+        self.pop_if(|_| true)
+    }
+
+    /// Removes the first item and returns it, if `wanted` returns true for it.
+    #[inline]
+    pub(super) fn pop_if(&mut self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
+        let item = self
+            .slots
+            .get_mut(self.first)?
+            .take_if(|item| wanted(item))?;
+        self.first = self.slot(1);
         self.len -= 1;
         Some(item)
     }

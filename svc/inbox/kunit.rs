@@ -66,6 +66,34 @@ mod tests {
     }
 
     #[test]
+    fn the_only_entry_is_taken_at_once_in_its_turn() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5805, 0)?, 1, nobody)?;
+        let (pd, mut inbox) = (pd()?, Inbox::new(2)?);
+        let older = member.pull();
+        assert!(inbox.pop_only_pulled(&member).is_none());
+        assert!(inbox.push_pulled(Pull(member.pull(), 2)).is_ok());
+        assert!(inbox.pop_only_pulled(&member).is_none());
+        drop(older);
+        assert!(inbox.push_pulled(Pull(None, 3)).is_ok());
+        assert!(inbox.pop_only_pulled(&member).is_none());
+        assert!(matches!(
+            inbox.next(true, &member),
+            Some(Incoming::Pulled(Pull(_, 2)))
+        ));
+        let message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
+        inbox.messages.push(message);
+        assert!(inbox.pop_only_pulled(&member).is_none());
+        assert!(inbox.pop_message().is_some());
+        assert!(inbox
+            .pop_only_pulled(&member)
+            .is_some_and(|pull| pull.1 == 3));
+        assert!(!inbox.waits() && inbox.pop_only_pulled(&member).is_none());
+        Ok(())
+    }
+
+    #[test]
     fn messages_wait_for_a_pull_that_a_thread_began_after_their_arrival() -> Result {
         let clients = Clients::new()?;
         let nobody = KBox::new(Nobody, GFP_KERNEL)?;
