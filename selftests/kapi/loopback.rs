@@ -64,6 +64,7 @@ use ends::{
     check,
     connect,
     posted,
+    End,
     Message,
     Side, //
 };
@@ -355,7 +356,20 @@ fn in_part(address: u32) -> Result {
 struct Refusing {
     device: *mut bindings::ib_device,
     modify: Option<ModifyQp>,
+    destroy: Option<DestroyQp>,
+    /// The end whose failed Receives are counted.
+    _end: Arc<End>,
 }
+
+/// The driver's operation that destroys queue pairs.
+type DestroyQp = unsafe extern "C" fn(*mut bindings::ib_qp, *mut bindings::ib_udata) -> c_int;
+
+/// The original operation of the device, which destroys its queue pairs.
+static DESTROY: Atomic<usize> = Atomic::new(0);
+/// The end that uses the queue pair that is refused.
+static REFUSED_END: Atomic<*mut End> = Atomic::new(core::ptr::null_mut());
+/// The number of Receives that had come back when a queue pair was destroyed.
+static BACK: Atomic<u32> = Atomic::new(u32::MAX);
 
 /// The driver's operation that modifies queue pairs.
 type ModifyQp = unsafe extern "C" fn(
@@ -369,7 +383,20 @@ type ModifyQp = unsafe extern "C" fn(
 static REFUSED: Atomic<u32> = Atomic::new(0);
 
 impl Refusing {
-    fn new(device: &Device) -> Self {
+    fn new(device: &Device, end: &Arc<End>) -> Self {
+        unsafe extern "C" fn destroy(
+            qp: *mut bindings::ib_qp,
+            udata: *mut bindings::ib_udata,
+        ) -> c_int {
+            // SAFETY: `Refusing` holds the end, and stays as long as this is the operation.
+            let failed = unsafe { (*REFUSED_END.load(Relaxed)).failed.load(Relaxed) };
+            BACK.store(failed, Relaxed);
+            // SAFETY: `Refusing` has stored the operation before it replaced it.
+            let original =
+                unsafe { core::mem::transmute::<usize, Option<DestroyQp>>(DESTROY.load(Relaxed)) };
+            // SAFETY: The contract is the same.
+            original.map_or(0, |destroy| unsafe { destroy(qp, udata) })
+        }
         unsafe extern "C" fn refuse(
             _: *mut bindings::ib_qp,
             _: *mut bindings::ib_qp_attr,
@@ -381,21 +408,36 @@ impl Refusing {
         }
         let device = device.as_raw();
         // SAFETY: The device is valid; the entry is read and written atomically.
-        let modify = unsafe { (*device).ops.modify_qp.replace(refuse) };
-        Refusing { device, modify }
+        let (modify, original) = unsafe {
+            REFUSED_END.store(Arc::as_ptr(end).cast_mut(), Relaxed);
+            let original = (*device).ops.destroy_qp;
+            DESTROY.store(original.map_or(0, |destroy| destroy as usize), Relaxed);
+            (*device).ops.destroy_qp = Some(destroy);
+            ((*device).ops.modify_qp.replace(refuse), original)
+        };
+        Refusing {
+            device,
+            modify,
+            destroy: original,
+            _end: end.clone(),
+        }
     }
 }
 
 impl Drop for Refusing {
     fn drop(&mut self) {
-        // SAFETY: The device is valid; the entry is written atomically.
-        unsafe { (*self.device).ops.modify_qp = self.modify };
+        // SAFETY: The device is valid; the entries are written atomically.
+        unsafe {
+            (*self.device).ops.modify_qp = self.modify;
+            (*self.device).ops.destroy_qp = self.destroy;
+        }
     }
 }
 
 /// If a device refuses to stop a queue pair, twice or always, closing tries again; all posted
-/// requests complete in the end. Registered memory is returned only when the device has stopped the
-/// queue pair, or the region is deregistered.
+/// requests complete in the end, and if the queue pair cannot be stopped, after it is destroyed.
+/// Registered memory is returned only when the device has stopped the queue pair, or the region is
+/// deregistered.
 fn refused(address: u32, for_good: bool) -> Result {
     REFUSED.store(0, Relaxed);
     let (client, server) = connect(address, 64)?;
@@ -405,8 +447,8 @@ fn refused(address: u32, for_good: bool) -> Result {
     mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteWrite, 0)?;
     client.send(b"region", Some(&mut mr))?;
     server.expect(b"region")?;
-    let refusing = Refusing::new(client.id.device().ok_or(ENODEV)?);
     let end = client.end.clone();
+    let refusing = Refusing::new(client.id.device().ok_or(ENODEV)?, &end);
     let closed = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
     let also = closed.clone();
     spawn(move || {
@@ -425,6 +467,10 @@ fn refused(address: u32, for_good: bool) -> Result {
     check(
         end.failed.load(Relaxed) == ends::RECEIVES,
         "all Receives come back",
+    )?;
+    check(
+        !for_good || BACK.load(Relaxed) == 0,
+        "and after the device has forgotten their buffers",
     )?;
     let unmapped = if for_good { Err(EBUSY) } else { Ok(()) };
     check(

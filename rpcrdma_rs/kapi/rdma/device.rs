@@ -180,11 +180,6 @@ impl<'a> Port<'a> {
         self.device
     }
 
-    /// Returns the port's number.
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Returns whether the port uses iWARP, where RDMA Reads need registered memory.
     pub(crate) fn iwarp(&self) -> bool {
         // SAFETY: The device is valid and has the port by the type's invariant.

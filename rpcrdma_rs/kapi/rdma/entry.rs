@@ -279,7 +279,8 @@ impl EntryList {
     /// # Safety
     ///
     /// All entries in flight must have been posted on the QP that `cq` belongs to, and nobody may
-    /// post there or poll the CQ any more.
+    /// post there or poll the CQ any more. The device must not use the memory of Work Requests in
+    /// flight any more, since their owners may free it.
     pub(super) unsafe fn flush(&self, cq: *mut bindings::ib_cq) {
         while let Some(raw) = self.in_flight() {
             let mut wc = bindings::ib_wc {

@@ -172,14 +172,22 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 ///
 /// # Invariants
 ///
-/// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ, and do not change. The
-/// context of the QP is this object, and that of the CQ is its `failure`. Every object of this type
-/// is in an `Arc`.
+/// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ. `cq` does not change. `qp`
+/// does once, to null: when the device refuses to stop the QP, which is then destroyed after both
+/// gates are closed and all who entered them have left. The context of the QP is this object, and
+/// that of the CQ is its `failure`. Every object of this type is in an `Arc`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
     cq: Atomic<*mut bindings::ib_cq>,
+    /// The most SGEs of an RDMA Read.
+    max_read_sge: Atomic<u32>,
+    /// The most SGEs of an RDMA Write.
+    max_write_sge: Atomic<u32>,
+    /// Counts the posts.
     gate: Gate,
+    /// Counts the uses of the C object outside of posts.
+    uses: Gate,
     /// The number of completions. Only completions write it, which run one at a time, and
     /// [`EntryList::flush`], when no completion can run any more.
     completed: Atomic<u64>,
@@ -231,8 +239,18 @@ impl<H: QpHandler> Qp<H> {
         unsafe { (*self.cq.load(Relaxed)).res.id }
     }
 
-    pub(super) fn as_raw(&self) -> *mut bindings::ib_qp {
+    /// Returns the C object. It is valid while a post is in progress, or a [`RawQp`] exists, and
+    /// until closing the QP destroys it.
+    fn as_raw(&self) -> *mut bindings::ib_qp {
         self.qp.load(Relaxed)
+    }
+
+    /// Returns the most SGEs of an RDMA Read and of an RDMA Write.
+    pub(super) fn max_sges(&self) -> (u32, u32) {
+        (
+            self.max_read_sge.load(Relaxed),
+            self.max_write_sge.load(Relaxed),
+        )
     }
 
     /// Returns the ticket of the post with this number.
@@ -294,7 +312,7 @@ impl<H: QpHandler> Qp<H> {
             // SAFETY: The owner was given up and is not taken back before this post has ended; a
             // pointer that is in flight is borrowed shared only.
             let object = unsafe { owner.as_ref() };
-            // SAFETY: The QP is valid, and the chain is dropped before `self` is.
+            // SAFETY: The QP is valid until this post has ended, and the chain is dropped before.
             let mut chain = unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), ticket) };
             build(object, &mut chain)
                 .and_then(|()| {
@@ -371,7 +389,7 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
         let (qp, cq) = (self.qp.load(Relaxed), self.cq.load(Relaxed));
         if !qp.is_null() {
-            // SAFETY: The id's QP is ours, and drained.
+            // SAFETY: The id's QP is ours, and drained. `close` has not destroyed it.
             unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         }
         if !cq.is_null() {
@@ -390,22 +408,39 @@ impl Drop for Completing<'_> {
     }
 }
 
-/// An object that holds a reference to a QP.
-pub(super) trait KeepQp: Send + Sync {
-    /// Returns the QP.
-    fn raw_qp(&self) -> *mut bindings::ib_qp;
+/// The C object of a QP, which is not destroyed while this object exists.
+pub(super) struct RawQp<'a> {
+    qp: *mut bindings::ib_qp,
+    port: u32,
+    _use: Posting<'a>,
+}
+
+impl RawQp<'_> {
+    /// Returns the C object.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_qp {
+        self.qp
+    }
 
     /// Returns the device's port.
-    fn raw_port(&self) -> u32;
+    pub(super) fn port(&self) -> u32 {
+        self.port
+    }
+}
+
+/// An object that holds a reference to a QP.
+pub(super) trait KeepQp: Send + Sync {
+    /// Borrows the C object; `None` if closing the QP has destroyed it, or is about to.
+    fn raw_qp(&self) -> Option<RawQp<'_>>;
 }
 
 impl<H: QpHandler> KeepQp for Qp<H> {
-    fn raw_qp(&self) -> *mut bindings::ib_qp {
-        self.as_raw()
-    }
-
-    fn raw_port(&self) -> u32 {
-        self.id.port()
+    fn raw_qp(&self) -> Option<RawQp<'_>> {
+        let (_, entered) = self.uses.enter(1);
+        entered.map(|entered| RawQp {
+            qp: self.as_raw(),
+            port: self.id.port(),
+            _use: entered,
+        })
     }
 }
 
@@ -434,7 +469,10 @@ impl<H: QpHandler> QpOwner<H> {
             pin_init!(Qp {
                 qp: Atomic::new(core::ptr::null_mut()),
                 cq: Atomic::new(core::ptr::null_mut()),
+                max_read_sge: Atomic::new(0),
+                max_write_sge: Atomic::new(0),
                 gate: Gate::new(),
+                uses: Gate::new(),
                 completed: Atomic::new(0),
                 failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
@@ -543,8 +581,14 @@ impl<H: QpHandler> Qp<H> {
         to_result(unsafe {
             bindings::rdma_create_qp(self.id.as_raw(), self.pd.as_raw(), &mut attr)
         })?;
-        // SAFETY: The id is valid and has a QP now.
-        self.qp.store(unsafe { (*self.id.as_raw()).qp }, Relaxed);
+        // SAFETY: The id is valid and has a QP now, whose limits do not change.
+        let (qp, read, write) = unsafe {
+            let qp = (*self.id.as_raw()).qp;
+            (qp, (*qp).max_read_sge, (*qp).max_write_sge)
+        };
+        self.max_read_sge.store(read, Relaxed);
+        self.max_write_sge.store(write, Relaxed);
+        self.qp.store(qp, Relaxed);
         Ok(())
     }
 }
@@ -596,4 +640,7 @@ mod gate;
 #[cfg(rpcrdma_kunit)]
 mod kunit;
 
-use gate::Gate;
+use gate::{
+    Gate,
+    Posting, //
+};

@@ -35,7 +35,8 @@ use super::{
     qp::{
         KeepQp,
         Qp,
-        QpHandler, //
+        QpHandler,
+        RawQp, //
     },
     wr::{
         Requests,

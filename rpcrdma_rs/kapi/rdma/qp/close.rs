@@ -6,15 +6,19 @@
 //!   open ──close──► refusing posts ──► error state ──drained──► all has completed ──► closed
 //!                                       ▲   │  │                                       ▲
 //!                                       │   │  └──drained, but some did not complete─► flushed
-//!                                       └───┴──the device refuses──────too often───────┘
+//!                                       └───┴──the device refuses──too often─►destroyed─┘
 //! ```
 //!
 //! A chain in flight owns its buffers, and through them the id of the connection, which the removal
-//! of a device waits for. So every chain has to complete, whatever the device does.
+//! of a device waits for. So every chain has to complete, whatever the device does. Completing a chain
+//! or a Receive returns its buffers, so a QP that the device does not stop is destroyed before.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::ffi::c_int;
+use core::{
+    ffi::c_int,
+    ptr::null_mut, //
+};
 
 use kernel::{
     error::to_result,
@@ -26,6 +30,7 @@ use kernel::{
 };
 
 use super::{
+    KeepQp,
     Qp,
     QpHandler, //
 };
@@ -58,14 +63,18 @@ struct Stop {
 
 impl<H: QpHandler> Qp<H> {
     /// Moves the QP to its error state. Sleeps.
-    fn fail(&self) -> Result {
+    ///
+    /// # Safety
+    ///
+    /// The C object must not have been destroyed.
+    unsafe fn fail(&self) -> Result {
         let mut attr = bindings::ib_qp_attr {
             qp_state: bindings::ib_qp_state_IB_QPS_ERR,
             ..Default::default()
         };
         // CAST: The mask is a small positive number.
         let mask = bindings::ib_qp_attr_mask_IB_QP_STATE as c_int;
-        // SAFETY: The QP and the attributes are valid.
+        // SAFETY: The QP is valid by this function's contract, and so are the attributes.
         to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask) })
     }
 
@@ -78,7 +87,10 @@ impl<H: QpHandler> Qp<H> {
         if self.port().iwarp() {
             // Over iWARP rdma_cm disconnects gracefully, which need not flush the Send Queue; siw
             // forgets its requests. If this fails, the drain handles that.
-            let _ = self.fail();
+            if let Some(_used) = self.raw_qp() {
+                // SAFETY: The C object is valid as long as `_used`.
+                let _ = unsafe { self.fail() };
+            }
         }
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
@@ -95,25 +107,47 @@ impl<H: QpHandler> Qp<H> {
             fsleep(Delta::from_micros(20));
         }
         let Stop { stopped, settled } = self.stop();
-        // SAFETY: The gate is closed, no post is in progress, and `stop` has drained the QP. It says
-        // `stopped` only if the QP is in its error state.
-        unsafe { self.pd.set_closed(stopped) };
+        let cq = self.cq.load(Relaxed);
         if !settled {
-            let cq = self.cq.load(Relaxed);
             // SAFETY: The CQ is that of the QP. Its work polls it, and this function does not run
             // in that work. Freeing the CQ cancels the work, which may be disabled.
             unsafe { bindings::disable_work_sync((&raw mut (*cq).__bindgen_anon_1.work).cast()) };
-            // SAFETY: No post is in progress, and the CQ is no longer polled.
+            if !stopped {
+                self.destroy();
+            }
+        }
+        // SAFETY: The gate is closed and no post is in progress. `stop` has drained the QP, or the
+        // QP is destroyed. `stop` says `stopped` only if the QP is in its error state.
+        unsafe { self.pd.set_closed(stopped) };
+        if !settled {
+            // SAFETY: No post is in progress, and the CQ is no longer polled. The QP is in its error
+            // state or destroyed, so the device does not use what the entries own.
             unsafe { self.entries.flush(cq) };
         }
         *closed = true;
+    }
+
+    /// Destroys the C object, which the device has refused to stop: afterwards the device does not
+    /// use the buffers of Work Requests in flight. A device that refuses this as well is taken for
+    /// dead. Sleeps. Called once, by [`Self::close`], when no post is in progress.
+    #[cold]
+    fn destroy(&self) {
+        let begun = self.uses.close();
+        while !self.uses.have_ended(begun) {
+            fsleep(Delta::from_micros(20));
+        }
+        // INVARIANT: Both gates are closed, and nobody is inside.
+        self.qp.store(null_mut(), Relaxed);
+        // SAFETY: The id's QP is ours, and nobody uses it: see above.
+        unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
     }
 
     /// Makes the device stop the QP and complete everything that is in flight. Sleeps.
     fn stop(&self) -> Stop {
         let mut refusals = 0;
         loop {
-            let stopped = self.fail();
+            // SAFETY: Only `close` destroys the C object, after this function.
+            let stopped = unsafe { self.fail() };
             let mut stop = Stop {
                 stopped: stopped.is_ok(),
                 settled: false,

@@ -63,11 +63,7 @@ pub(super) struct Target<'a> {
 
 impl<'a> Target<'a> {
     pub(super) fn of<H: QpHandler>(qp: &'a Qp<H>, direction: TransferDir) -> Self {
-        // SAFETY: The QP is valid; these are constant once it is made.
-        let (read, write) = unsafe {
-            let qp = qp.as_raw();
-            ((*qp).max_read_sge, (*qp).max_write_sge)
-        };
+        let (read, write) = qp.max_sges();
         let max_sge = match direction {
             TransferDir::Read => read,
             TransferDir::Write => write,

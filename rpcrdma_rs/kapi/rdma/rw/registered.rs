@@ -20,6 +20,7 @@ use super::{
     KeepQp,
     Qp,
     QpHandler,
+    RawQp,
     Remote,
     Requests,
     TransferDir, //
@@ -27,6 +28,7 @@ use super::{
 use crate::kapi::{
     bindings,
     ext::{
+        errno::enotconn,
         memory::{
             MemSeg,
             MemSegs, //
@@ -137,13 +139,14 @@ impl Registered {
             bi_size: length,
             ..Default::default()
         };
-        // SAFETY: The context is ours, the QP and the elements are valid; the elements' pages
-        // are those of the transfer, and stay until it is unmapped.
+        let qp = qp.raw_qp().ok_or_else(enotconn)?;
+        // SAFETY: The context is ours, the QP is valid as long as `qp`, and so are the elements; the
+        // elements' pages are those of the transfer, and stay until it is unmapped.
         let ret = unsafe {
             bindings::rdma_rw_ctx_init_bvec(
                 segment.context.get(),
                 qp.as_raw(),
-                qp.port().number(),
+                qp.port(),
                 segment.bvecs.as_ptr(),
                 nr_bvec,
                 iter,
@@ -169,10 +172,13 @@ impl Registered {
     /// The transfer must be in no other chain.
     #[inline(never)]
     pub(super) unsafe fn link(&self, f: &mut dyn FnMut(Requests)) {
-        let Some(qp) = &self.qp else { return };
+        // A chain of the QP is being posted, so its C object is not destroyed yet.
+        let Some(qp) = self.qp.as_ref().and_then(|qp| qp.raw_qp()) else {
+            return;
+        };
         for segment in self.segments.iter().take(self.used) {
             // SAFETY: The context is initialised for this QP, and used by nobody else.
-            f(unsafe { link(segment.context.get(), qp.raw_qp(), qp.raw_port()) });
+            f(unsafe { link(segment.context.get(), qp.as_raw(), qp.port()) });
         }
     }
 
@@ -182,8 +188,9 @@ impl Registered {
         let Some(qp) = self.qp.take() else { return };
         let used = core::mem::take(&mut self.used);
         self.sqes = 0;
+        let raw = qp.raw_qp();
         for segment in self.segments.iter_mut().take(used) {
-            segment.unmap(&*qp);
+            segment.unmap(raw.as_ref());
         }
         // INVARIANT: None is mapped.
         self.segments.truncate(KEPT_SEGMENTS);
@@ -240,22 +247,51 @@ impl Segment {
         Ok(total)
     }
 
-    fn unmap(&mut self, qp: &dyn KeepQp) {
+    /// Unmaps the context. Sleeps if there is no `qp` any more.
+    fn unmap(&mut self, qp: Option<&RawQp<'_>>) {
         if !core::mem::take(&mut self.mapped) {
             return;
         }
+        let Some(qp) = qp else {
+            // SAFETY: By the type's invariant the context was initialised. It is not in use, see
+            // below.
+            return unsafe { deregister(self.context.get()) };
+        };
         // SAFETY: By the type's invariant the context was initialised with these arguments. It is
         // not posted: a posted chain owns the transfer, which the caller borrows mutably.
         unsafe {
             bindings::rdma_rw_ctx_destroy_bvec(
                 self.context.get(),
-                qp.raw_qp(),
-                qp.raw_port(),
+                qp.as_raw(),
+                qp.port(),
                 self.bvecs.as_ptr(),
                 // CAST: `add_part` checked that it fits.
                 self.bvecs.len() as u32,
                 TransferDir::Read.as_raw(),
             );
+        }
+    }
+}
+
+/// Deregisters the memory regions of an rdma_rw context whose QP is destroyed: without it nothing
+/// else would. The rest, a few allocations and DMA mappings, leaks, because rdma_rw cannot free it
+/// without the QP. Sleeps.
+///
+/// # Safety
+///
+/// `context` must be initialised, for an RDMA Read of an iWARP device, and not posted. Nobody may use
+/// it afterwards.
+#[cold]
+unsafe fn deregister(context: *mut bindings::rdma_rw_ctx) {
+    // SAFETY: For an RDMA Read of an iWARP device rdma_rw registers memory, so `reg` is the member
+    // in use, and has `nr_ops` elements. The context took each of their regions out of the pool of
+    // the QP, and so owns them.
+    unsafe {
+        let registrations = (*context).__bindgen_anon_1.reg;
+        // CAST: `usize` has 64 bits.
+        for at in 0..(*context).nr_ops as usize {
+            let region = (*registrations.add(at)).mr;
+            bindings::ib_dereg_mr_user(region, null_mut());
         }
     }
 }
