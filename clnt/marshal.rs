@@ -31,7 +31,10 @@ use crate::{
         sunrpc::{
             ops::XprtOps,
             rqst::Slot,
-            xdr_buf::XdrBuf, //
+            xdr_buf::{
+                XdrBuf,
+                XdrParts, //
+            }, //
         },
         trace::{
             trace_xprtrdma_chunk_read,
@@ -118,7 +121,7 @@ pub(super) fn plan<T: XprtOps>(
 ) -> Result<Plan> {
     let (call, answer) = (slot.call(), slot.answer());
     if call.page_len() == 0 && answer.page_len() == 0 {
-        let edges = |buf: &XdrBuf| buf.head_len().saturating_add(buf.tail_len());
+        let edges = |buf: &XdrParts| buf.head_len().saturating_add(buf.tail_len());
         if is_plain(&thresholds, edges(call), COPY_LIMIT, edges(answer)) {
             return Ok(Plan {
                 version: thresholds.version,
@@ -144,12 +147,12 @@ pub(super) fn plan<T: XprtOps>(
     );
     // Pages have no gaps between them; head and tail take a region each at most.
     let each = pages_per_segment.max(1) as usize;
-    let pages = |buf: &XdrBuf| match buf.page_count() {
+    let pages = |buf: &XdrParts| match buf.page_count() {
         // The usual case, without a division.
         count if count <= each => count.min(1),
         count => count.div_ceil(each),
     };
-    let whole = |buf: &XdrBuf| pages(buf) + edge(buf.head_len()) + edge(buf.tail_len());
+    let whole = |buf: &XdrParts| pages(buf) + edge(buf.head_len()) + edge(buf.tail_len());
     let for_call = match call_mode {
         CallMode::Copy | CallMode::Gather => 0,
         CallMode::ReadChunk { .. } => pages(call),
@@ -252,7 +255,7 @@ fn call_shape(call: &XdrBuf) -> CallShape {
 
 /// Returns the maximum lengths of the parts of a Reply, from which its transfer mode is chosen.
 /// `open_ended` is whether the Reply may be longer than that, see [`is_open_ended`].
-fn reply_shape(answer: &XdrBuf, open_ended: bool) -> ReplyShape {
+fn reply_shape(answer: &XdrParts, open_ended: bool) -> ReplyShape {
     ReplyShape {
         head: len32(answer.head_len()),
         pages: len32(answer.page_len()),
@@ -269,7 +272,7 @@ fn reply_shape(answer: &XdrBuf, open_ended: bool) -> ReplyShape {
 /// Over TCP the excess is dropped, and the caller gets an error that says so. Over RDMA a server
 /// that finds too little room answers ERR_CHUNK, which the caller sees as EIO. So the client offers
 /// such a Reply more room than the caller has.
-fn is_open_ended(answer: &XdrBuf) -> bool {
+fn is_open_ended(answer: &XdrParts) -> bool {
     answer.page_len() != 0 && !answer.is_read() && answer.total() < LONGEST_OPEN_ENDED
 }
 

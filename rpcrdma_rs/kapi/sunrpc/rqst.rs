@@ -49,7 +49,8 @@ use super::{
         arrived,
         PageSegs,
         Segs,
-        XdrBuf, //
+        XdrBuf,
+        XdrParts, //
     },
     xprt_lock::{
         lock_queue,
@@ -167,12 +168,13 @@ impl<T: XprtOps> Slot<T> {
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_snd_buf) }
     }
 
-    /// Returns the buffers that the Reply will be placed in.
-    pub(crate) fn answer(&self) -> &XdrBuf {
+    /// Returns the buffers that the Reply will be placed in, without their bytes: a device may write
+    /// to them.
+    pub(crate) fn answer(&self) -> &XdrParts {
         // SAFETY: A slot that the transport sees is owned by a task or pinned. The buffers for its
         // Reply stay until the RPC completes or releases them; only `deliver` changes them, under
         // the pin.
-        unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
+        unsafe { XdrParts::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
     }
 
     /// Lends the bytes `range` of the Call to a device.

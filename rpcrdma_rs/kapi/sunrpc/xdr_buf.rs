@@ -14,7 +14,10 @@
 
 use core::{
     marker::PhantomData,
-    ops::Range,
+    ops::{
+        Deref,
+        Range, //
+    },
     ptr::NonNull, //
 };
 
@@ -37,7 +40,8 @@ use crate::kapi::{
     }, //
 };
 
-/// An RPC message in memory.
+/// The memory of an RPC message. A device may write to it at any time, so it is only described and
+/// lent, and not borrowed as bytes.
 ///
 /// # Invariants
 ///
@@ -45,7 +49,23 @@ use crate::kapi::{
 /// page, or null in a sparse array, for every byte of the page part. Nothing changes these fields
 /// during a borrow, except methods of this type.
 #[repr(transparent)]
-pub(crate) struct XdrBuf(Opaque<bindings::xdr_buf>);
+pub(crate) struct XdrParts(Opaque<bindings::xdr_buf>);
+
+/// An RPC message in memory.
+///
+/// # Invariants
+///
+/// Nobody writes to the bytes of head and tail during a borrow.
+#[repr(transparent)]
+pub(crate) struct XdrBuf(XdrParts);
+
+impl Deref for XdrBuf {
+    type Target = XdrParts;
+
+    fn deref(&self) -> &XdrParts {
+        &self.0
+    }
+}
 
 impl XdrBuf {
     /// Borrows the `xdr_buf` at `ptr`.
@@ -54,9 +74,9 @@ impl XdrBuf {
     ///
     /// `ptr` must point to an `xdr_buf` as the type's invariants say, for all of `'a`.
     pub(in crate::kapi) unsafe fn from_raw<'a>(ptr: *mut bindings::xdr_buf) -> &'a Self {
-        // CAST: `XdrBuf` is transparent over `Opaque<xdr_buf>`.
-        // SAFETY: `ptr` points to an `xdr_buf` as the type's invariants say for all of `'a`, by
-        // this function's contract.
+        // CAST: `XdrBuf` is transparent over `XdrParts`, and that over `Opaque<xdr_buf>`.
+        // SAFETY: `ptr` points to an `xdr_buf` as the invariants of both types say for all of `'a`,
+        // by this function's contract.
         unsafe { &*ptr.cast() }
     }
 
@@ -92,7 +112,85 @@ impl XdrBuf {
 
     /// Returns the C object.
     pub(in crate::kapi) fn as_ptr(&self) -> *mut bindings::xdr_buf {
-        self.0.get()
+        self.0 .0.get()
+    }
+
+    /// Returns the head.
+    pub(crate) fn head(&self) -> &[u8] {
+        // SAFETY: Nobody writes to the head during the borrow, by the type's invariant.
+        unsafe { Bytes::of(&self.raw().head[0]).as_slice() }
+    }
+
+    /// Returns the tail.
+    pub(crate) fn tail(&self) -> &[u8] {
+        // SAFETY: Nobody writes to the tail during the borrow, by the type's invariant.
+        unsafe { Bytes::of(&self.raw().tail[0]).as_slice() }
+    }
+
+    /// Copies the head to `dst`, as much as fits there.
+    #[inline]
+    pub(crate) fn copy_head_to(&self, dst: &mut [u8]) {
+        copy(dst, self.head());
+    }
+
+    /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
+    // Inlined, because nearly always all of the bytes are in the head.
+    #[inline(always)]
+    pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
+        match (self.head().get(range.clone()), dst.get_mut(..range.len())) {
+            (Some(head), Some(dst)) => {
+                copy(dst, head);
+                head.len()
+            }
+            _ => self.copy_parts(range, dst),
+        }
+    }
+
+    /// Implements [`Self::copy_to`] for bytes that are not all in the head.
+    #[inline(never)]
+    fn copy_parts(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
+        let end = range.end.min(range.start.saturating_add(dst.len()));
+        let Cut { head, pages, tail } = self.cut(range.start..end);
+        // SAFETY: Nobody writes to head and tail during the borrow, by the type's invariant.
+        let (head, tail) = unsafe { (head.as_slice(), tail.as_slice()) };
+        let Some((to_head, rest)) = dst.split_at_mut_checked(head.len()) else {
+            return 0;
+        };
+        copy(to_head, head);
+        let (mut done, due) = (head.len(), pages.left);
+        let Some((mut to_pages, to_tail)) = rest.split_at_mut_checked(due) else {
+            return done;
+        };
+        for run in pages {
+            let Some((now, later)) = to_pages.split_at_mut_checked(run.len()) else {
+                return done;
+            };
+            // SAFETY: The run has that many bytes. `dst` does not overlap them: no Rust reference
+            // to pages of a message exists.
+            unsafe { copy_from_page(&run, now) };
+            done += now.len();
+            to_pages = later;
+        }
+        if done == head.len() + due {
+            let n = tail.len().min(to_tail.len());
+            copy(&mut to_tail[..n], &tail[..n]);
+            done += n;
+        }
+        done
+    }
+}
+
+impl XdrParts {
+    /// Borrows the `xdr_buf` at `ptr`, without its bytes.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must point to an `xdr_buf` as the type's invariants say, for all of `'a`.
+    pub(in crate::kapi) unsafe fn from_raw<'a>(ptr: *mut bindings::xdr_buf) -> &'a Self {
+        // CAST: `XdrParts` is transparent over `Opaque<xdr_buf>`.
+        // SAFETY: `ptr` points to an `xdr_buf` as the type's invariants say for all of `'a`, by
+        // this function's contract.
+        unsafe { &*ptr.cast() }
     }
 
     fn raw(&self) -> &bindings::xdr_buf {
@@ -153,16 +251,6 @@ impl XdrBuf {
         self.raw().flags & bindings::XDRBUF_SPARSE_PAGES != 0
     }
 
-    /// Returns the head.
-    pub(crate) fn head(&self) -> &[u8] {
-        kvec_bytes(&self.raw().head[0])
-    }
-
-    /// Returns the tail.
-    pub(crate) fn tail(&self) -> &[u8] {
-        kvec_bytes(&self.raw().tail[0])
-    }
-
     /// Returns the bytes of the page part.
     pub(crate) fn page_range(&self) -> Range<usize> {
         self.head_len()..self.head_len() + self.page_len()
@@ -172,56 +260,6 @@ impl XdrBuf {
     pub(crate) fn tail_range(&self) -> Range<usize> {
         let start = self.head_len() + self.page_len();
         start..start + self.tail_len()
-    }
-
-    /// Copies the head to `dst`, as much as fits there.
-    #[inline]
-    pub(crate) fn copy_head_to(&self, dst: &mut [u8]) {
-        copy(dst, self.head());
-    }
-
-    /// Copies the bytes `range` of the message to the front of `dst`; returns how many.
-    // Inlined, because nearly always all of the bytes are in the head.
-    #[inline(always)]
-    pub(crate) fn copy_to(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
-        match (self.head().get(range.clone()), dst.get_mut(..range.len())) {
-            (Some(head), Some(dst)) => {
-                copy(dst, head);
-                head.len()
-            }
-            _ => self.copy_parts(range, dst),
-        }
-    }
-
-    /// Implements [`Self::copy_to`] for bytes that are not all in the head.
-    #[inline(never)]
-    fn copy_parts(&self, range: Range<usize>, dst: &mut [u8]) -> usize {
-        let end = range.end.min(range.start.saturating_add(dst.len()));
-        let Cut { head, pages, tail } = self.cut(range.start..end);
-        let Some((to_head, rest)) = dst.split_at_mut_checked(head.len()) else {
-            return 0;
-        };
-        copy(to_head, head);
-        let (mut done, due) = (head.len(), pages.left);
-        let Some((mut to_pages, to_tail)) = rest.split_at_mut_checked(due) else {
-            return done;
-        };
-        for run in pages {
-            let Some((now, later)) = to_pages.split_at_mut_checked(run.len()) else {
-                return done;
-            };
-            // SAFETY: The run has that many bytes. `dst` does not overlap them: no Rust reference
-            // to pages of a message exists.
-            unsafe { copy_from_page(&run, now) };
-            done += now.len();
-            to_pages = later;
-        }
-        if done == head.len() + due {
-            let n = tail.len().min(to_tail.len());
-            copy(&mut to_tail[..n], &tail[..n]);
-            done += n;
-        }
-        done
     }
 
     /// Writes `src` to the front of the head if it fits there. Returns whether it does.
@@ -261,18 +299,15 @@ impl XdrBuf {
         let start = range.start.min(end);
         let in_pages = start.clamp(pages.start, pages.end);
         Cut {
-            head: self
-                .head()
-                .get(start..end.min(pages.start))
-                .unwrap_or_default(),
+            head: Bytes::of(&self.raw().head[0]).part(start, end.min(pages.start)),
             pages: self.page_part(
                 in_pages - pages.start,
                 end.min(pages.end).saturating_sub(in_pages),
             ),
-            tail: end
-                .checked_sub(pages.end)
-                .and_then(|to| self.tail().get(start.saturating_sub(pages.end)..to))
-                .unwrap_or_default(),
+            tail: Bytes::of(&self.raw().tail[0]).part(
+                start.saturating_sub(pages.end),
+                end.saturating_sub(pages.end),
+            ),
         }
     }
 
@@ -295,7 +330,7 @@ impl XdrBuf {
     fn page_part(&self, offset: usize, len: usize) -> PageSegs<'_> {
         let at = self.page_base() + offset;
         // INVARIANT: The array has an entry for every byte of the page part by the invariants of
-        // `XdrBuf`: a valid page, or null.
+        // `XdrParts`: a valid page, or null.
         PageSegs {
             pages: self.raw().pages.wrapping_add(at / PAGE_SIZE),
             offset: at % PAGE_SIZE,
@@ -341,7 +376,7 @@ fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
         return false;
     }
     if !src.is_empty() {
-        // SAFETY: `vec` is valid for its length, by the invariants of `XdrBuf`. `src` is not part
+        // SAFETY: `vec` is valid for its length, by the invariants of `XdrParts`. `src` is not part
         // of the message, so it does not overlap.
         unsafe { copy_bytes(src.as_ptr(), vec.iov_base.cast(), src.len()) };
     }
@@ -365,23 +400,86 @@ pub(super) fn arrived(before: &[u8], placed: usize) -> usize {
     }
 }
 
-fn kvec_bytes(vec: &bindings::kvec) -> &[u8] {
-    match NonNull::new(vec.iov_base.cast::<u8>()) {
-        // SAFETY: Valid for its length during the borrow by the invariants of `XdrBuf`.
-        Some(base) => unsafe { core::slice::from_raw_parts(base.as_ptr(), vec.iov_len) },
-        None => &[],
+/// Bytes of the head or the tail of a message.
+///
+/// # Invariants
+///
+/// The `len` bytes at `start` are valid during `'a`.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    start: *const u8,
+    len: usize,
+    _parts: PhantomData<&'a XdrParts>,
+}
+
+impl<'a> Bytes<'a> {
+    /// Returns the bytes of `vec`, the head or the tail of a borrowed message.
+    #[inline]
+    fn of(vec: &'a bindings::kvec) -> Self {
+        // INVARIANT: Valid for its length during the borrow by the invariants of `XdrParts`.
+        Bytes {
+            start: vec.iov_base.cast_const().cast(),
+            len: if vec.iov_base.is_null() {
+                0
+            } else {
+                vec.iov_len
+            },
+            _parts: PhantomData,
+        }
+    }
+
+    /// Returns the bytes from `start` to `end`, or none if there are not as many.
+    #[inline]
+    fn part(self, start: usize, end: usize) -> Self {
+        let (start, end) = if start <= end && end <= self.len {
+            (start, end)
+        } else {
+            (0, 0)
+        };
+        // INVARIANT: A part of bytes that are valid.
+        Bytes {
+            start: self.start.wrapping_add(start),
+            len: end - start,
+            ..self
+        }
+    }
+
+    /// Borrows the bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may write to them during `'a`.
+    #[inline]
+    unsafe fn as_slice(self) -> &'a [u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: Valid during `'a` by the type's invariant, and not written by this function's
+        // contract.
+        unsafe { core::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// Takes the first run off the bytes.
+    fn take_run(&mut self) -> Option<MemSeg<'a>> {
+        // SAFETY: The bytes are valid while the message is borrowed. Heads and tails are in
+        // `kmalloc` memory or in pages.
+        let run = unsafe { MemSeg::from_virt(self.start, self.len) }?;
+        // INVARIANT: The run is a part of the bytes.
+        self.start = self.start.wrapping_add(run.len());
+        self.len -= run.len();
+        Some(run)
     }
 }
 
 /// A range of bytes of a message, split by part.
 #[derive(Clone)]
 struct Cut<'a> {
-    head: &'a [u8],
+    head: Bytes<'a>,
     pages: PageSegs<'a>,
-    tail: &'a [u8],
+    tail: Bytes<'a>,
 }
 
-/// The runs of some bytes of a message, see [`XdrBuf::segs`].
+/// The runs of some bytes of a message, see [`XdrParts::segs`].
 #[derive(Clone)]
 pub(crate) struct Segs<'a>(Cut<'a>);
 
@@ -390,26 +488,17 @@ impl<'a> Iterator for Segs<'a> {
 
     fn next(&mut self) -> Option<MemSeg<'a>> {
         let Cut { head, pages, tail } = &mut self.0;
-        if !head.is_empty() {
-            virt(head)
+        if head.len != 0 {
+            head.take_run()
         } else if pages.left != 0 {
             pages.next()
         } else {
-            virt(tail)
+            tail.take_run()
         }
     }
 }
 
-/// Takes the first run off the head or the tail.
-fn virt<'a>(bytes: &mut &'a [u8]) -> Option<MemSeg<'a>> {
-    // SAFETY: The bytes are valid while the message is borrowed. Heads and tails are in `kmalloc`
-    // memory or in pages.
-    let run = unsafe { MemSeg::from_virt(bytes.as_ptr(), bytes.len()) }?;
-    *bytes = &bytes[run.len()..];
-    Some(run)
-}
-
-/// The runs of bytes in an array of pages, see [`XdrBuf::page_segs`].
+/// The runs of bytes in an array of pages, see [`XdrParts::page_segs`].
 ///
 /// # Invariants
 ///
@@ -420,7 +509,7 @@ pub(crate) struct PageSegs<'a> {
     pages: *mut *mut bindings::page,
     offset: usize,
     left: usize,
-    _buf: PhantomData<&'a XdrBuf>,
+    _buf: PhantomData<&'a XdrParts>,
 }
 
 impl<'a> Iterator for PageSegs<'a> {
