@@ -56,8 +56,7 @@ use crate::{
                 MrList, //
             },
             qp::Unposted,
-            recv::Invalidated,
-            Access, //
+            recv::Invalidated, //
         },
         trace::{
             trace_xprtrdma_mr_map,
@@ -137,7 +136,6 @@ impl Chunks {
         &mut self,
         kind: Kind,
         mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
-        access: Access,
         tag: u32,
         most: u32,
         idle: &mut MrList,
@@ -155,7 +153,7 @@ impl Chunks {
                 return Err(EMSGSIZE);
             }
             let mut mr = idle.pop().ok_or(EMSGSIZE)?;
-            let mapped = mr.map(&mut segs, access, tag);
+            let mapped = mr.map(&mut segs, tag);
             trace_xprtrdma_mr_map(&mr);
             self.list.push(mr);
             match kind {

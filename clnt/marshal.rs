@@ -21,12 +21,9 @@ use super::{
 use crate::{
     kapi::{
         ext::scratch::ScratchPage,
-        rdma::{
-            mr::{
-                Mr,
-                MrList, //
-            },
-            Access, //
+        rdma::mr::{
+            Mr,
+            MrList, //
         },
         sunrpc::{
             ops::XprtOps,
@@ -295,35 +292,29 @@ fn map<T: XprtOps>(
         CallMode::Copy | CallMode::Gather => (0, 0),
         CallMode::ReadChunk { .. } => {
             let segs = slot.lend_call_pages();
-            chunks.map(Kind::Read, segs, Access::RemoteRead, tag, most, regions)?
+            chunks.map(Kind::Read, segs, tag, most, regions)?
         }
         CallMode::PositionZero => {
-            let access = if slot.owns_pages() {
-                Access::SharedRead
-            } else {
-                Access::RemoteRead
-            };
             let segs = slot.lend_call(0..call.total());
-            let mapped = chunks.map(Kind::Read, segs, access, tag, most, regions)?;
+            let mapped = chunks.map(Kind::Read, segs, tag, most, regions)?;
             stats.nomsg_calls.add(1);
             mapped
         }
     };
     stats.read_segments.add(count);
-    let access = Access::RemoteWrite;
     match plan.reply {
         ReplyMode::Inline => (),
         ReplyMode::WriteChunk => {
             let segs = slot.lend_answer_pages();
-            let (count, bytes) = chunks.map(Kind::Write, segs, access, tag, most, regions)?;
+            let (count, bytes) = chunks.map(Kind::Write, segs, tag, most, regions)?;
             stats.write_segments.add(count);
             stats.offered_bytes.add(bytes);
         }
         ReplyMode::ReplyChunk => {
             let segs = slot.lend_answer(0..answer.total());
-            let (count, bytes) = chunks.map(Kind::Reply, segs, access, tag, most, regions)?;
+            let (count, bytes) = chunks.map(Kind::Reply, segs, tag, most, regions)?;
             let scratch = with.scratch.segs(plan.scratch_pages);
-            let (more, room) = chunks.map(Kind::Reply, scratch, access, tag, most, regions)?;
+            let (more, room) = chunks.map(Kind::Reply, scratch, tag, most, regions)?;
             stats.reply_segments.add(count + more);
             stats.offered_bytes.add(bytes + room);
         }

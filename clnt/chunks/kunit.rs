@@ -52,14 +52,7 @@ mod tests {
             }
             let pages = request.memory.segs(REGIONS as usize);
             let mut chunks = request.chunks.lock();
-            chunks.map(
-                Kind::Reply,
-                pages,
-                Access::RemoteWrite,
-                0,
-                REGIONS,
-                &mut idle,
-            )?;
+            chunks.map(Kind::Reply, pages, 0, REGIONS, &mut idle)?;
             chunks.set_outstanding(7);
             drop(chunks);
             assert!(!request.chunks.is_unused() && request.memory.is_lent());

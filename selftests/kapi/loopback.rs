@@ -27,8 +27,9 @@ use super::{
     bindings,
     ext::{
         lend::{
-            Lender, //
-            LentSegs,
+            Access,
+            Lender,
+            LentSegs, //
         },
         memory::MemSeg, //
     },
@@ -50,8 +51,7 @@ use super::{
             Remote,
             Transfer,
             TransferDir, //
-        },
-        Access, //
+        }, //
     },
     sunrpc::errno::enotconn, //
 };
@@ -87,9 +87,13 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
 }
 
 /// Lends runs of memory that the callers keep alive until the runs are unmapped.
-fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
+fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(
+    lender: &'a Lender,
+    runs: I,
+    access: Access,
+) -> LentSegs<'a, I> {
     // SAFETY: The callers keep the memory allocated until the runs are unmapped.
-    unsafe { LentSegs::new(runs, lender) }
+    unsafe { LentSegs::new(runs, lender, access) }
 }
 
 /// Returns the bytes `range` of a region, as the peer addresses them.
@@ -131,8 +135,7 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
     let lender = Lender::new(None)?;
     let len = memory.len();
     let taken = mr.map(
-        &mut lent(&lender, runs(memory)),
-        Access::RemoteWrite,
+        &mut lent(&lender, runs(memory), Access::RemoteWrite),
         0x8166,
     )?;
     check(
@@ -188,7 +191,7 @@ fn remote_write(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Res
 fn remote_read(client: &Side, server: &Side, mr: &mut Mr, memory: &[u8]) -> Result {
     let lender = Lender::new(None)?;
     let (len, before) = (memory.len(), mr.handle());
-    mr.map(&mut lent(&lender, runs(memory)), Access::RemoteRead, 1)?;
+    mr.map(&mut lent(&lender, runs(memory), Access::RemoteRead), 1)?;
     check(mr.handle() != before, "a handle is not used twice")?;
     client.send(b"read", Some(mr))?;
     server.expect(b"read")?;
@@ -231,7 +234,7 @@ fn unposted(client: &Side) -> Result {
     let lender = Lender::new(None)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteRead, 0)?;
+    mr.map(&mut lent(&lender, runs(&memory), Access::RemoteRead), 0)?;
     let message = Message::new(&client.pd, b"-", Transfer::new())?;
     let result = client.qp.post::<Message>(message, |_, chain| {
         chain.reg_mr(&mut mr)?;
@@ -284,7 +287,7 @@ fn closed(client: &Side) -> Result {
     let lender = Lender::new(None)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteWrite, 0)?;
+    mr.map(&mut lent(&lender, runs(&memory), Access::RemoteWrite), 0)?;
     let message = Message::new(&client.pd, b"bye", Transfer::new())?;
     posted(client.qp.post::<Message>(message, |m, chain| {
         chain.reg_mr(&mut mr)?;
@@ -323,7 +326,7 @@ fn in_part(address: u32) -> Result {
     let mut mrs = KVec::with_capacity(LONG_CHAIN, GFP_KERNEL)?;
     for _ in 0..LONG_CHAIN {
         let mut mr = Mr::new(&client.pd, 1)?;
-        mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteRead, 0)?;
+        mr.map(&mut lent(&lender, runs(&memory), Access::RemoteRead), 0)?;
         mrs.push(mr, GFP_KERNEL)?;
     }
     let message = Message::new(&client.pd, b"part", Transfer::new())?;
@@ -444,7 +447,7 @@ fn refused(address: u32, for_good: bool) -> Result {
     let lender = Lender::new(None)?;
     let memory = KVec::from_elem(0_u8, PAGE_SIZE, GFP_KERNEL)?;
     let mut mr = Mr::new(&client.pd, 1)?;
-    mr.map(&mut lent(&lender, runs(&memory)), Access::RemoteWrite, 0)?;
+    mr.map(&mut lent(&lender, runs(&memory), Access::RemoteWrite), 0)?;
     client.send(b"region", Some(&mut mr))?;
     server.expect(b"region")?;
     let end = client.end.clone();

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each mapping of the memory holds a [`Loan`] until it is unmapped. The owner reuses or frees the
-//! memory only when no loan exists.
+//! memory only when no loan exists. The owner also says what [`Access`] a peer gets, which whoever
+//! maps the memory cannot change.
 
 use core::{
     ptr::NonNull,
@@ -48,8 +49,8 @@ struct Shared {
 /// ```ignore
 /// let lender = Lender::new(None)?;
 /// // SAFETY: The memory is freed only after `has_all` has returned true.
-/// let mut lent = unsafe { LentSegs::new(runs, &lender) };
-/// region.map(&mut lent, Access::RemoteRead, 0)?;
+/// let mut lent = unsafe { LentSegs::new(runs, &lender, Access::RemoteRead) };
+/// region.map(&mut lent, 0)?;
 /// assert!(!lender.has_all());
 /// ```
 ///
@@ -143,28 +144,50 @@ unsafe fn put(shared: NonNull<Shared>) {
     }
 }
 
+/// The access that a peer has to lent memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The peer may read it.
+    RemoteRead,
+    /// The peer may read it. A mapping holds references to the pages, so that their owner may
+    /// release them before the memory is unmapped.
+    SharedRead,
+    /// The peer may write it.
+    RemoteWrite,
+}
+
 /// Runs of physically contiguous lent memory that a device may map.
 ///
 /// # Invariants
 ///
-/// The memory is valid while a loan of `lender` exists.
+/// While a loan of `lender` exists, the memory is valid and a peer may access it as `access` says.
 pub(crate) struct LentSegs<'a, I> {
     segs: MemSegs<'a, I>,
     lender: &'a Lender,
+    access: Access,
 }
 
 impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
-    /// Lends `runs`.
+    /// Lends `runs` for this access.
     ///
     /// # Safety
     ///
-    /// The memory of `runs` must be valid while a loan of `lender` exists, even after `'a`.
-    pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Lender) -> Self {
-        // INVARIANT: The memory is valid while a loan exists, by this function's contract.
+    /// The memory of `runs` must be valid while a loan of `lender` exists, even after `'a`. With
+    /// [`Access::SharedRead`] the owner may give up its references to the pages before. With
+    /// [`Access::RemoteWrite`] no Rust reference to the memory may exist in that time, otherwise
+    /// nobody may write to it.
+    pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Lender, access: Access) -> Self {
+        // INVARIANT: By this function's contract.
         LentSegs {
             segs: MemSegs::new(runs),
             lender,
+            access,
         }
+    }
+
+    /// Returns the access that a peer may get to the memory.
+    pub(in crate::kapi) fn access(&self) -> Access {
+        self.access
     }
 
     /// Returns whether all runs have been consumed.

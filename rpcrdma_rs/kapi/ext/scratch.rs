@@ -16,8 +16,9 @@ use kernel::{
 
 use super::{
     lend::{
-        Lender, //
-        LentSegs,
+        Access,
+        Lender,
+        LentSegs, //
     },
     memory::MemSeg, //
 };
@@ -33,7 +34,7 @@ use crate::kapi::bindings;
 /// ```ignore
 /// let scratch = ScratchPage::new()?;
 /// // Room for 64 KiB, all of it the same page.
-/// region.map(&mut scratch.segs(16), Access::RemoteWrite, 0)?;
+/// region.map(&mut scratch.segs(16), 0)?;
 /// ```
 pub(crate) struct ScratchPage(Lender);
 
@@ -59,8 +60,9 @@ impl ScratchPage {
             // SAFETY: `self` owns the page, which is valid while `self` is borrowed.
             unsafe { MemSeg::from_page(page?, 0, PAGE_SIZE) }
         });
-        // SAFETY: The lender was created with the page, which a loan keeps allocated.
-        unsafe { LentSegs::new(runs, &self.0) }
+        // SAFETY: The lender was created with the page, which a loan keeps allocated. Nobody reads
+        // it.
+        unsafe { LentSegs::new(runs, &self.0, Access::RemoteWrite) }
     }
 
     /// Returns whether a region maps the page.

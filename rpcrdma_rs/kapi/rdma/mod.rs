@@ -46,7 +46,8 @@ use kernel::ffi::c_char;
 
 use super::{
     bindings,
-    compat, //
+    compat,
+    ext::lend::Access, //
 };
 
 /// Returns the name under which `rdma resource show` lists the module's objects, as `KBUILD_MODNAME`
@@ -80,18 +81,6 @@ impl DataDirection {
             DataDirection::FromDevice => compat::DMA_FROM_DEVICE,
         }
     }
-}
-
-/// The access that a peer has to registered memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// The peer may read it.
-    RemoteRead,
-    /// The peer may read it. The region holds references to the pages, so that their owner may
-    /// release them before the region is unmapped.
-    SharedRead,
-    /// The peer may write it.
-    RemoteWrite,
 }
 
 impl Access {

@@ -53,13 +53,13 @@ use super::{
     qp::Unposted,
     recv::Invalidated,
     wr::Ticket,
-    Access,
     DataDirection, //
 };
 use crate::kapi::{
     bindings,
     ext::{
         lend::{
+            Access,
             LentSegs,
             Loan, //
         },
@@ -115,7 +115,7 @@ pub(crate) struct MrInner {
 ///
 /// ```ignore
 /// let mut region = Mr::new(&pd, 256)?;
-/// let bytes = region.map(&mut lent, Access::RemoteWrite, 0)?;
+/// let bytes = region.map(&mut lent, 0)?;
 /// // Tell the peer, in the message that the same chain sends:
 /// let (handle, offset) = (region.handle(), region.offset());
 /// qp.post(message, |message, chain| {
@@ -225,12 +225,7 @@ impl Mr {
     /// * `EIO` if the device cannot map the runs.
     ///
     /// The runs that were consumed from `segs` are lost then.
-    pub(crate) fn map<'s, I>(
-        &mut self,
-        segs: &mut LentSegs<'s, I>,
-        access: Access,
-        tag: u32,
-    ) -> Result<usize>
+    pub(crate) fn map<'s, I>(&mut self, segs: &mut LentSegs<'s, I>, tag: u32) -> Result<usize>
     where
         I: Iterator<Item = MemSeg<'s>>,
     {
@@ -238,6 +233,7 @@ impl Mr {
         if this.state != State::Idle {
             return Err(EBUSY);
         }
+        let access = segs.access();
         this.access = access;
         let filled = this.fill(segs.segs()).and_then(|(count, bytes)| {
             this.dma_map(count)?;

@@ -62,6 +62,7 @@ use crate::kapi::{
     ext::{
         jiffies,
         lend::{
+            Access,
             Lender,
             LentSegs, //
         },
@@ -177,30 +178,40 @@ impl<T: XprtOps> Slot<T> {
         unsafe { XdrParts::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
     }
 
-    /// Lends the bytes `range` of the Call to a device.
+    /// Returns the access that a peer gets to the Call.
+    fn call_access(&self) -> Access {
+        if self.owns_pages() {
+            Access::SharedRead
+        } else {
+            Access::RemoteRead
+        }
+    }
+
+    /// Lends the bytes `range` of the Call to a device, for a peer to read.
     pub(crate) fn lend_call(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
         // SAFETY: The RPC neither completes nor releases its memory while a loan exists, see
-        // `Pinned::complete` and `wait_returned`.
-        unsafe { LentSegs::new(self.call().segs(range), &self.lender) }
+        // `Pinned::complete` and `wait_returned`; if sunrpc may free the pages before, the access
+        // says so. A Call does not change while the transport has it.
+        unsafe { LentSegs::new(self.call().segs(range), &self.lender, self.call_access()) }
     }
 
-    /// Lends the bytes `range` of the buffers for the Reply to a device.
+    /// Lends the bytes `range` of the buffers for the Reply to a device, for a peer to write.
     pub(crate) fn lend_answer(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
         // SAFETY: The RPC neither completes nor releases its memory while a loan exists, see
-        // `Pinned::complete` and `wait_returned`.
-        unsafe { LentSegs::new(self.answer().segs(range), &self.lender) }
+        // `Pinned::complete` and `wait_returned`. `XdrParts` lends none of its bytes as a reference.
+        unsafe { LentSegs::new(self.answer().segs(range), &self.lender, Access::RemoteWrite) }
     }
 
-    /// Lends the pages of the Call to a device.
+    /// Lends the pages of the Call to a device, for a peer to read.
     pub(crate) fn lend_call_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
-        // SAFETY: The RPC does not complete while a loan exists, see `lend_call`.
-        unsafe { LentSegs::new(self.call().page_segs(), &self.lender) }
+        // SAFETY: As in `lend_call`: the memory stays, and does not change.
+        unsafe { LentSegs::new(self.call().page_segs(), &self.lender, self.call_access()) }
     }
 
-    /// Lends the pages for the Reply to a device.
+    /// Lends the pages for the Reply to a device, for a peer to write.
     pub(crate) fn lend_answer_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
-        // SAFETY: The RPC does not complete while a loan exists, see `lend_call`.
-        unsafe { LentSegs::new(self.answer().page_segs(), &self.lender) }
+        // SAFETY: As in `lend_answer`: the memory stays, and nobody refers to its bytes.
+        unsafe { LentSegs::new(self.answer().page_segs(), &self.lender, Access::RemoteWrite) }
     }
 
     /// Waits until no memory of the request is lent. Sleeps, with a warning, only if a loan exists,
@@ -227,7 +238,7 @@ impl<T: XprtOps> Slot<T> {
 
     /// Returns whether the pages of the Call belong to the request. They are encrypted copies,
     /// which sunrpc frees without notice when the Call is encoded again.
-    pub(crate) fn owns_pages(&self) -> bool {
+    fn owns_pages(&self) -> bool {
         // SAFETY: Only the task of the request writes the field, while it encodes the Call.
         unsafe { (*self.as_rqst()).rq_release_snd_buf.is_some() }
     }

@@ -18,7 +18,13 @@ mod tests {
         let lender = Lender::new(None)?;
         assert!(lender.has_all());
         // SAFETY: There are no runs.
-        let segs = unsafe { LentSegs::new(core::iter::empty::<MemSeg<'_>>(), &lender) };
+        let segs = unsafe {
+            LentSegs::new(
+                core::iter::empty::<MemSeg<'_>>(),
+                &lender,
+                Access::RemoteRead,
+            )
+        };
         assert!(segs.is_empty() && lender.has_all());
         let (first, second) = (segs.loan(), segs.loan());
         assert!(!lender.has_all());

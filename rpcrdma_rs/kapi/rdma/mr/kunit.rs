@@ -48,17 +48,25 @@ impl Drop for Page {
 }
 
 /// Lends runs of pages, which the callers keep allocated until they are unmapped.
-fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(lender: &'a Lender, runs: I) -> LentSegs<'a, I> {
-    // SAFETY: The callers keep the pages allocated until they are unmapped.
-    unsafe { LentSegs::new(runs, lender) }
+fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(
+    lender: &'a Lender,
+    runs: I,
+    access: Access,
+) -> LentSegs<'a, I> {
+    // SAFETY: The callers keep the pages allocated until they are unmapped, and do not use them.
+    unsafe { LentSegs::new(runs, lender, access) }
 }
 
 /// Returns a region with one mapped page, to which a peer may write.
 fn mapped(pd: &Arc<Pd>, page: &Page) -> Result<Mr> {
     let lender = Lender::new(None)?;
     let mut mr = Mr::new(pd, MAX_PAGES)?;
-    let mut runs = lent(&lender, page.run(0, PAGE_SIZE).into_iter());
-    mr.map(&mut runs, Access::RemoteWrite, 0)?;
+    let mut runs = lent(
+        &lender,
+        page.run(0, PAGE_SIZE).into_iter(),
+        Access::RemoteWrite,
+    );
+    mr.map(&mut runs, 0)?;
     Ok(mr)
 }
 
@@ -101,8 +109,8 @@ fn taken(pd: &Arc<Pd>, page: &Page, shape: &[Run]) -> Result<(usize, usize)> {
     let lender = Lender::new(None)?;
     let mut mr = Mr::new(pd, MAX_PAGES)?;
     let runs = shape.iter().map_while(|(at, len)| page.run(*at, *len));
-    let mut runs = lent(&lender, runs);
-    let bytes = mr.map(&mut runs, Access::RemoteRead, 0)?;
+    let mut runs = lent(&lender, runs, Access::RemoteRead);
+    let bytes = mr.map(&mut runs, 0)?;
     let told = mr.length() as usize;
     mr.unmap()?;
     if told != bytes {
@@ -160,8 +168,8 @@ mod tests {
             (Access::SharedRead, 2),
         ] {
             let whole = || page.run(0, PAGE_SIZE);
-            let mut runs = lent(&lender, [whole(), whole()].into_iter().flatten());
-            mr.map(&mut runs, access, 0)?;
+            let mut runs = lent(&lender, [whole(), whole()].into_iter().flatten(), access);
+            mr.map(&mut runs, 0)?;
             assert_eq!(references(page.0), 1 + held);
             mr.unmap()?;
             assert_eq!(references(page.0), 1);
@@ -173,16 +181,16 @@ mod tests {
     fn memory_is_lent_while_it_is_mapped() -> Result {
         let (pd, page, lender) = (pd()?, Page(page()?), Lender::new(None)?);
         let mut mr = Mr::new(&pd, MAX_PAGES)?;
-        let mut runs = lent(&lender, page.run(0, 9).into_iter());
-        mr.map(&mut runs, Access::RemoteWrite, 0)?;
+        let mut runs = lent(&lender, page.run(0, 9).into_iter(), Access::RemoteWrite);
+        mr.map(&mut runs, 0)?;
         assert!(!lender.has_all());
         // No run is left to map, and no loan is made.
         let mut other = Mr::new(&pd, MAX_PAGES)?;
-        assert!(other.map(&mut runs, Access::RemoteWrite, 0) == Err(EINVAL));
+        assert!(other.map(&mut runs, 0) == Err(EINVAL));
         mr.unmap()?;
         assert!(lender.has_all());
-        let mut runs = lent(&lender, page.run(0, 9).into_iter());
-        mr.map(&mut runs, Access::RemoteWrite, 0)?;
+        let mut runs = lent(&lender, page.run(0, 9).into_iter(), Access::RemoteWrite);
+        mr.map(&mut runs, 0)?;
         drop(mr);
         assert!(lender.has_all());
         Ok(())
@@ -193,14 +201,14 @@ mod tests {
         let lender = Lender::new(None)?;
         let (pd, page) = (pd()?, Page(page()?));
         let mut mr = mapped(&pd, &page)?;
-        let mut runs = lent(&lender, page.run(0, 1).into_iter());
-        assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Err(EBUSY));
+        let mut runs = lent(&lender, page.run(0, 1).into_iter(), Access::RemoteRead);
+        assert!(mr.map(&mut runs, 0) == Err(EBUSY));
         // The failure has not consumed the run.
         assert!(runs.segs().front().is_some());
         mr.unmap()?;
         mr.unmap()?;
-        let mut runs = lent(&lender, page.run(0, 1).into_iter());
-        assert!(mr.map(&mut runs, Access::RemoteRead, 0) == Ok(1));
+        let mut runs = lent(&lender, page.run(0, 1).into_iter(), Access::RemoteRead);
+        assert!(mr.map(&mut runs, 0) == Ok(1));
         mr.unmap()
     }
 
@@ -212,8 +220,8 @@ mod tests {
         let mut last = mr.handle();
         // Only the low byte of the key changes. This is more often than it has values.
         for tag in 0..300 {
-            let mut runs = lent(&lender, page.run(16, 4).into_iter());
-            mr.map(&mut runs, Access::RemoteRead, tag)?;
+            let mut runs = lent(&lender, page.run(16, 4).into_iter(), Access::RemoteRead);
+            mr.map(&mut runs, tag)?;
             assert!(mr.handle() != last);
             assert_eq!(mr.handle() >> 8, last >> 8);
             assert_eq!(mr.offset() >> 32, u64::from(tag));
@@ -334,8 +342,12 @@ mod tests {
         for stopped in [true, false] {
             let (pd, lender) = (pd()?, Lender::new(None)?);
             let mut mr = Mr::new(&pd, MAX_PAGES)?;
-            let mut runs = lent(&lender, page.run(0, PAGE_SIZE).into_iter());
-            mr.map(&mut runs, Access::RemoteWrite, 0)?;
+            let mut runs = lent(
+                &lender,
+                page.run(0, PAGE_SIZE).into_iter(),
+                Access::RemoteWrite,
+            );
+            mr.map(&mut runs, 0)?;
             mr.start_registration(ticket(1))?;
             // SAFETY: There is no QP.
             unsafe { pd.set_closed(stopped) };
