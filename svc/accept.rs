@@ -56,6 +56,7 @@ use crate::{
             addr::SockAddr,
             svc::{
                 Handle,
+                NewXprt,
                 NewXprtArgs,
                 SvcXprt, //
             }, //
@@ -76,10 +77,7 @@ use crate::{
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// SGEs of one RDMA Read or Write, if the device supports as many.
@@ -135,7 +133,7 @@ pub(super) fn accept(
     args: NewXprtArgs<'_>,
     clients: &Arc<Clients>,
     pending: Pending,
-) -> Option<ARef<SvcXprt<Conn>>> {
+) -> Option<NewXprt<Conn>> {
     let peer = pending.id.peer_addr();
     match connection(args, clients, pending) {
         Ok(xprt) => Some(xprt),
@@ -150,7 +148,7 @@ fn connection(
     args: NewXprtArgs<'_>,
     clients: &Arc<Clients>,
     pending: Pending,
-) -> Result<ARef<SvcXprt<Conn>>> {
+) -> Result<NewXprt<Conn>> {
     let local = pending.id.local_addr();
     let peer = pending.id.peer_addr();
 

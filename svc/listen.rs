@@ -43,6 +43,7 @@ use crate::kapi::{
         net::Net,
         svc::{
             Handle,
+            NewXprt,
             NewXprtArgs,
             SvcXprt, //
         },
@@ -55,7 +56,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        aref::ARef,
         Arc,
         Mutex, //
     },
@@ -153,11 +153,7 @@ impl Removal for Request {
 ///
 /// `EAFNOSUPPORT` unless the address is IPv4 or IPv6; `ENOMEM`; those of the CM, such as
 /// `EADDRINUSE`.
-pub(super) fn create(
-    args: NewXprtArgs<'_>,
-    net: &Net,
-    addr: &SockAddr,
-) -> Result<ARef<SvcXprt<Listen>>> {
+pub(super) fn create(args: NewXprtArgs<'_>, net: &Net, addr: &SockAddr) -> Result<NewXprt<Listen>> {
     if addr.ip().is_none() {
         return Err(eafnosupport());
     }
@@ -296,7 +292,7 @@ impl Listen {
 impl Listener for Listen {
     type Connection = Conn;
 
-    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_>) -> Option<ARef<SvcXprt<Conn>>> {
+    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_>) -> Option<NewXprt<Conn>> {
         this.clear_conn();
         let (pending, stale) = {
             let mut state = this.events.state.lock();

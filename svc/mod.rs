@@ -83,14 +83,11 @@ use crate::kapi::sunrpc::{
         Class,
         ClassCell,
         ClassRegistration,
-        NewXprtArgs,
-        SvcXprt, //
+        NewXprt,
+        NewXprtArgs, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    sync::aref::ARef, //
-};
+use kernel::prelude::*;
 
 /// The transport class, which sunrpc finds by its name.
 struct Rdma;
@@ -112,7 +109,7 @@ impl Class for Rdma {
         args: NewXprtArgs<'_>,
         net: &Net,
         addr: &SockAddr,
-    ) -> Result<ARef<SvcXprt<listen::Listen>>> {
+    ) -> Result<NewXprt<listen::Listen>> {
         listen::create(args, net, addr)
     }
 }

@@ -98,11 +98,8 @@ pub(crate) trait Class: Sized + 'static {
     /// # Errors
     ///
     /// The error is returned to the program that adds the listener.
-    fn create(
-        args: NewXprtArgs<'_>,
-        net: &Net,
-        addr: &SockAddr,
-    ) -> Result<ARef<SvcXprt<Self::Listener>>>;
+    fn create(args: NewXprtArgs<'_>, net: &Net, addr: &SockAddr)
+        -> Result<NewXprt<Self::Listener>>;
 }
 
 /// The static memory of one [`Class`].
@@ -360,8 +357,8 @@ impl<T: Listener> SvcXprt<T> {
         args: NewXprtArgs<'_>,
         name: &CStr,
         build: impl FnOnce(&Handle<T>) -> Result<(SockAddr, T)>,
-    ) -> Result<ARef<Self>> {
-        let this = Self::new(args, &ListenerOps::<T>::OPS, |handle| {
+    ) -> Result<NewXprt<T>> {
+        let this = Self::create(args, &ListenerOps::<T>::OPS, |handle| {
             let (local, data) = build(handle)?;
             // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
             unsafe {
@@ -370,7 +367,7 @@ impl<T: Listener> SvcXprt<T> {
             }
             Ok(data)
         })?;
-        this.0.set(bindings::XPT_LISTENER);
+        this.0 .0.set(bindings::XPT_LISTENER);
         Ok(this)
     }
 }
@@ -401,8 +398,8 @@ impl<T: Connection> SvcXprt<T> {
         local: &SockAddr,
         remote: &SockAddr,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
-    ) -> Result<ARef<Self>> {
-        Self::new(args, &ConnectionOps::<T>::OPS, |handle| {
+    ) -> Result<NewXprt<T>> {
+        Self::create(args, &ConnectionOps::<T>::OPS, |handle| {
             // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
             unsafe {
                 handle.0.set_local_addr(local);
@@ -416,20 +413,20 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// # Safety
     ///
-    /// `xprt` is a transport made by [`Self::new`] with this `T`, live or dead.
+    /// `xprt` is a transport made by [`Self::create`] with this `T`, live or dead.
     pub(super) unsafe extern "C" fn has_wspace_thunk(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
-        // SAFETY: `Self::new` made the transport, by this function's contract. The count is atomic.
+        // SAFETY: `Self::create` made the transport, by this function's contract. The count is atomic.
         let backpressure = unsafe { &(*xprt.cast::<Inner<T>>()).backpressure };
         (backpressure.load(Relaxed) == 0).into()
     }
 }
 
 impl<T: Send + Sync + 'static> SvcXprt<T> {
-    fn new(
+    fn create(
         args: NewXprtArgs<'_>,
         ops: &'static bindings::svc_xprt_ops,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
-    ) -> Result<ARef<Self>> {
+    ) -> Result<NewXprt<T>> {
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 xprt: Opaque::uninit(),
@@ -459,7 +456,9 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
                 // INVARIANT: The data is `Some` before the first `ARef`.
                 unsafe { *(*raw).0.data.get() = Some(data) };
                 // SAFETY: The pointer is valid and comes with the first reference.
-                Ok(unsafe { ARef::from_raw(NonNull::new_unchecked(raw)) })
+                Ok(NewXprt(unsafe {
+                    ARef::from_raw(NonNull::new_unchecked(raw))
+                }))
             }
             Err(e) => {
                 handle.0.set(bindings::XPT_CLOSE);
@@ -472,7 +471,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 
     /// # Safety
     ///
-    /// `xprt` is a live transport made by [`Self::new`] with this `T`, for the lifetime of the
+    /// `xprt` is a live transport made by [`Self::create`] with this `T`, for the lifetime of the
     /// result.
     pub(super) unsafe fn from_raw<'a>(xprt: *mut bindings::svc_xprt) -> &'a Self {
         // SAFETY: `xprt` is the first field of a transparent wrapper, which is valid by this function's
@@ -480,19 +479,11 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         unsafe { &*xprt.cast() }
     }
 
-    /// Passes the reference to sunrpc, which already holds a reference to the module for it.
-    pub(super) fn into_raw(this: ARef<Self>) -> *mut bindings::svc_xprt {
-        let xprt: *mut bindings::svc_xprt = ARef::into_raw(this).as_ptr().cast();
-        // SAFETY: The transport is valid. This drops one of the two references to the module.
-        unsafe { bindings::module_put((*(*xprt).xpt_class).xcl_owner) };
-        xprt
-    }
-
     /// # Safety
     ///
     /// Called once, when the reference count has come to zero.
     unsafe fn take_inner(xprt: *mut bindings::svc_xprt) -> Arc<Inner<T>> {
-        // SAFETY: The count stood for this reference, see `new`.
+        // SAFETY: The count stood for this reference, see `create`.
         unsafe { Arc::from_raw(xprt.cast::<Inner<T>>().cast_const()) }
     }
 
@@ -555,6 +546,20 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     /// Returns sunrpc's part of the transport.
     pub(in crate::kapi) fn as_raw(&self) -> *mut bindings::svc_xprt {
         self.0.xprt.get()
+    }
+}
+
+/// A transport that sunrpc does not know yet, with its first reference. There is one for each
+/// transport, so sunrpc gets each transport once. Dropping it frees the transport.
+pub(crate) struct NewXprt<T: Send + Sync>(ARef<SvcXprt<T>>);
+
+impl<T: Send + Sync> NewXprt<T> {
+    /// Passes the transport to sunrpc, which already holds a reference to the module for it.
+    pub(super) fn into_raw(self) -> *mut bindings::svc_xprt {
+        let xprt: *mut bindings::svc_xprt = ARef::into_raw(self.0).as_ptr().cast();
+        // SAFETY: The transport is valid. This drops one of the two references to the module.
+        unsafe { bindings::module_put((*(*xprt).xpt_class).xcl_owner) };
+        xprt
     }
 }
 

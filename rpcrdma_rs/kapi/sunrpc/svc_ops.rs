@@ -11,6 +11,7 @@ use super::{
     net::Net,
     svc::{
         Class,
+        NewXprt,
         NewXprtArgs,
         SvcXprt, //
     },
@@ -33,8 +34,7 @@ use core::{
 use kernel::{
     error::from_result,
     ffi,
-    prelude::*,
-    sync::aref::ARef, //
+    prelude::*, //
 };
 
 /// A listening endpoint.
@@ -47,10 +47,7 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
     /// service thread; may sleep.
     ///
     /// Called repeatedly until [`SvcXprt::clear_conn`], never concurrently.
-    fn accept(
-        this: &SvcXprt<Self>,
-        args: NewXprtArgs<'_>,
-    ) -> Option<ARef<SvcXprt<Self::Connection>>>;
+    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_>) -> Option<NewXprt<Self::Connection>>;
 
     /// Called when the listener is closed. No connection is accepted afterwards. May sleep.
     fn detach(this: &SvcXprt<Self>);
@@ -152,7 +149,7 @@ pub(super) unsafe extern "C" fn create_thunk<C: Class>(
         C::create(args, net, &addr)
     };
     match create() {
-        Ok(xprt) => SvcXprt::into_raw(xprt),
+        Ok(xprt) => xprt.into_raw(),
         Err(e) => e.to_ptr(),
     }
 }
@@ -181,7 +178,7 @@ impl<T: Listener> ListenerOps<T> {
         let this = unsafe { SvcXprt::<T>::from_raw(xprt) };
         // SAFETY: It is live, and stays so during the call.
         let args = unsafe { this.connection_args() };
-        T::accept(this, args).map_or(null_mut(), SvcXprt::into_raw)
+        T::accept(this, args).map_or(null_mut(), NewXprt::into_raw)
     }
 
     /// # Safety
