@@ -130,7 +130,7 @@ pub(super) fn adopt<R: Removal>(
 
 /// Creates a connection from `pending` and accepts it. Logs a failure and returns `None`.
 pub(super) fn accept(
-    args: NewXprtArgs<'_>,
+    args: NewXprtArgs<'_, Conn>,
     clients: &Arc<Clients>,
     pending: Pending,
 ) -> Option<NewXprt<Conn>> {
@@ -145,7 +145,7 @@ pub(super) fn accept(
 }
 
 fn connection(
-    args: NewXprtArgs<'_>,
+    args: NewXprtArgs<'_, Conn>,
     clients: &Arc<Clients>,
     pending: Pending,
 ) -> Result<NewXprt<Conn>> {
@@ -205,7 +205,7 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
 
 /// Returns the number of rdma_rw contexts, which have a pool of memory regions. Only iWARP needs
 /// regions for RDMA Reads.
-fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_>, credits: u32) -> Result<u32> {
+fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_, Conn>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);
     }
@@ -218,7 +218,7 @@ fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_>, credits: u32) -> Result<u32>
 // Not inlined: its stack is not needed while the request is accepted.
 #[inline(never)]
 fn build(
-    args: NewXprtArgs<'_>,
+    args: NewXprtArgs<'_, Conn>,
     handle: &Handle<Conn>,
     clients: &Arc<Clients>,
     pending: Pending,

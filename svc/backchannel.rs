@@ -12,7 +12,8 @@ use super::{
         Conn,
         Work, //
     },
-    limits::CALLBACK_CREDITS, //
+    limits::CALLBACK_CREDITS,
+    Rdma, //
 };
 use crate::{
     kapi::{
@@ -53,10 +54,11 @@ use kernel::prelude::*;
 
 /// The class of the client transports for Calls of the reverse direction. Its number is
 /// `XPRT_TRANSPORT_BC_RDMA`.
-pub(super) static CLASS: XprtClass<Conn> =
-    XprtClass::for_callbacks(c"rdma backchannel", 1 << 31 | 256);
+pub(super) static CLASS: XprtClass<Conn> = XprtClass::for_callbacks(c"rdma backchannel");
 
 impl Callbacks for Conn {
+    type Server = Rdma;
+
     const CREDITS: u32 = CALLBACK_CREDITS;
 
     fn class() -> &'static XprtClass<Self> {

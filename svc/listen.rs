@@ -153,7 +153,11 @@ impl Removal for Request {
 ///
 /// `EAFNOSUPPORT` unless the address is IPv4 or IPv6; `ENOMEM`; those of the CM, such as
 /// `EADDRINUSE`.
-pub(super) fn create(args: NewXprtArgs<'_>, net: &Net, addr: &SockAddr) -> Result<NewXprt<Listen>> {
+pub(super) fn create(
+    args: NewXprtArgs<'_, Listen>,
+    net: &Net,
+    addr: &SockAddr,
+) -> Result<NewXprt<Listen>> {
     if addr.ip().is_none() {
         return Err(eafnosupport());
     }
@@ -292,7 +296,7 @@ impl Listen {
 impl Listener for Listen {
     type Connection = Conn;
 
-    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_>) -> Option<NewXprt<Conn>> {
+    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_, Conn>) -> Option<NewXprt<Conn>> {
         this.clear_conn();
         let (pending, stale) = {
             let mut state = this.events.state.lock();

@@ -92,7 +92,7 @@ use kernel::prelude::*;
 /// The transport class, which sunrpc finds by its name.
 struct Rdma;
 
-static CLASS: ClassCell = ClassCell::new();
+static CLASS: ClassCell<Rdma> = ClassCell::new();
 
 impl Class for Rdma {
     const NAME: &'static CStr = c"rdma";
@@ -101,12 +101,12 @@ impl Class for Rdma {
     const MAX_PAYLOAD: u32 = 4 << 20;
     type Listener = listen::Listen;
 
-    fn cell() -> &'static ClassCell {
+    fn cell() -> &'static ClassCell<Self> {
         &CLASS
     }
 
     fn create(
-        args: NewXprtArgs<'_>,
+        args: NewXprtArgs<'_, listen::Listen>,
         net: &Net,
         addr: &SockAddr,
     ) -> Result<NewXprt<listen::Listen>> {
@@ -116,7 +116,7 @@ impl Class for Rdma {
 
 /// The registration of the transport classes. Dropping it unregisters them.
 pub(crate) struct Registration {
-    _server: ClassRegistration,
+    _server: ClassRegistration<Rdma>,
     _callbacks: class::Registration,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Registration {
 ///
 /// `EEXIST` if there is a class "rdma", that is, if the C module is loaded.
 pub(crate) fn register(module: &'static ThisModule) -> Result<Registration> {
-    let server = ClassRegistration::new::<Rdma>(module)?;
+    let server = ClassRegistration::new(module)?;
     Ok(Registration {
         _server: server,
         _callbacks: backchannel::CLASS.register()?,

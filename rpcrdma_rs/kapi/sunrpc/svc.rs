@@ -30,7 +30,16 @@
 //!
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
+mod class;
 mod endpoint;
+
+pub(in crate::kapi::sunrpc) use class::is_connection_of;
+pub(crate) use class::{
+    Class,
+    ClassCell,
+    ClassRegistration,
+    NewXprtArgs, //
+};
 
 use super::{
     super::{
@@ -44,14 +53,13 @@ use super::{
         Connection,
         ConnectionOps,
         Listener,
-        ListenerOps, //
+        ListenerOps,
+        NO_OPS, //
     }, //
 };
 use crate::kapi::ext::atomic::{
-    Acquire,
     Atomic,
-    Relaxed,
-    Release, //
+    Relaxed, //
 };
 use core::{
     cell::UnsafeCell,
@@ -62,7 +70,6 @@ use core::{
     }, //
 };
 use kernel::{
-    error::to_result,
     ffi,
     prelude::*,
     sync::{
@@ -78,145 +85,6 @@ use kernel::{
         WorkItem, //
     },
 };
-
-/// A server transport class, by which sunrpc finds a transport by name and creates a listener.
-pub(crate) trait Class: Sized + 'static {
-    /// The name of the class, for instance in `/proc/fs/nfsd/portlist`.
-    const NAME: &'static CStr;
-    /// The identifier of the class, `XPRT_TRANSPORT_*`.
-    const IDENT: i32;
-    /// The largest payload of one RPC in bytes.
-    const MAX_PAYLOAD: u32;
-    /// The type of the listeners of the class.
-    type Listener: Listener;
-
-    /// Returns the memory of the class.
-    fn cell() -> &'static ClassCell;
-
-    /// Creates a listener at `addr`. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// The error is returned to the program that adds the listener.
-    fn create(args: NewXprtArgs<'_>, net: &Net, addr: &SockAddr)
-        -> Result<NewXprt<Self::Listener>>;
-}
-
-/// The static memory of one [`Class`].
-pub(crate) struct ClassCell {
-    class: Opaque<bindings::svc_xprt_class>,
-    in_use: Atomic<bool>,
-}
-
-// SAFETY: The class is written before it is registered, and afterwards by sunrpc under its own
-// lock.
-unsafe impl Sync for ClassCell {}
-
-impl ClassCell {
-    /// Creates the memory of a class that is not registered.
-    pub(crate) const fn new() -> Self {
-        ClassCell {
-            class: Opaque::uninit(),
-            in_use: Atomic::new(false),
-        }
-    }
-}
-
-/// A registered class. Dropping it unregisters the class.
-pub(crate) struct ClassRegistration(&'static ClassCell);
-
-impl ClassRegistration {
-    /// Registers `C`.
-    ///
-    /// # Errors
-    ///
-    /// `EEXIST` if a class of this name is registered. So the C module and this one cannot be
-    /// loaded at the same time.
-    pub(crate) fn new<C: Class>(module: &'static ThisModule) -> Result<Self> {
-        let cell = C::cell();
-        if cell.in_use.cmpxchg(false, true, Acquire).is_err() {
-            return Err(EBUSY);
-        }
-        let class = bindings::svc_xprt_class {
-            xcl_name: C::NAME.as_char_ptr(),
-            xcl_owner: module.as_ptr(),
-            xcl_ops: &ClassTable::<C>::OPS,
-            xcl_max_payload: C::MAX_PAYLOAD,
-            xcl_ident: C::IDENT,
-            ..Default::default()
-        };
-        // SAFETY: The cell was not in use, so nobody else sees its memory.
-        unsafe { cell.class.get().write(class) };
-        // SAFETY: The class is static, complete, and on no list.
-        let ret = to_result(unsafe { bindings::svc_reg_xprt_class(cell.class.get()) });
-        if ret.is_err() {
-            cell.in_use.store(false, Release);
-        }
-        ret.map(|()| ClassRegistration(cell))
-    }
-}
-
-impl Drop for ClassRegistration {
-    fn drop(&mut self) {
-        // SAFETY: The class was registered. Transports hold the module that its memory is in.
-        unsafe { bindings::svc_unreg_xprt_class(self.0.class.get()) };
-        self.0.in_use.store(false, Release);
-    }
-}
-
-/// The operations of a class, by which sunrpc creates a listener.
-struct ClassTable<C>(core::marker::PhantomData<C>);
-
-impl<C: Class> ClassTable<C> {
-    const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
-        xpo_create: Some(create_thunk::<C>),
-        ..super::svc_ops::NO_OPS
-    };
-}
-
-/// The class, the service and the network namespace of a new transport.
-///
-/// # Invariants
-///
-/// The class is registered, and all three are valid during `'a`.
-#[derive(Clone, Copy)]
-pub(crate) struct NewXprtArgs<'a> {
-    class: *mut bindings::svc_xprt_class,
-    serv: *mut bindings::svc_serv,
-    net: *mut bindings::net,
-    _service: core::marker::PhantomData<&'a ()>,
-}
-
-impl NewXprtArgs<'_> {
-    /// # Safety
-    ///
-    /// `serv` and `net` are valid for the lifetime of the result, and `C` is registered.
-    pub(super) unsafe fn new<C: Class>(
-        serv: *mut bindings::svc_serv,
-        net: *mut bindings::net,
-    ) -> Self {
-        // INVARIANT: The class is registered and the pointers are valid, by this function's
-        // contract.
-        NewXprtArgs {
-            class: C::cell().class.get(),
-            serv,
-            net,
-            _service: core::marker::PhantomData,
-        }
-    }
-
-    /// Returns the largest payload in bytes that the service wants in one RPC.
-    pub(crate) fn max_payload(&self) -> u32 {
-        // SAFETY: The service is valid by the invariants.
-        unsafe { (*self.serv).sv_max_payload }
-    }
-
-    /// Returns the largest number of pages of a Call or a reply.
-    pub(crate) fn max_pages(&self) -> usize {
-        // SAFETY: The service is valid by the invariants.
-        unsafe { bindings::rpcrdma_shim_svc_serv_maxpages(self.serv) }
-    }
-}
 
 /// The memory of a transport. sunrpc uses its first field.
 #[repr(C)]
@@ -354,7 +222,7 @@ impl<T: Listener> SvcXprt<T> {
     ///
     /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_listener(
-        args: NewXprtArgs<'_>,
+        args: NewXprtArgs<'_, T>,
         name: &CStr,
         build: impl FnOnce(&Handle<T>) -> Result<(SockAddr, T)>,
     ) -> Result<NewXprt<T>> {
@@ -394,7 +262,7 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// `ENOMEM`, and errors of `build`.
     pub(crate) fn new_connection(
-        args: NewXprtArgs<'_>,
+        args: NewXprtArgs<'_, T>,
         local: &SockAddr,
         remote: &SockAddr,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
@@ -423,7 +291,7 @@ impl<T: Connection> SvcXprt<T> {
 
 impl<T: Send + Sync + 'static> SvcXprt<T> {
     fn create(
-        args: NewXprtArgs<'_>,
+        args: NewXprtArgs<'_, T>,
         ops: &'static bindings::svc_xprt_ops,
         build: impl FnOnce(&Handle<T>) -> Result<T>,
     ) -> Result<NewXprt<T>> {
@@ -495,26 +363,6 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     pub(super) unsafe extern "C" fn free_thunk(xprt: *mut bindings::svc_xprt) {
         // SAFETY: The count has come to zero, by this function's contract.
         unsafe { Self::take_inner(xprt).free() };
-    }
-
-    /// Returns the arguments for connections that this listener accepts.
-    ///
-    /// # Safety
-    ///
-    /// The transport must be live: one that is dead may outlive its service.
-    pub(super) unsafe fn connection_args(&self) -> NewXprtArgs<'_> {
-        let xprt = self.0.xprt.get();
-        // SAFETY: The fields are set once, before anyone sees the transport.
-        let (class, serv, net) =
-            unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
-        // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service after its
-        // live transports, and forgets a class after its last transport.
-        NewXprtArgs {
-            class,
-            serv,
-            net,
-            _service: core::marker::PhantomData,
-        }
     }
 
     /// Returns the network namespace.

@@ -20,8 +20,15 @@ use super::{
         ebadslt,
         enotconn, //
     },
-    svc::SvcXprt,
-    svc_ops::Connection,
+    svc::{
+        is_connection_of,
+        Class,
+        SvcXprt, //
+    },
+    svc_ops::{
+        Connection,
+        Listener, //
+    },
     text::{
         Strings,
         Text, //
@@ -54,6 +61,9 @@ const TIMEOUT_MS: u32 = 60_000;
 
 /// A connection over which the server can call its client.
 pub(crate) trait Callbacks: Connection {
+    /// The class of the server transports.
+    type Server: Class<Listener: Listener<Connection = Self>>;
+
     /// The largest number of concurrent callbacks.
     const CREDITS: u32;
 
@@ -81,10 +91,12 @@ struct CallbackXprt {
 }
 
 impl<T: Callbacks> XprtClass<T> {
-    /// Returns a class with the identifier `XPRT_TRANSPORT_BC_*`.
-    pub(crate) const fn for_callbacks(name: &'static CStr, ident: u32) -> Self {
-        // CAST: The bit that stands for the backchannel is the sign bit.
-        Self::with_setup(name, ident as c_int, setup::<T>, [c"", c""])
+    /// Returns the class of the client transports over the connections of `T::Server`. Its
+    /// identifier is that of the server's class with `XPRT_TRANSPORT_BC`.
+    pub(crate) const fn for_callbacks(name: &'static CStr) -> Self {
+        // The bit that stands for the backchannel is the sign bit.
+        let ident = T::Server::IDENT | c_int::MIN;
+        Self::with_setup(name, ident, setup::<T>, [c"", c""])
     }
 }
 
@@ -161,21 +173,30 @@ unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
 ///
 /// # Safety
 ///
-/// For sunrpc; the server transport is one of `T`, as sunrpc finds this class by that of `T`.
+/// For sunrpc; the server transport is live.
 unsafe extern "C" fn setup<T: Callbacks>(
     args: *mut bindings::xprt_create,
 ) -> *mut bindings::rpc_xprt {
-    // SAFETY: sunrpc passes its arguments, valid during the call, for a server transport of `T`.
+    // SAFETY: sunrpc passes its arguments, valid during the call, for a live server transport.
     match unsafe { create::<T>(&*args) } {
         Ok(xprt) => xprt,
         Err(e) => e.to_ptr(),
     }
 }
 
+/// # Errors
+///
+/// `EINVAL` if the server transport is no connection of `T`: sunrpc finds this class by the number of
+/// the server's class, which another class may have as well.
+///
 /// # Safety
 ///
-/// For sunrpc; the server transport is one of `T`.
+/// For sunrpc; the server transport is live.
 unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
+    // SAFETY: The server transport is live, by this function's contract.
+    if args.bc_xprt.is_null() || !unsafe { is_connection_of::<T::Server>(args.bc_xprt) } {
+        return Err(EINVAL);
+    }
     let module = this_module();
     // SAFETY: The address has that length.
     let addr = unsafe { SockAddr::from_raw(args.dstaddr, args.addrlen) }?;
@@ -188,7 +209,7 @@ unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bind
     }
     let this = xprt.cast::<CallbackXprt>();
     // SAFETY: The memory is ours and has the size; the strings are part of it or static. The
-    // server transport is live.
+    // server transport is live, and one of `T`, see above.
     unsafe {
         addr_of_mut!((*this).timeout).write(bindings::rpc_timeout {
             to_initval: msecs_to_jiffies(TIMEOUT_MS),

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Classes of server transports, and what a new transport of a class is made of.
+//!
+//! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
+
+use super::{
+    bindings,
+    create_thunk,
+    Listener,
+    Net,
+    NewXprt,
+    SockAddr,
+    SvcXprt, //
+    NO_OPS,
+};
+use crate::kapi::ext::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
+};
+use core::{
+    marker::PhantomData,
+    ptr::addr_of_mut, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// A server transport class, by which sunrpc finds a transport by name and creates a listener.
+pub(crate) trait Class: Sized + 'static {
+    /// The name of the class, for instance in `/proc/fs/nfsd/portlist`.
+    const NAME: &'static CStr;
+    /// The identifier of the class, `XPRT_TRANSPORT_*`.
+    const IDENT: i32;
+    /// The largest payload of one RPC in bytes.
+    const MAX_PAYLOAD: u32;
+    /// The type of the listeners of the class.
+    type Listener: Listener;
+
+    /// Returns the memory of the class.
+    fn cell() -> &'static ClassCell<Self>;
+
+    /// Creates a listener at `addr`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The error is returned to the program that adds the listener.
+    fn create(
+        args: NewXprtArgs<'_, Self::Listener>,
+        net: &Net,
+        addr: &SockAddr,
+    ) -> Result<NewXprt<Self::Listener>>;
+}
+
+/// The static memory of the class `C`, and of no other.
+pub(crate) struct ClassCell<C> {
+    class: Opaque<bindings::svc_xprt_class>,
+    in_use: Atomic<bool>,
+    _class: PhantomData<fn() -> C>,
+}
+
+// SAFETY: The class is written before it is registered, and afterwards by sunrpc under its own
+// lock.
+unsafe impl<C> Sync for ClassCell<C> {}
+
+impl<C> ClassCell<C> {
+    /// Creates the memory of a class that is not registered.
+    pub(crate) const fn new() -> Self {
+        ClassCell {
+            class: Opaque::uninit(),
+            in_use: Atomic::new(false),
+            _class: PhantomData,
+        }
+    }
+}
+
+/// A registered class. Dropping it unregisters the class.
+pub(crate) struct ClassRegistration<C: Class>(&'static ClassCell<C>);
+
+impl<C: Class> ClassRegistration<C> {
+    /// Registers `C`.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if a class of this name is registered. So the C module and this one cannot be
+    /// loaded at the same time.
+    pub(crate) fn new(module: &'static ThisModule) -> Result<Self> {
+        let cell = C::cell();
+        if cell.in_use.cmpxchg(false, true, Acquire).is_err() {
+            return Err(EBUSY);
+        }
+        let class = bindings::svc_xprt_class {
+            xcl_name: C::NAME.as_char_ptr(),
+            xcl_owner: module.as_ptr(),
+            xcl_ops: &ClassTable::<C>::OPS,
+            xcl_max_payload: C::MAX_PAYLOAD,
+            xcl_ident: C::IDENT,
+            ..Default::default()
+        };
+        // SAFETY: The cell was not in use, so nobody else sees its memory.
+        unsafe { cell.class.get().write(class) };
+        // SAFETY: The class is static, complete, and on no list.
+        let ret = to_result(unsafe { bindings::svc_reg_xprt_class(cell.class.get()) });
+        if ret.is_err() {
+            cell.in_use.store(false, Release);
+        }
+        ret.map(|()| ClassRegistration(cell))
+    }
+}
+
+impl<C: Class> Drop for ClassRegistration<C> {
+    fn drop(&mut self) {
+        // SAFETY: The class was registered. Transports hold the module that its memory is in.
+        unsafe { bindings::svc_unreg_xprt_class(self.0.class.get()) };
+        self.0.in_use.store(false, Release);
+    }
+}
+
+/// The operations of a class, by which sunrpc creates a listener.
+struct ClassTable<C>(PhantomData<C>);
+
+impl<C: Class> ClassTable<C> {
+    const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
+        xpo_create: Some(create_thunk::<C>),
+        ..NO_OPS
+    };
+}
+
+/// The class, the service and the network namespace of a new transport with the data `T`.
+///
+/// # Invariants
+///
+/// The class is registered, and all three are valid during `'a`. `T` is the listener of the class, or
+/// the connection of that listener.
+pub(crate) struct NewXprtArgs<'a, T> {
+    pub(super) class: *mut bindings::svc_xprt_class,
+    pub(super) serv: *mut bindings::svc_serv,
+    pub(super) net: *mut bindings::net,
+    _service: PhantomData<&'a ()>,
+    _data: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for NewXprtArgs<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for NewXprtArgs<'_, T> {}
+
+impl<T: Listener> NewXprtArgs<'_, T> {
+    /// # Safety
+    ///
+    /// `serv` and `net` are valid for the lifetime of the result, and `C` is registered.
+    pub(in crate::kapi::sunrpc) unsafe fn new<C: Class<Listener = T>>(
+        serv: *mut bindings::svc_serv,
+        net: *mut bindings::net,
+    ) -> Self {
+        // INVARIANT: The class is registered and the pointers are valid, by this function's
+        // contract.
+        NewXprtArgs {
+            class: C::cell().class.get(),
+            serv,
+            net,
+            _service: PhantomData,
+            _data: PhantomData,
+        }
+    }
+}
+
+impl<T> NewXprtArgs<'_, T> {
+    /// Returns the largest payload in bytes that the service wants in one RPC.
+    pub(crate) fn max_payload(&self) -> u32 {
+        // SAFETY: The service is valid by the invariants.
+        unsafe { (*self.serv).sv_max_payload }
+    }
+
+    /// Returns the largest number of pages of a Call or a reply.
+    pub(crate) fn max_pages(&self) -> usize {
+        // SAFETY: The service is valid by the invariants.
+        unsafe { bindings::rpcrdma_shim_svc_serv_maxpages(self.serv) }
+    }
+}
+
+impl<T: Listener> SvcXprt<T> {
+    /// Returns the arguments for connections that this listener accepts.
+    ///
+    /// # Safety
+    ///
+    /// The transport must be live: one that is dead may outlive its service.
+    pub(in crate::kapi::sunrpc) unsafe fn connection_args(&self) -> NewXprtArgs<'_, T::Connection> {
+        let xprt = self.0.xprt.get();
+        // SAFETY: The fields are set once, before anyone sees the transport.
+        let (class, serv, net) =
+            unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
+        // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service after its
+        // live transports, and forgets a class after its last transport. This listener was created
+        // with arguments for a listener, so it is that of the class.
+        NewXprtArgs {
+            class,
+            serv,
+            net,
+            _service: PhantomData,
+            _data: PhantomData,
+        }
+    }
+}
+
+/// Returns whether `xprt` is a connection of the class `C`, so a `SvcXprt` with the connections of
+/// the listener of `C` as data.
+///
+/// # Safety
+///
+/// `xprt` must be a live server transport.
+pub(in crate::kapi::sunrpc) unsafe fn is_connection_of<C: Class>(
+    xprt: *mut bindings::svc_xprt,
+) -> bool {
+    // SAFETY: The transport is live by this function's contract. The class does not change, nor does
+    // this flag of a live transport.
+    unsafe {
+        let flags = addr_of_mut!((*xprt).xpt_flags).read_volatile();
+        core::ptr::eq((*xprt).xpt_class, C::cell().class.get())
+            && flags & (1 << bindings::XPT_LISTENER) == 0
+    }
+}
