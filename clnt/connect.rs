@@ -139,7 +139,7 @@ impl Connection {
         asks: bool,
     ) -> Result<Arc<Self>, Failed> {
         let server = xprt.server();
-        let id = cm::Id::create(xprt.net(), events.clone()).map_err(Failed::passing)?;
+        let mut id = cm::Id::create(xprt.net(), events.clone()).map_err(Failed::passing)?;
         events.step(Step::Address, RESOLVE_MS, || {
             id.resolve_addr(&server, RESOLVE_MS)
         })?;

@@ -197,7 +197,7 @@ fn listening_id(
     events: &Arc<ListenEvents>,
 ) -> Result<Id<ListenHandler>> {
     let handler = Arc::new(ListenHandler(events.clone()), GFP_KERNEL)?;
-    let id = Id::create(net, handler)?;
+    let mut id = Id::create(net, handler)?;
     id.set_afonly(true)?;
     id.bind(addr)?;
     id.listen(BACKLOG)?;

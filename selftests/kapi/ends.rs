@@ -318,12 +318,12 @@ pub(super) fn connect(address: u32, sends: u32) -> Result<(Side, Side)> {
         }),
         GFP_KERNEL,
     )?;
-    let listening = Id::create(net, listener.clone())?;
+    let mut listening = Id::create(net, listener.clone())?;
     listening.set_afonly(true)?;
     listening.bind(&addr(address, PORT)?)?;
     listening.listen(1)?;
 
-    let id = Id::create(net, client.clone())?;
+    let mut id = Id::create(net, client.clone())?;
     check(id.device().is_none(), "no device before resolution")?;
     id.resolve_addr(&addr(address, PORT)?, 5000)?;
     client.step(1, "the address is resolved")?;

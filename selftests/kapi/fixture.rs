@@ -122,7 +122,7 @@ impl Handler for Nobody {
 ///
 /// `ENODEV` or `EADDRNOTAVAIL` without such a device.
 pub(crate) fn pd() -> Result<Arc<Pd>> {
-    let id = Id::create(net(), Arc::new(Nobody, GFP_KERNEL)?)?;
+    let mut id = Id::create(net(), Arc::new(Nobody, GFP_KERNEL)?)?;
     let address = parameter(crate::module_parameters::address.value());
     id.bind(&addr(address, 0)?)?;
     Pd::new(&id)

@@ -201,7 +201,7 @@ impl Drop for IdInner {
 /// # Examples
 ///
 /// ```ignore
-/// let id = Id::create(net, handler)?;
+/// let mut id = Id::create(net, handler)?;
 /// id.resolve_addr(&peer, 5000)?;
 /// // After the handler was called with `Event::AddrResolved`:
 /// id.resolve_route(5000)?;
@@ -281,7 +281,7 @@ impl<H: Handler> Id<H> {
     /// # Errors
     ///
     /// `EINVAL` if the id already listens or connects.
-    pub(crate) fn set_afonly(&self, on: bool) -> Result {
+    pub(crate) fn set_afonly(&mut self, on: bool) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_set_afonly(self.as_raw(), c_int::from(on)) })
     }
@@ -291,7 +291,7 @@ impl<H: Handler> Id<H> {
     /// # Errors
     ///
     /// `EADDRINUSE`, `ENODEV` and other errors of rdma_cm.
-    pub(crate) fn bind(&self, addr: &SockAddr) -> Result {
+    pub(crate) fn bind(&mut self, addr: &SockAddr) -> Result {
         let addr = addr.as_ptr().cast_mut();
         // SAFETY: The id and the address, which C does not change, are valid.
         to_result(unsafe { bindings::rdma_bind_addr(self.as_raw(), addr) })
@@ -302,7 +302,7 @@ impl<H: Handler> Id<H> {
     /// # Errors
     ///
     /// Errors of rdma_cm.
-    pub(crate) fn listen(&self, backlog: i32) -> Result {
+    pub(crate) fn listen(&mut self, backlog: i32) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_listen(self.as_raw(), backlog) })
     }
@@ -312,7 +312,7 @@ impl<H: Handler> Id<H> {
     /// # Errors
     ///
     /// Errors of rdma_cm.
-    pub(crate) fn resolve_addr(&self, peer: &SockAddr, timeout_ms: u32) -> Result {
+    pub(crate) fn resolve_addr(&mut self, peer: &SockAddr, timeout_ms: u32) -> Result {
         let (any, timeout) = (core::ptr::null_mut(), timeout_ms as usize);
         // SAFETY: The id is valid, and so is the peer's address, which C copies. Null as the local
         // address lets C choose one.
@@ -326,7 +326,7 @@ impl<H: Handler> Id<H> {
     /// # Errors
     ///
     /// Errors of rdma_cm.
-    pub(crate) fn resolve_route(&self, timeout_ms: u32) -> Result {
+    pub(crate) fn resolve_route(&mut self, timeout_ms: u32) -> Result {
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
     }
@@ -359,31 +359,44 @@ impl<H: Handler> Id<H> {
         to_result(ret)
     }
 
-    /// Returns the local address, once the id is bound or the peer's address resolved.
+    /// Calls `f` with the C id under its handler mutex. Sleeps.
+    ///
+    /// Address, device and port change in the methods above, which borrow the id mutably, and under
+    /// this mutex, when the CM resolves an address. A handler of the id must not get here.
+    fn locked<R>(&self, f: impl FnOnce(*const bindings::rdma_cm_id) -> R) -> R {
+        // SAFETY: The id is valid.
+        unsafe { bindings::rdma_lock_handler(self.as_raw()) };
+        let result = f(self.as_raw());
+        // SAFETY: Locked above.
+        unsafe { bindings::rdma_unlock_handler(self.as_raw()) };
+        result
+    }
+
+    /// Returns the local address, once the id is bound or the peer's address resolved. Sleeps.
     pub(crate) fn local_addr(&self) -> SockAddr {
-        // SAFETY: The id is valid.
-        SockAddr::from_storage(unsafe { &(*self.as_raw()).route.addr.src_addr })
+        // SAFETY: The id is valid, and nobody changes the address, see `locked`.
+        self.locked(|id| SockAddr::from_storage(unsafe { &(*id).route.addr.src_addr }))
     }
 
-    /// Returns the peer's address, once it is resolved or the id adopted.
+    /// Returns the peer's address, once it is resolved or the id adopted. Sleeps.
     pub(crate) fn peer_addr(&self) -> SockAddr {
-        // SAFETY: The id is valid.
-        SockAddr::from_storage(unsafe { &(*self.as_raw()).route.addr.dst_addr })
+        // SAFETY: The id is valid, and nobody changes the address, see `locked`.
+        self.locked(|id| SockAddr::from_storage(unsafe { &(*id).route.addr.dst_addr }))
     }
 
-    /// Returns the device, once the id is bound to one.
+    /// Returns the device, once the id is bound to one. Sleeps.
     pub(crate) fn device(&self) -> Option<&Device> {
-        // SAFETY: The id is valid.
-        let device = NonNull::new(unsafe { (*self.as_raw()).device })?;
-        // SAFETY: A bound id holds a reference to its device, and the id is borrowed.
-        Some(unsafe { Device::from_raw(device.as_ptr()) })
+        self.port().map(|port| port.device())
     }
 
-    /// Returns the device's port, once the id is bound to a device.
+    /// Returns the device's port, once the id is bound to a device. Sleeps.
     pub(crate) fn port(&self) -> Option<Port<'_>> {
-        let device = self.device()?;
-        // SAFETY: The id is bound to the device.
-        Some(unsafe { Port::new(device, self.inner.port()) })
+        // SAFETY: The id is valid, and nobody changes these fields, see `locked`.
+        let (device, number) = self.locked(|id| unsafe { ((*id).device, (*id).port_num) });
+        let device = NonNull::new(device)?;
+        // SAFETY: A bound id holds a reference to its device, and stays bound to it while the id is
+        // borrowed. The port is one of this device.
+        Some(unsafe { Port::new(Device::from_raw(device.as_ptr()), number) })
     }
 }
 
