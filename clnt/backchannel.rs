@@ -77,8 +77,8 @@ impl Conn {
         let header = &parsed.header;
         trace_xprtrdma_cb_call(Peer::of(xprt), header.xid.0);
         self.received_other(buffer.capacity());
-        if !parsed.has_no_chunks() {
-            self.refuse(qp, header, ErrorBody::Chunk);
+        if let Some(report) = parsed.chunk_refusal() {
+            self.refuse(qp, header, report);
         } else {
             self.deliver(xprt, parsed, &buffer);
         }

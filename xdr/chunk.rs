@@ -9,6 +9,7 @@
 use super::cursor::Reader;
 use super::error::{
     DecodeError,
+    ErrorBody,
     Item, //
 };
 use super::message::Direction;
@@ -119,6 +120,17 @@ impl Places {
     /// Returns whether the header has no chunk of any kind.
     pub(crate) const fn is_empty(&self) -> bool {
         self.reads == 0 && self.writes == 0 && self.reply.is_none()
+    }
+
+    /// Returns the error report of a Responder that supports no chunks (RFC 8167, section 5.3), or
+    /// `None` if the header has no chunk.
+    pub(crate) const fn refusal(&self) -> Option<ErrorBody> {
+        match (self.reads, self.writes, self.reply) {
+            (0, 0, None) => None,
+            (0, 0, Some(_)) => Some(ErrorBody::Segments { max: 0 }),
+            (0, _, _) => Some(ErrorBody::WriteChunks { max: 0 }),
+            _ => Some(ErrorBody::ReadChunks { max: 0 }),
+        }
     }
 
     /// Returns whether the header has neither a Write chunk nor a Reply chunk.

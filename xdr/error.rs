@@ -169,6 +169,16 @@ impl ErrorBody {
         }
     }
 
+    /// Returns this report with limits of zero: those of a Responder that supports no chunks.
+    pub(crate) const fn without_chunks(self) -> Self {
+        match self {
+            ErrorBody::ReadChunks { .. } => ErrorBody::ReadChunks { max: 0 },
+            ErrorBody::WriteChunks { .. } => ErrorBody::WriteChunks { max: 0 },
+            ErrorBody::Segments { .. } => ErrorBody::Segments { max: 0 },
+            other => other,
+        }
+    }
+
     /// This report in terms of `version`: version 1 has one error for all but a wrong version.
     pub(crate) const fn in_version(self, version: Version) -> Self {
         match (version, self) {

@@ -141,6 +141,15 @@ impl Parsed {
         self.places.is_empty()
     }
 
+    /// Returns the error report about the chunks of this Call by a Responder that supports none
+    /// (RFC 8167, section 5.3), or `None` if the message has no chunk.
+    ///
+    /// Version 2 has a report for each list, with the number that the Responder supports. It has none
+    /// for the Reply chunk, so that report is about segments. The encoder writes ERR_CHUNK in version 1.
+    pub(crate) const fn chunk_refusal(&self) -> Option<ErrorBody> {
+        self.places.refusal()
+    }
+
     /// Returns whether the message has neither a Write chunk nor a Reply chunk.
     pub(crate) const fn has_no_results(&self) -> bool {
         self.places.no_results()
@@ -289,7 +298,8 @@ impl Rejected {
     /// direction.
     ///
     /// In version 1 only a message that may be a Call is answered: its chunk lists are malformed,
-    /// so its direction is not known. In version 2 the header has the direction.
+    /// so its direction is not known. In version 2 the header has the direction. The limits in the
+    /// report are zero, because this Responder supports no chunks.
     pub(crate) fn refusal(&self) -> Option<ErrorBody> {
         let may_be_call = match self.version() {
             Version::One => matches!(self.proc(), Some(Proc::Msg | Proc::NoMsg)),
@@ -297,7 +307,7 @@ impl Rejected {
         };
         match (self.error, self.answer()) {
             (DecodeError::Version(_), _) | (_, Answer::Drop) => None,
-            (_, Answer::Report(report)) => may_be_call.then_some(report),
+            (_, Answer::Report(report)) => may_be_call.then_some(report.without_chunks()),
         }
     }
 }

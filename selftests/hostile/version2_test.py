@@ -18,6 +18,7 @@ from client import XIDS
 from client_cases import PATIENCE, POOL, Mount
 from client_test import OPTIONS
 from fake import Call, DATA, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
+from relay import callback
 from server_fuzz import Random
 from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
     setting, two
@@ -288,6 +289,28 @@ def unasked(subject):
 @case("malformed messages, one after the other")
 def malformed(subject):
     in_a_row(subject, [octets for _, octets in vectors(MALFORMED)], "error reports")
+
+
+@case("Calls that the client does not serve are refused, and are told of its limits")
+def refused_calls(subject):
+    fake = subject.fake
+    segment = wire.u32(0x1234, 64, 0, 0x10000)
+    read, write = wire.u32(1, 40) + segment, wire.u32(1, 1) + segment
+    with subject.mount() as mount:
+        for lists, wanted in (
+                (read + wire.u32(0, 0, 0), (4, 0)), (read + wire.u32(0) + write + wire.u32(0, 0), (4, 0)),
+                (wire.u32(0) + write + wire.u32(0, 0), (5, 0)),
+                (wire.u32(0) + write * 9 + wire.u32(0, 0), (5, 0)),
+                (wire.u32(0, 0) + write, (6, 0)), (wire.u32(0, 0, 1, 65) + segment * 65, (6, 0)),
+                (wire.u32(0, 0, 2), (2,))):
+            fake.answers = []
+            xid = next(XIDS)
+            fake.burst(two(xid, wire.MSG, 0, 0, body=lists + callback(xid)))
+            mount.check()
+            seen = [answer[:8] + answer[12:] for answer in fake.answers]
+            if seen != [wire.u32(xid, 2, wire.ERROR, *wanted)]:
+                raise Failed(f"answers to a Call with lists {lists[:32].hex()}: {[a.hex() for a in seen]}")
+    subject.expect(1, 1)
 
 
 @case("messages about properties in every wrong state")

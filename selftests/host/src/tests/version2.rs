@@ -348,6 +348,52 @@ fn limits_are_reported() {
     assert_eq!(answer(&call(1, 0, &eight), &ANY), ErrorBody::Chunk);
 }
 
+/// A client supports no chunks in Calls of its server, however many the decoder accepts.
+#[test]
+fn a_client_supports_no_chunks() {
+    use crate::xdr::error::ErrorBody;
+    let limits = ListLimits {
+        segments: 64,
+        ..ANY
+    };
+    let refusal = |lists: &[u32]| match decode_as(&call(0, 0, lists), &limits, BOTH) {
+        Ok(parsed) => parsed.chunk_refusal(),
+        Err(rejected) => rejected.refusal(),
+    };
+    const READ: [u32; 6] = [1, 16, 7, 8, 0, 0];
+    const WRITE: [u32; 6] = [1, 1, 7, 8, 0, 0];
+    let max = 0;
+    let (reads, writes) = (
+        ErrorBody::ReadChunks { max },
+        ErrorBody::WriteChunks { max },
+    );
+    let segments = ErrorBody::Segments { max };
+    let lists = |reads: usize, writes: usize, reply: usize| {
+        let (reads, writes) = (READ.repeat(reads), WRITE.repeat(writes));
+        let reply = match reply {
+            0 => vec![0],
+            count => [vec![1, count as u32], WRITE[2..].repeat(count)].concat(),
+        };
+        [reads, vec![0], writes, vec![0], reply].concat()
+    };
+    assert_eq!(refusal(&lists(0, 0, 0)), None);
+    for (read, write, reply, wanted) in [
+        (1, 0, 0, reads),
+        (1, 2, 1, reads),
+        (65, 0, 0, segments),
+        (0, 1, 0, writes),
+        (0, 1, 1, writes),
+        (0, 9, 0, writes),
+        (0, 0, 1, segments),
+        (0, 0, 65, segments),
+    ] {
+        let seen = refusal(&lists(read, write, reply));
+        assert_eq!(seen, Some(wanted), "{read} {write} {reply}");
+    }
+    // Lists that cannot be parsed.
+    assert_eq!(refusal(&[0, 0, 2]), Some(ErrorBody::Chunk));
+}
+
 #[test]
 fn handle_to_invalidate() {
     let lists = [
