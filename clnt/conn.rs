@@ -322,7 +322,7 @@ impl Conn {
     }
 
     /// Records a grant of credits, and passes it to the transport if it has changed.
-    pub(super) fn set_credits(&self, xprt: &Xprt<ClntXprt>, grant: Credits) {
+    pub(super) fn set_credits(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, grant: Credits) {
         if self.credits.load(Relaxed) != grant.0 {
             self.credits.store(grant.0, Relaxed);
             self.live.granted.store(grant.0, Relaxed);
@@ -332,17 +332,20 @@ impl Conn {
 
     /// Passes the number of credits that Calls may use to the transport, if it has changed.
     #[cold]
-    pub(super) fn update_window(&self, xprt: &Xprt<ClntXprt>) {
+    pub(super) fn update_window(self: &Arc<Self>, xprt: &Xprt<ClntXprt>) {
         // The lock is held to the end, so that the last caller sets the window that is valid then.
         let mut pools = self.pools.lock();
         let requested = self.negotiation.has_request();
         if let Some(window) = pools.window(self.granted(), requested) {
             xprt.set_credits(window);
         }
+        if pools.reserve.is_blocked() {
+            self.watch(&mut pools);
+        }
     }
 
     /// Records that a Call was given up before its Reply has arrived. The server has its credit.
-    pub(super) fn note_given_up(&self, xprt: &Xprt<ClntXprt>) {
+    pub(super) fn note_given_up(self: &Arc<Self>, xprt: &Xprt<ClntXprt>) {
         self.pools.lock().reserve.end_call();
         self.update_window(xprt);
     }
@@ -587,21 +590,19 @@ impl WorkItem<WATCHDOG> for Conn {
                 }
             }
             Progress::Active => this.watch(&mut this.pools.lock()),
-            Progress::Stalled => this.end_stalled(),
+            // Twice `WATCHDOG_MS`.
+            Progress::Stalled => this.end("nothing sent 10 s ago has arrived"),
+            Progress::Blocked => this.end("ended processes hold all credits, and no Reply comes"),
         }
     }
 }
 
 impl Conn {
-    /// Ends the connection because its Send Queue makes no progress. Sleeps.
-    fn end_stalled(&self) {
+    /// Ends the connection because it makes no progress, and logs why. Sleeps.
+    fn end(&self, why: &str) {
         let link = self.link.get();
         if let Some(xprt) = &link {
-            pr_warn!(
-                "{}: nothing sent {} s ago has arrived: disconnecting\n",
-                xprt.server(),
-                2 * WATCHDOG_MS / 1000
-            );
+            pr_warn!("{}: {}: disconnecting\n", xprt.server(), why);
         }
         self.lost();
         // Closing takes the send lock. Its holder may wait for a request whose local invalidation is

@@ -10,8 +10,14 @@
 //! were due when it was sent: one of them is the Reply to a later Call.
 //!
 //! sunrpc counts a Call only until its task ends. The server keeps the Receive of a Call that was
-//! given up, because a process was killed or a timeout has passed, until it answers. One credit is
-//! always left for Calls, as it may never answer.
+//! given up, because a process was killed or a timeout has passed, until it answers (RFC 8166, section
+//! 3.3.1). If such Calls hold all credits, no Call can be sent. Then the connection ends, unless the
+//! server answers soon.
+//!
+//! Messages about properties never hold the last credit: the end of RDMA2_UPDPROP needs a later Call.
+
+/// The number of checks in a row at which the connection is blocked before it ends.
+const BLOCKED_CHECKS: u32 = 3;
 
 /// The credits that are not available for Calls.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ pub(super) struct ReservedCredits {
     waits: bool,
     /// The number of credits that Calls may use, as last returned.
     window: u32,
+    /// The number of checks since the last Reply at which the connection was blocked.
+    blocked: u32,
 }
 
 impl ReservedCredits {
@@ -35,6 +43,7 @@ impl ReservedCredits {
             awaited: 0,
             waits: false,
             window: 1,
+            blocked: 0,
         }
     }
 
@@ -55,10 +64,25 @@ impl ReservedCredits {
     /// Returns the number of credits that Calls may use, of `granted`, if it has changed. `due`
     /// Replies are due.
     pub(super) fn window(&mut self, granted: u32, due: u32, requested: bool) -> Option<u32> {
-        let held = self.held(requested).saturating_add(self.given_up(due));
-        let window = granted.saturating_sub(held).max(1);
+        let usable = granted.saturating_sub(self.held(requested)).max(1);
+        let window = usable.saturating_sub(self.given_up(due));
         let before = core::mem::replace(&mut self.window, window);
         (window != before).then_some(window)
+    }
+
+    /// Returns whether no Call can be sent, because Calls that were given up hold the credits.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.window == 0
+    }
+
+    /// Checks whether the connection has to end because it is blocked: at this check and those before
+    /// it no task has waited for a Reply, and no Reply has arrived since.
+    pub(super) fn check_blocked(&mut self) -> bool {
+        self.blocked = match self.is_blocked() && self.awaited == 0 {
+            true => self.blocked.saturating_add(1),
+            false => 0,
+        };
+        self.blocked >= BLOCKED_CHECKS
     }
 
     /// Records that no message waits for a credit.
@@ -68,7 +92,7 @@ impl ReservedCredits {
 
     /// Returns whether a message about properties may be sent now, in addition to a Call, while `due`
     /// Replies are due. If not, one Call less may be sent from now on, so that the message can be sent
-    /// later. One credit is always left for Calls.
+    /// later. One credit is always left for Calls whose Reply is awaited.
     pub(super) fn has_credit(&mut self, granted: u32, due: u32, requested: bool) -> bool {
         let held = self.held(requested);
         if granted < held.saturating_add(2) {
@@ -103,6 +127,7 @@ impl ReservedCredits {
     /// Records that a Reply has arrived, whether or not a task waits for it.
     pub(super) fn note_reply(&mut self) {
         self.update = self.update.saturating_sub(1);
+        self.blocked = 0;
     }
 }
 
@@ -193,8 +218,10 @@ mod tests {
         assert_eq!(calls.window(4), 4);
         (0..3).for_each(|_| calls.reserve.end_call());
         assert_eq!(calls.window(4), 1);
+        assert!(!calls.reserve.is_blocked());
         calls.reserve.end_call();
-        assert_eq!(calls.window(4), 1);
+        assert_eq!(calls.window(4), 0);
+        assert!(calls.reserve.is_blocked());
         assert_eq!(calls.reserve.given_up(calls.due), 4);
         // The Replies due include those to Calls that were given up.
         assert!(calls.reserve.has_credit(8, calls.due, false));
@@ -203,6 +230,39 @@ mod tests {
         assert_eq!(calls.window(4), 2);
         (0..9).for_each(|_| calls.reply());
         assert_eq!(calls.window(4), 4);
+    }
+
+    #[test]
+    fn calls_that_were_given_up_exceed_no_smaller_grant() {
+        let mut calls = Calls::sent(8);
+        (0..5).for_each(|_| calls.reserve.end_call());
+        assert_eq!(calls.window(8), 3);
+        assert_eq!(calls.window(5), 0);
+        // A message about properties holds none of the credits that are left.
+        calls.reserve.note_update(8);
+        assert_eq!(calls.window(1), 0);
+        (0..5).for_each(|_| calls.reply());
+        assert_eq!(calls.window(1), 1);
+    }
+
+    #[test]
+    fn a_blocked_connection_ends_unless_the_server_answers() {
+        let mut calls = Calls::sent(2);
+        assert_eq!(calls.window(2), 2);
+        // A task waits for one of the Replies, and may time out.
+        calls.reserve.end_call();
+        assert_eq!(calls.window(1), 0);
+        assert!((0..9).all(|_| !calls.reserve.check_blocked()));
+        calls.reserve.end_call();
+        assert!((1..BLOCKED_CHECKS).all(|_| !calls.reserve.check_blocked()));
+        assert_eq!(calls.window(1), 0);
+        calls.reply();
+        assert_eq!(calls.window(1), 0);
+        assert!((1..BLOCKED_CHECKS).all(|_| !calls.reserve.check_blocked()));
+        assert!(calls.reserve.check_blocked());
+        calls.reply();
+        assert_eq!(calls.window(1), 1);
+        assert!((0..9).all(|_| !calls.reserve.check_blocked()));
     }
 
     /// The Reply finds no task that waits, since the task ends. Then the task records that.

@@ -515,13 +515,19 @@ impl Pools {
         self.retired = true;
     }
 
-    /// Checks the progress of the Send Queue. If the connection is quiet, it is no longer watched,
-    /// and the result contains the resources that it does not need.
+    /// Checks the progress of the Send Queue and of the credits. If the connection is quiet, it is no
+    /// longer watched, and the result contains the resources that it does not need.
     pub(super) fn check_progress(&mut self) -> (Progress, Surplus) {
-        let progress = self.queue.check_progress();
+        let ends = self.reserve.check_blocked();
+        let progress = match self.queue.check_progress() {
+            Progress::Stalled => Progress::Stalled,
+            _ if ends => Progress::Blocked,
+            Progress::Quiet if self.reserve.is_blocked() => Progress::Active,
+            progress => progress,
+        };
         let mut surplus = Surplus::default();
-        // A stalled connection is not watched again: it is closed.
-        self.watched = progress == Progress::Stalled;
+        // A connection that is stalled or blocked is not watched again: it is closed.
+        self.watched = matches!(progress, Progress::Stalled | Progress::Blocked);
         if progress == Progress::Quiet {
             self.trim(&mut surplus);
         }

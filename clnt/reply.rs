@@ -282,7 +282,12 @@ impl Conn {
     }
 
     /// Handles a message while the answer to the request for version 2 is awaited.
-    fn handle_answer(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: RecvBox<()>) {
+    fn handle_answer(
+        self: &Arc<Self>,
+        xprt: &Xprt<ClntXprt>,
+        parsed: &Parsed,
+        buffer: RecvBox<()>,
+    ) {
         let requested = Credits(self.limits().requests);
         if let Some(window) = self
             .negotiation

@@ -12,6 +12,8 @@
 pub(super) enum Progress {
     /// A chain that was not posted recently has not completed.
     Stalled,
+    /// The server does not answer the Calls that hold all credits, for which no task waits.
+    Blocked,
     /// A chain was posted recently.
     Active,
     /// No chain was posted recently, and none is in flight.

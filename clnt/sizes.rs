@@ -171,7 +171,7 @@ impl Conn {
 
     /// Ends the outstanding request, if there is one, and frees its credit. Returns the size
     /// requested.
-    fn end_request(&self) -> Option<u32> {
+    fn end_request(self: &Arc<Self>) -> Option<u32> {
         let request = self.negotiation.take_request()?;
         if let Some(xprt) = self.xprt() {
             self.update_window(&xprt);
@@ -180,7 +180,7 @@ impl Conn {
     }
 
     /// Handles an update of the server's properties, or its response to the client's request.
-    pub(super) fn note_property(&self, parsed: &Parsed, message: &Message<'_>) {
+    pub(super) fn note_property(self: &Arc<Self>, parsed: &Parsed, message: &Message<'_>) {
         let Some(agreed) = self.negotiation.agreed() else {
             return;
         };
@@ -209,7 +209,7 @@ impl Conn {
 
     /// Handles an error report that belongs to no RPC. It may mean that the server does not support
     /// the request for other sizes.
-    pub(super) fn note_refused_request(&self, parsed: &Parsed) {
+    pub(super) fn note_refused_request(self: &Arc<Self>, parsed: &Parsed) {
         if let Body::Error(ErrorBody::Option | ErrorBody::Procedure | ErrorBody::Chunk) =
             parsed.body
         {

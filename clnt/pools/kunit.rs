@@ -110,6 +110,24 @@ mod tests {
     }
 
     #[test]
+    fn a_blocked_connection_is_watched_until_it_ends() -> Result {
+        let pd = pd()?;
+        let mut pools = pools(&pd)?;
+        assert!(pools.check_progress().0 == Progress::Quiet);
+        let send = pools.take(0, &mut MrList::new()).map_err(|_| EIO)?;
+        pools.send_done(send, 0);
+        // A process ends before its Reply has come.
+        pools.reserve.end_call();
+        assert!(pools.window(1, false) == Some(0));
+        let progress = [0; 3].map(|_| pools.check_progress().0);
+        assert!(progress == [Progress::Active, Progress::Active, Progress::Blocked]);
+        pools.received(Arrival::LateReply, 1024);
+        assert!(pools.window(1, false) == Some(1));
+        assert!(pools.check_progress().0 == Progress::Quiet);
+        Ok(())
+    }
+
+    #[test]
     fn a_quiet_connection_keeps_receives_that_replace_others() -> Result {
         let pd = pd()?;
         let (mut pools, mut surplus) = (pools(&pd)?, Surplus::default());
