@@ -16,6 +16,7 @@ use kernel::{
 use super::{
     conn::Conn,
     marshal::marshal_reverse,
+    pools::Report,
     sendctx::SendCtx,
     transport::ClntXprt,
     REVERSE_CALLS,
@@ -79,32 +80,60 @@ impl Conn {
         self.received_other(buffer.capacity());
         if let Some(report) = parsed.chunk_refusal() {
             self.refuse(qp, header, report);
-        } else {
-            self.deliver(xprt, parsed, &buffer);
+        } else if !self.deliver(xprt, parsed, &buffer) {
+            self.refuse(qp, header, ErrorBody::System);
         }
         self.put_receive(buffer);
         self.restore_receives(qp);
     }
 
-    fn deliver(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: &RecvBox<()>) {
-        match parsed.payload(buffer.bytes()) {
-            // If the server far exceeds the credits granted, the Call is dropped, and the
-            // connection stays.
-            Some(call) if call.len() >= MIN_CALL => {
-                xprt.note_use();
-                let xid = parsed.header.xid.0;
-                xprt.deliver_bc(xid, call, self.number(), REVERSE_CALLS as usize);
-            }
-            _ => (),
+    /// Passes a Call to the callback service. Returns whether the service has it: a Call that is cut
+    /// short, is longer than a page, or far exceeds the credits granted, is not passed on. Neither is
+    /// any Call if there is no service.
+    fn deliver(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: &RecvBox<()>) -> bool {
+        let payload = parsed.payload(buffer.bytes());
+        let Some(call) = payload.filter(|call| call.len() >= MIN_CALL) else {
+            return false;
+        };
+        xprt.note_use();
+        let xid = parsed.header.xid.0;
+        xprt.deliver_bc(xid, call, self.number(), REVERSE_CALLS as usize)
+    }
+
+    /// Answers a message of the server that cannot be served with an error report. A Call with chunks
+    /// gets an error report too, because this side does not support chunks in the reverse direction
+    /// (RFC 8167, section 5.3).
+    ///
+    /// If all Sends are in flight, the report waits for one. Its Call has not been answered yet, so
+    /// only a server that far exceeds the credits granted makes more reports wait than there is room
+    /// for. That server loses its connection (RFC 8166, section 4.5.4).
+    pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Conn>, header: &Header, body: ErrorBody) {
+        let header = *header;
+        if self.pools.lock().queue_report(Report { header, body }) {
+            self.send_reports(qp);
+        } else {
+            self.lost();
         }
     }
 
-    /// Answers a message of the server that cannot be served with an error report, unless too many
-    /// answers are in flight. A Call with chunks gets an error report too, because this side does
-    /// not support chunks in the reverse direction (RFC 8167, section 5.3).
-    pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Conn>, header: &Header, report: ErrorBody) {
-        let credits = Credits(REVERSE_REQUESTS);
-        self.answer_with(qp, |body| encode_error(body, header, credits, report));
+    /// Sends the error reports that wait, as long as there are Sends.
+    pub(super) fn send_reports(self: &Arc<Self>, qp: &Qp<Conn>) {
+        while let Some((ctx, report)) = self.take_report() {
+            let credits = Credits(REVERSE_REQUESTS);
+            let sent = self.send_written(qp, ctx, |body| {
+                encode_error(body, &report.header, credits, report.body)
+            });
+            if sent.is_err() {
+                return self.lost();
+            }
+        }
+    }
+
+    fn take_report(self: &Arc<Self>) -> Option<(Pin<KBox<SendCtx>>, Report)> {
+        let mut pools = self.pools.lock();
+        let taken = pools.take_report()?;
+        self.watch(&mut pools);
+        Some(taken)
     }
 
     /// Sends the message that `write` writes, and that belongs to no RPC.
@@ -119,13 +148,33 @@ impl Conn {
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
         // A completion allocates nothing, see `restore_receives`.
-        let mut ctx = self.take_reverse_send(false).ok_or_else(enobufs)?;
+        let ctx = self.take_reverse_send(false).ok_or_else(enobufs)?;
+        let sent = self.send_written(qp, ctx, write);
+        if sent == Err(EINVAL) {
+            // A report may wait for the Send.
+            self.send_reports(qp);
+        }
+        sent
+    }
+
+    /// Sends the message that `write` writes, from `ctx`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it cannot be written; `ENOTCONN` if the connection is broken.
+    fn send_written(
+        self: &Arc<Self>,
+        qp: &Qp<Conn>,
+        mut ctx: Pin<KBox<SendCtx>>,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+    ) -> Result {
         let written = write(ctx.as_mut().body()).map_err(|_| EINVAL);
-        match written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len)) {
+        let part = written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len));
+        match part {
             Ok(()) => self.post_reverse(qp, ctx),
-            Err(error) => {
+            Err(_) => {
                 self.put_reverse_send(ctx);
-                Err(error)
+                Err(EINVAL)
             }
         }
     }
@@ -187,12 +236,12 @@ impl Conn {
         self.restore_receives(qp);
     }
 
-    /// Sends the Reply to a Call of the reverse direction.
+    /// Sends the Reply to a Call of the reverse direction, or an error report if the Reply is too long.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if too many Replies are in flight; `EMSGSIZE` if the Reply is too long; `ENOTCONN`
-    /// if the connection is broken.
+    /// `ENOBUFS` if too many Replies are in flight; `ENOTCONN` if the connection is broken, or must be
+    /// closed because neither can be sent (RFC 8166, section 4.5.4).
     pub(super) fn reverse_reply(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
@@ -203,9 +252,9 @@ impl Conn {
         let reply = rqst.reply();
         let marshalled =
             marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, &limits, reply);
-        if let Err(error) = marshalled {
+        if marshalled.is_err() {
             self.put_reverse_send(ctx);
-            return Err(error);
+            return Err(enotconn());
         }
         self.post_reverse(qp, ctx)
     }

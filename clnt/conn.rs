@@ -627,13 +627,17 @@ impl Completion for SendCtx {
         if this.is_reverse() && result.is_ok() {
             conn.negotiation.note_delivered();
         }
+        let is_reverse = this.is_reverse();
         conn.give_back(|pools| {
-            if this.is_reverse() {
+            if is_reverse {
                 pools.reverse_done(this);
             } else {
                 pools.send_done(this, registered);
             }
         });
+        if is_reverse && result.is_ok() {
+            conn.send_reports(qp);
+        }
         if result.is_err() {
             conn.live.traffic.failed_completions.add(1);
             conn.lost();

@@ -45,14 +45,21 @@ use crate::{
     },
     xdr::{
         encode::{
+            encode_error,
             encode_one,
             encode_plain,
             Encoder,
             HeaderPrefix, //
             SoleSegment,
         },
-        error::EncodeError,
-        header::Proc,
+        error::{
+            EncodeError,
+            ErrorBody, //
+        },
+        header::{
+            Header,
+            Proc, //
+        },
         message::Direction,
         plan::{
             choose,
@@ -462,11 +469,12 @@ fn place(
     Ok(end)
 }
 
-/// Writes a Reply of the reverse direction, all of it inline, into `ctx`.
+/// Writes a Reply of the reverse direction, all of it inline, into `ctx`. If it is too long for that, writes
+/// an error report instead.
 ///
 /// # Errors
 ///
-/// `EMSGSIZE` if the Reply is too long to be sent inline.
+/// `EMSGSIZE` if the buffer has no room for either.
 pub(super) fn marshal_reverse(
     mut ctx: Pin<&mut SendCtx>,
     xid: u32,
@@ -483,12 +491,50 @@ pub(super) fn marshal_reverse(
         direction: Direction::Reply,
         invalidate: None,
     };
-    let header = encode_plain(body, &prefix).map_err(|_| EMSGSIZE)?;
-    let len = reply.len().min(reply.total());
-    let end = header.checked_add(len).ok_or(EMSGSIZE)?;
-    let room = body.get_mut(header..end).ok_or(EMSGSIZE)?;
-    if end > limits.send.0 as usize || reply.copy_to(0..len, room) != len {
-        return Err(EMSGSIZE);
-    }
-    ctx.message_mut().add_part(0..end)
+    let written = match write_reply(body, &prefix, limits, reply) {
+        Some(len) => Ok(len),
+        None => write_too_long(body, &prefix, reply),
+    };
+    let len = written.map_err(|_| EMSGSIZE)?;
+    ctx.message_mut().add_part(0..len)
 }
+
+/// Writes `reply` behind its header. Returns the length of the message; `None` if it does not fit.
+fn write_reply(
+    body: &mut [u8],
+    prefix: &HeaderPrefix,
+    limits: &Thresholds,
+    reply: &XdrBuf,
+) -> Option<usize> {
+    let header = encode_plain(body, prefix).ok()?;
+    let len = reply.len().min(reply.total());
+    let end = header.checked_add(len)?;
+    let room = body.get_mut(header..end)?;
+    let fits = end <= limits.send.0 as usize && reply.copy_to(0..len, room) == len;
+    fits.then_some(end)
+}
+
+/// Writes an error report instead of the Reply with this `prefix`, as `reply` does not fit inline. Returns
+/// its length.
+fn write_too_long(
+    body: &mut [u8],
+    prefix: &HeaderPrefix,
+    reply: &XdrBuf,
+) -> Result<usize, EncodeError> {
+    let call = Header {
+        xid: prefix.xid,
+        version: prefix.version.word(),
+        credits: prefix.credits,
+        proc: prefix.proc.to_wire(),
+    };
+    let needed = wire_len(reply.len()).unwrap_or(u32::MAX);
+    encode_error(
+        body,
+        &call,
+        prefix.credits,
+        ErrorBody::ReplyResource { needed },
+    )
+}
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

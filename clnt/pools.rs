@@ -43,6 +43,8 @@ use crate::{
         }, //
     },
     xdr::{
+        error::ErrorBody,
+        header::Header,
         limits::ClientLimits,
         resize::Resize,
         units::{
@@ -54,7 +56,8 @@ use crate::{
 
 /// The number of Sends that a quiet connection keeps.
 const SENDS_KEPT: usize = 4;
-/// The least number of Sends of the reverse direction, so that one can always be sent.
+/// The least number of Sends of the reverse direction, so that one can always be sent. A completion that
+/// sends an error report allocates none.
 pub(super) const REVERSE_KEPT: usize = 2;
 /// The number of Receives that are posted together.
 const RECEIVE_BATCH: u32 = 16;
@@ -76,6 +79,15 @@ pub(super) enum Shortage {
     Receives,
 }
 
+/// An error report about a message of the server, which waits for a Send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    /// The fixed words of that message.
+    pub(super) header: Header,
+    /// What is reported.
+    pub(super) body: ErrorBody,
+}
+
 /// A received message, by its meaning for the Replies that the server owes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
@@ -95,6 +107,8 @@ pub(super) struct Pools {
     sends_made: usize,
     reverse_sends: Pool<SendCtx>,
     reverse_made: usize,
+    /// The error reports that wait for a Send, in the order of the messages.
+    reports: KVec<Report>,
     /// One for each region, including regions in use.
     invs: Pool<InvCtx>,
     idle: MrList,
@@ -134,6 +148,7 @@ impl Pools {
             sends_made: 0,
             reverse_sends: KVec::with_capacity(REVERSE_REQUESTS as usize, GFP_KERNEL)?,
             reverse_made: 0,
+            reports: KVec::with_capacity(REVERSE_CALLS as usize, GFP_KERNEL)?,
             invs: KVec::with_capacity(regions, GFP_KERNEL)?,
             idle: MrList::new(),
             regions_made: 0,
@@ -290,6 +305,22 @@ impl Pools {
     pub(super) fn reverse_done(&mut self, ctx: Pin<KBox<SendCtx>>) {
         self.queue.complete();
         let _ = self.reverse_sends.push_within_capacity(ctx);
+    }
+
+    /// Makes an error report wait for a Send of the reverse direction. Returns `false` if there are as
+    /// many already as there are Receives for Calls of the server.
+    pub(super) fn queue_report(&mut self, report: Report) -> bool {
+        self.reports.len() < REVERSE_CALLS as usize
+            && self.reports.push_within_capacity(report).is_ok()
+    }
+
+    /// Takes the error report that has waited longest, and the buffers of its Send.
+    pub(super) fn take_report(&mut self) -> Option<(Pin<KBox<SendCtx>>, Report)> {
+        let report = *self.reports.first()?;
+        let ctx = self.take_reverse().ok()?;
+        // It is there, as seen above.
+        let _ = self.reports.remove(0);
+        Some((ctx, report))
     }
 
     /// Adds a new Send. Returns it if the limit was reached meanwhile.

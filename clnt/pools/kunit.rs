@@ -110,6 +110,44 @@ mod tests {
     }
 
     #[test]
+    fn error_reports_wait_for_sends() -> Result {
+        use crate::xdr::units::{Credits, Xid};
+        let pd = pd()?;
+        let mut pools = pools(&pd)?;
+        let report = |xid| Report {
+            header: Header {
+                xid: Xid(xid),
+                version: 1,
+                credits: Credits(1),
+                proc: 0,
+            },
+            body: ErrorBody::Chunk,
+        };
+        for _ in 0..REVERSE_KEPT {
+            assert!(pools.add_send(SendCtx::new(&pd, 1024, 3, true)?).is_ok());
+        }
+        assert!(pools.take_report().is_none());
+        // More than the credits granted, and more than there are Sends.
+        for xid in 0..REVERSE_CALLS {
+            assert!(pools.queue_report(report(xid)));
+        }
+        assert!(!pools.queue_report(report(REVERSE_CALLS)));
+        let mut in_flight = KVec::with_capacity(REVERSE_KEPT, GFP_KERNEL)?;
+        for xid in 0..REVERSE_CALLS {
+            if xid >= REVERSE_KEPT as u32 {
+                assert!(pools.take_report().is_none());
+                pools.reverse_done(in_flight.pop().ok_or(EIO)?);
+            }
+            let (send, next) = pools.take_report().ok_or(EIO)?;
+            assert!(next == report(xid));
+            in_flight.push(send, GFP_KERNEL)?;
+        }
+        pools.reverse_done(in_flight.pop().ok_or(EIO)?);
+        assert!(pools.take_report().is_none() && pools.queue_report(report(0)));
+        Ok(())
+    }
+
+    #[test]
     fn a_blocked_connection_is_watched_until_it_ends() -> Result {
         let pd = pd()?;
         let mut pools = pools(&pd)?;

@@ -18,6 +18,8 @@ TABLE = Table()
 case = TABLE.case
 # How long to wait for Replies that must not arrive.
 QUIET = 0.3
+# The longest Call that the client passes to the service.
+PAGE = 4096
 STRAY = Segment(0x1234, 64, 0x10000)
 
 
@@ -90,12 +92,12 @@ class Mount:
             time.sleep(0.01)
         time.sleep(QUIET)
 
-    def null(self, count, seconds=10, **fields):
-        """Send `count` CB_NULL at once; return the Replies."""
+    def null(self, count, seconds=10, excess=False, **fields):
+        """Send `count` CB_NULL at once; return the Replies. If they are in `excess`, some may be refused."""
         xids = [next(XIDS) for _ in range(count)]
         answers, refusals = self.call([wire.header(xid, **fields) + callback(xid)
                                        for xid in xids], count, seconds)
-        if refusals:
+        if refusals and not excess:
             raise Failed(f"CB_NULL is refused: {refusals[0]}")
         for head in answers:
             if head.xid not in xids:
@@ -146,7 +148,7 @@ def flood(mount):
         # find no Receive and lose the connection; the mount continues with the next one.
         within = mount.kind == "rust" and times == 2
         try:
-            answers = mount.null(times * mount.granted, seconds=4)
+            answers = mount.null(times * mount.granted, seconds=4, excess=not within)
         except peer.Closed:
             if within:
                 raise
@@ -159,7 +161,7 @@ def flood(mount):
             mount.same_connection(before)
     # The client may still process Calls of a lost connection, one after the other, and has room for
     # twice as many as it grants. Once it answers a Call, it has processed those before.
-    if not any(mount.null(1, seconds=3) for _ in range(5)):
+    if not any(mount.null(1, seconds=3, excess=True) for _ in range(5)):
         raise Failed("afterwards, no Reply to five Calls")
     for _ in range(2):
         answers = mount.null(mount.granted)
@@ -203,6 +205,20 @@ def wrong_lists(mount):
     mount.same_connection(before)
 
 
+@case("Calls that are too long or too short are answered with ERR_CHUNK")
+def lengths(mount):
+    if mount.kind == "c":
+        return
+    before = mount.relay.connections
+    for length in (PAGE + 4, PAGE + 16, 20, 12):
+        xid = next(XIDS)
+        call = (callback(xid) + bytes(PAGE))[:length]
+        refused(mount, xid, wire.header(xid) + call, f"a Call of {length} octets")
+    mount.same_connection(before)
+    if len(mount.null(1)) != 1:
+        raise Failed("no Reply to CB_NULL afterwards")
+
+
 @case("many Calls with chunks at once")
 def chunk_flood(mount):
     before = mount.relay.connections
@@ -210,10 +226,10 @@ def chunk_flood(mount):
     for _ in range(20):
         calls = [wire.header(xid, reads=[STRAY]) + callback(xid)
                  for xid in (next(XIDS) for _ in range(mount.granted))]
-        _, refusals = mount.call(calls, len(calls), 1)
+        _, refusals = mount.call(calls, len(calls), 5 if mount.kind == "rust" else 1)
         mount.notes.append(f"{len(calls)} Calls, {len(refusals)} error reports")
-        if mount.kind == "rust" and not refusals:
-            raise Failed("no Call with chunks is refused")
+        if mount.kind == "rust" and len(refusals) != len(calls):
+            raise Failed("not each Call with chunks is refused")
     mount.same_connection(before)
     if len(mount.null(1)) != 1:
         raise Failed("no Reply to CB_NULL afterwards")

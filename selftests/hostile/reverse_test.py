@@ -11,7 +11,10 @@ import peer
 from cases import leave
 from relay import Relay
 from reverse_cases import TABLE, Mount
+from server_version2 import setting
 
+# The size of the client's Receives, for Calls that are longer than a page.
+RECEIVES = "/proc/sys/sunrpc/rdma_max_inline_read"
 OPTIONS = "vers=4.1,proto=rdma,port={port},soft,timeo=30,retrans=2,noac,sec=sys"
 
 
@@ -22,6 +25,12 @@ def main():
     relay.start()
     folder = "/run/reverse"
     os.makedirs(folder, exist_ok=True)
+    with setting(RECEIVES, 8192):
+        return run(args, relay, folder)
+
+
+def run(args, relay, folder):
+    """Mount, run the cases, unmount."""
     subprocess.run(["mount", "-t", "nfs", "-o", OPTIONS.format(port=args.port),
                     f"{args.address}:/", folder], check=True, timeout=60)
     mount = Mount(relay, folder, args.kind)

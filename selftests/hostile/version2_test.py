@@ -302,7 +302,9 @@ def refused_calls(subject):
                 (wire.u32(0) + write + wire.u32(0, 0), (5, 0)),
                 (wire.u32(0) + write * 9 + wire.u32(0, 0), (5, 0)),
                 (wire.u32(0, 0) + write, (6, 0)), (wire.u32(0, 0, 1, 65) + segment * 65, (6, 0)),
-                (wire.u32(0, 0, 2), (2,))):
+                (wire.u32(0, 0, 2), (2,)),
+                # Version 3 of NFS has no service for Calls of the server.
+                (wire.u32(0, 0, 0), (10,))):
             fake.answers = []
             xid = next(XIDS)
             fake.burst(two(xid, wire.MSG, 0, 0, body=lists + callback(xid)))

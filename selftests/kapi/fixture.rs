@@ -35,7 +35,8 @@ use super::{
     },
     sunrpc::{
         addr::SockAddr,
-        net::Net, //
+        net::Net,
+        xdr_buf::XdrBuf, //
     },
 };
 use crate::kapi::ext::atomic::{
@@ -43,6 +44,30 @@ use crate::kapi::ext::atomic::{
     Full,
     Relaxed, //
 };
+
+/// A message whose only part is its head, which is zeroed.
+pub(crate) struct HeadOnly {
+    _head: KVec<u8>,
+    raw: KBox<bindings::xdr_buf>,
+}
+
+impl HeadOnly {
+    /// Allocates a message of `len` bytes.
+    pub(crate) fn new(len: usize) -> Result<Self> {
+        let mut head = KVec::from_elem(0, len, GFP_KERNEL)?;
+        let mut raw = KBox::init(pin_init::init_zeroed::<bindings::xdr_buf>(), GFP_KERNEL)?;
+        raw.head[0].iov_base = head.as_mut_ptr().cast();
+        raw.head[0].iov_len = len;
+        raw.len = len as u32;
+        Ok(Self { _head: head, raw })
+    }
+
+    /// Borrows the message.
+    pub(crate) fn buf(&mut self) -> &XdrBuf {
+        // SAFETY: `new` has set up the `xdr_buf`, and the message is borrowed.
+        unsafe { XdrBuf::from_raw(&raw mut *self.raw) }
+    }
+}
 
 /// Returns the expected value of byte number `i`.
 pub(crate) fn pattern(i: usize, seed: usize) -> u8 {

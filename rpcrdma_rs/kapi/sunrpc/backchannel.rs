@@ -129,7 +129,7 @@ impl<T: XprtOps> BcRqst<T> {
 }
 
 /// The requests of the reverse direction that are not in use. Only [`Xprt::make_bc_requests`]
-/// allocates requests. A Call that finds none is dropped.
+/// allocates requests.
 #[pin_data]
 pub(crate) struct BcPool<T: XprtOps> {
     #[pin]
@@ -211,15 +211,22 @@ impl<T: XprtOps> Xprt<T> {
         self.bc_pool().fill(count)
     }
 
-    /// Passes a copy of the Call `message` to the callback service. `xid` is in host order. The
-    /// Call is dropped if `limit` requests are in use, if there is no service, or if it is longer
-    /// than a page. Does not sleep.
-    pub(crate) fn deliver_bc(&self, xid: u32, message: &[u8], connection: u64, limit: usize) {
+    /// Passes a copy of the Call `message` to the callback service. `xid` is in host order. Returns
+    /// `false` if the Call is not passed on: `limit` requests are in use, there is no service, or the
+    /// Call is longer than a page. Does not sleep.
+    #[must_use]
+    pub(crate) fn deliver_bc(
+        &self,
+        xid: u32,
+        message: &[u8],
+        connection: u64,
+        limit: usize,
+    ) -> bool {
         if !self.has_bc_service() || message.len() > PAGE_SIZE {
-            return;
+            return false;
         }
         let Some(mut rqst) = self.bc_pool().get(limit) else {
-            return;
+            return false;
         };
         // SAFETY: Nothing is moved out.
         let this = unsafe { rqst.as_mut().get_unchecked_mut() };
@@ -254,5 +261,6 @@ impl<T: XprtOps> Xprt<T> {
             bindings::rpcrdma_shim_bc_slot_inc(self.as_ptr());
             bindings::xprt_enqueue_bc_request(leaked.cast());
         }
+        true
     }
 }
