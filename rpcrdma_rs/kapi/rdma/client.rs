@@ -136,8 +136,8 @@ static CLIENT: Client = Client(Opaque::new(bindings::ib_client {
 
 kernel::sync::global_lock! {
     // SAFETY: `Registration::new` initialises it before ib_core calls a function of this file, and
-    // before a `RemovalGuard` can be created.
-    unsafe(uninit) static DEVICES: Mutex<()> = ();
+    // before it sets `EVENTS`, without which `RemovalGuard::new` does not use it.
+    unsafe(uninit) static DEVICES: Mutex<bool> = false;
 }
 
 /// Whether a registration exists or existed.
@@ -156,11 +156,12 @@ impl Registration {
         if MADE.xchg(true, Full) {
             return Err(EBUSY);
         }
-        EVENTS.populate(events);
         // SAFETY: `MADE` ensures that this runs once, before any use of the lock.
         unsafe { DEVICES.init() };
+        EVENTS.populate(events);
         // SAFETY: The client is static, and this is the only registration.
         to_result(unsafe { bindings::ib_register_client(CLIENT.0.get()) })?;
+        *DEVICES.lock() = true;
         Ok(Registration(()))
     }
 }
@@ -168,6 +169,7 @@ impl Registration {
 impl Drop for Registration {
     /// Waits until no guard is left. Sleeps.
     fn drop(&mut self) {
+        *DEVICES.lock() = false;
         // SAFETY: `new` registered the client, and only this drop unregisters it.
         unsafe { bindings::ib_unregister_client(CLIENT.0.get()) };
     }
@@ -193,10 +195,15 @@ impl RemovalGuard {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the device is already being removed; `ENOMEM`.
+    /// `ENODEV` if the device is already being removed, or there is no [`Registration`]; `ENOMEM`.
     pub(crate) fn new(device: &Device, removal: Arc<dyn Removal>) -> Result<Self> {
+        EVENTS.as_ref().ok_or(ENODEV)?;
         let devices = DEVICES.lock();
-        // SAFETY: The device is valid, and the client is registered while the module has users.
+        if !*devices {
+            return Err(ENODEV);
+        }
+        // SAFETY: The device is valid. The client is registered, and not unregistered before the
+        // lock is released.
         let data =
             unsafe { bindings::rpcrdma_shim_ib_get_client_data(device.as_raw(), CLIENT.0.get()) };
         let data = NonNull::new(data).ok_or(ENODEV)?;
