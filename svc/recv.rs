@@ -77,6 +77,7 @@ use crate::{
             Direction,
             Parsed, //
         },
+        peek,
         units::host_len,
         version::Version, //
     }, //
@@ -381,13 +382,13 @@ impl Chan {
     /// resources are available. Returns any other message, which a service thread has to handle.
     /// Called from the completion, which must not wait.
     pub(super) fn pull_at_once(&self, qp: &Qp<Chan>, mut buf: CallBox) -> Option<CallBox> {
-        if !message::may_have_read_list(buf.bytes()) || !self.handle.has_access() {
+        if !peek::may_have_read_list(buf.bytes()) || !self.handle.has_access() {
             return Some(buf);
         }
         let limits = &self.params.list_limits;
         let CallRef { bytes, state } = CallRef::of(&mut buf);
         let accepts = self.negotiation.accepts();
-        let Ok(call) = message::decode_into(&mut state.call, bytes, limits, accepts) else {
+        let Ok(call) = message::decode_other_into(&mut state.call, bytes, limits, accepts) else {
             return Some(buf);
         };
         let Ok(Disposition::Pull) = self.classify(call) else {

@@ -24,6 +24,7 @@ use crate::{
             self,
             Parsed, //
         },
+        peek,
         props::{
             encode_connprop,
             encode_receive,
@@ -50,11 +51,12 @@ impl Chan {
     pub(super) fn take_properties(&self, buf: &mut CallBox) {
         let CallRef { bytes, state } = CallRef::of(buf);
         let accepts = self.negotiation.accepts();
-        if accepts.high() == Version::One || !message::tells_properties(bytes) {
+        if accepts.high() == Version::One || !peek::tells_properties(bytes) {
             return;
         }
         let limits = &self.params.list_limits;
-        let Ok(message) = message::decode_into(&mut state.call, bytes, limits, accepts) else {
+        let Ok(message) = message::decode_other_into(&mut state.call, bytes, limits, accepts)
+        else {
             return;
         };
         match message.properties(bytes) {

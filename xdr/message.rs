@@ -14,9 +14,9 @@
 //! It does not refer to anything beyond the transport header, so the RPC message may be rewritten
 //! in place, as the service does when it decrypts one.
 //!
-//! Both versions share one decode path. In version 2 two more words follow the fixed words of
-//! RDMA_MSG and RDMA_NOMSG: the direction and the handle to invalidate. Version 1 leaves both to be
-//! derived from the RPC message and the lists.
+//! Both versions share one decode path, except for messages of version 1 without a chunk. In version 2
+//! two more words follow the fixed words of RDMA_MSG and RDMA_NOMSG: the direction and the handle to
+//! invalidate. Version 1 leaves both to be derived from the RPC message and the lists.
 
 use super::chunk::{
     ListLimits,
@@ -46,8 +46,7 @@ use super::units::{
     padded_len,
     Credits,
     Handle,
-    Xid,
-    WORD, //
+    Xid, //
 };
 use super::version::{
     Version,
@@ -312,31 +311,6 @@ impl Rejected {
     }
 }
 
-/// Returns whether a message seems to have a Read list, judging by its first words.
-///
-/// This is a cheap check before [`decode`] for callers that handle no other message.
-pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
-    let word = |at: usize| {
-        let word = bytes.get(at..at.saturating_add(WORD))?;
-        Some(u32::from_be_bytes(word.try_into().ok()?))
-    };
-    let version = word(WORD).and_then(Version::from_word);
-    version
-        .and_then(|version| word(version.lists_at()))
-        .is_some_and(|list| list != 0)
-}
-
-/// Returns whether a message seems to be RDMA2_CONNPROP or RDMA2_UPDPROP, judging by its first words.
-pub(crate) fn tells_properties(bytes: &[u8]) -> bool {
-    const VERSION: [u8; WORD] = Version::Two.word().to_be_bytes();
-    const PROCS: [[u8; WORD]; 2] = [
-        Proc::ConnProp.to_wire().to_be_bytes(),
-        Proc::UpdProp.to_wire().to_be_bytes(),
-    ];
-    let is_one = |proc: &[u8]| PROCS.iter().any(|known| known == proc);
-    bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD).is_some_and(is_one)
-}
-
 /// Decodes and checks a received message.
 ///
 /// `bytes` holds exactly the octets that the Receive completed with. `accepts` is the range of
@@ -346,7 +320,7 @@ pub(crate) fn decode(
     limits: &ListLimits,
     accepts: Versions,
 ) -> Result<Parsed, Rejected> {
-    match decode_fast(bytes, limits, accepts) {
+    match decode_plain(bytes, accepts).or_else(|| decode_fast(bytes, limits, accepts)) {
         Some(parsed) => Ok(parsed),
         None => decode_any(bytes, limits, accepts),
     }
@@ -354,7 +328,24 @@ pub(crate) fn decode(
 
 /// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it. If
 /// the slot has a header, it is the message's, which was decoded before. The slot is empty after an error.
+#[inline(always)]
 pub(crate) fn decode_into<'a>(
+    slot: &'a mut Option<Parsed>,
+    bytes: &[u8],
+    limits: &ListLimits,
+    accepts: Versions,
+) -> Result<&'a Parsed, Rejected> {
+    if slot.is_none() {
+        if let Some(parsed) = decode_plain(bytes, accepts) {
+            return Ok(slot.insert(parsed));
+        }
+    }
+    decode_other_into(slot, bytes, limits, accepts)
+}
+
+/// Implements [`decode_into`] for a message of any form.
+#[inline(never)]
+pub(crate) fn decode_other_into<'a>(
     slot: &'a mut Option<Parsed>,
     bytes: &[u8],
     limits: &ListLimits,
@@ -367,6 +358,27 @@ pub(crate) fn decode_into<'a>(
         Some(parsed) => Ok(slot.insert(parsed)),
         None => Ok(slot.insert(decode_any(bytes, limits, accepts)?)),
     }
+}
+
+/// Decodes RDMA_MSG of version 1 without a chunk, as most are; returns `None` for any other message.
+#[inline(always)]
+fn decode_plain(bytes: &[u8], accepts: Versions) -> Option<Parsed> {
+    const LEN: usize = FIXED_LEN + Lists::EMPTY_LEN;
+    let (head, payload) = bytes.split_first_chunk::<LEN>()?;
+    let (fixed, lists) = head.split_first_chunk()?;
+    let header = Header::from_wire(fixed);
+    let is_plain = accepts.low() == Version::One
+        && *lists == [0; Lists::EMPTY_LEN]
+        && (header.version, header.proc) == (Version::One.word(), Proc::Msg.to_wire());
+    is_plain.then(|| Parsed {
+        header,
+        version: Version::One,
+        body: Body::Msg,
+        direction: payload_direction(header.xid, payload),
+        invalidate: None,
+        header_len: LEN,
+        places: Places::default(),
+    })
 }
 
 /// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one segment.

@@ -21,6 +21,7 @@
 //! | errors, and the Responder's answer to each | [`error`] | RFC 8166, 4.5 |
 //! | the four fixed words of a header, procedures | [`header`] | RFC 8166, 4.2 |
 //! | decoding of whole messages, direction | [`message`] | RFC 8166, 4; RFC 8167, 2 |
+//! | hints from the first words of a message | [`peek`] | RFC 8166, 4.2 |
 //! | segments, chunk lists | [`segment`], [`chunk`] | RFC 8166, 3.4, 4.3 |
 //! | Read chunks in XDR order | [`pcl`] | RFC 8166, 3.4.5 |
 //! | the offset of a Call's arguments | [`rpc`] | RFC 5531, 9 |
@@ -54,6 +55,7 @@ pub(crate) mod limits;
 pub(crate) mod message;
 pub(crate) mod negotiate;
 pub(crate) mod pcl;
+pub(crate) mod peek;
 pub(crate) mod plan;
 pub(crate) mod private;
 pub(crate) mod props;

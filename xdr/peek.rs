@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Cheap checks of the first words of a message, for callers that handle few messages. They are hints:
+//! [`super::message`] decodes and checks the message.
+
+use super::header::Proc;
+use super::units::WORD;
+use super::version::Version;
+
+/// Returns whether a message seems to have a Read list, judging by its first words.
+///
+/// This is a cheap check before [`decode`](super::message::decode) for callers that handle no other message.
+pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
+    let word = |at: usize| {
+        let word = bytes.get(at..at.saturating_add(WORD))?;
+        Some(u32::from_be_bytes(word.try_into().ok()?))
+    };
+    let version = word(WORD).and_then(Version::from_word);
+    version
+        .and_then(|version| word(version.lists_at()))
+        .is_some_and(|list| list != 0)
+}
+
+/// Returns whether a message seems to be RDMA2_CONNPROP or RDMA2_UPDPROP, judging by its first words.
+pub(crate) fn tells_properties(bytes: &[u8]) -> bool {
+    const VERSION: [u8; WORD] = Version::Two.word().to_be_bytes();
+    const PROCS: [[u8; WORD]; 2] = [
+        Proc::ConnProp.to_wire().to_be_bytes(),
+        Proc::UpdProp.to_wire().to_be_bytes(),
+    ];
+    let is_one = |proc: &[u8]| PROCS.iter().any(|known| known == proc);
+    bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD).is_some_and(is_one)
+}
