@@ -170,7 +170,7 @@ pub(super) struct Chan {
     #[pin]
     pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
     #[pin]
-    pub(super) reads: SpinLock<KVec<Pulled>>,
+    pub(super) reads: SpinLock<ReadPool>,
     #[pin]
     pub(super) pages: SpinLock<PagePool>,
     /// Scheduled while the connection keeps spare pages, or had some until recently.
@@ -206,7 +206,7 @@ impl Chan {
         let sq = Sq::new(params.sizes.sends, contexts, client, CHECK_MS)?;
         let received = Inbox::new(contexts)?;
         let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
-        let reads = KVec::with_capacity(contexts, GFP_KERNEL)?;
+        let reads = ReadPool::new(contexts)?;
         Arc::pin_init(
             pin_init!(Chan {
                 params,
@@ -410,6 +410,63 @@ impl_has_cqe! {
 
 /// A Call whose Read chunks have been pulled.
 pub(super) type Pulled = Pin<KBox<ReadCtx>>;
+
+/// The contexts of a connection that are not in use. The one that was used last is the next.
+pub(super) struct ReadPool {
+    kept: KVec<Pulled>,
+    /// The fewest contexts since the last [`Self::trim`].
+    low: usize,
+}
+
+impl ReadPool {
+    /// The contexts that may keep a page: as many as one client usually needs at a time. Their pages
+    /// count for no budget.
+    pub(super) const WITH_PAGE: usize = 16;
+
+    /// Creates an empty pool with room for `contexts` contexts.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(contexts: usize) -> Result<Self> {
+        Ok(ReadPool {
+            kept: KVec::with_capacity(contexts, GFP_KERNEL)?,
+            low: 0,
+        })
+    }
+
+    /// Returns whether the next context that is pushed may have a page.
+    pub(super) fn may_keep_page(&self) -> bool {
+        self.kept.len() < Self::WITH_PAGE
+    }
+
+    /// Keeps a context. There is room: there are no more contexts than Calls in process.
+    pub(super) fn push(&mut self, ctx: Pulled) {
+        let _ = self.kept.push_within_capacity(ctx);
+    }
+
+    /// Removes the context that was used last.
+    pub(super) fn pop(&mut self) -> Option<Pulled> {
+        let ctx = self.kept.pop();
+        self.low = self.low.min(self.kept.len());
+        ctx
+    }
+
+    /// Frees the pages of the contexts that were not used since the last call. Returns the number of
+    /// pages that the others keep. Nothing is mapped in any of them.
+    pub(super) fn trim(&mut self) -> usize {
+        let mut left = 0;
+        for (at, ctx) in self.kept.iter_mut().enumerate().take(Self::WITH_PAGE) {
+            let pages = ctx.as_mut().project().transfer.unmap();
+            if at < self.low {
+                pages.truncate(0);
+            }
+            left += pages.len();
+        }
+        self.low = self.kept.len();
+        left
+    }
+}
 
 // Converts a segment of a chunk into the form that RDMA Reads and Writes take.
 impl From<Segment> for Remote {

@@ -21,9 +21,11 @@
 //! RDMA Reads write to spare pages of the connection, see [`PagePool`], or to pages of the service
 //! thread if there are too few. Delivering a Call exchanges these pages for pages of the thread.
 //! The thread has answered the Call that was in its pages, so nobody uses them, and they become
-//! spare pages. No page is allocated or freed while a connection is busy.
+//! spare pages. A single page stays in the context, see [`ReadPool`]. No page is allocated or freed
+//! while a connection is busy.
 //!
 //! [`PagePool`]: super::pool::PagePool
+//! [`ReadPool`]: super::chan::ReadPool
 
 use super::{
     chan::{
@@ -152,6 +154,11 @@ impl Completion for ReadCtx {
 }
 
 impl Chan {
+    /// Returns a kept context, which may have a page, or allocates one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     fn read_ctx(&self) -> Result<Pin<KBox<ReadCtx>>> {
         let kept = self.reads.lock().pop();
         kept.map_or_else(ReadCtx::new, Ok)
@@ -272,7 +279,9 @@ impl Chan {
         }
         let pages = fields.transfer.unmap();
         let count = layout.page_count();
-        self.pages.lock().fill(pages, count)?;
+        if pages.len() != count {
+            self.pages.lock().fill(pages, count)?;
+        }
         if pages.len() == count {
             let traffic = &self.params.live.traffic;
             layout.map(qp, traffic, &call.lists(bytes), fields.transfer, cid)
@@ -290,13 +299,20 @@ impl Chan {
         }
     }
 
-    /// Keeps a context for the next Call, and its pages as spare pages.
+    /// Keeps a context for the next Call, and its pages as spare pages. The only page of a context may
+    /// stay there, as most Calls need one page.
     fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
+        let pages = ctx.as_mut().project().transfer.unmap();
+        if pages.len() <= 1 && pages.are_unshared() {
+            let mut reads = self.reads.lock();
+            if reads.may_keep_page() {
+                return reads.push(ctx);
+            }
+        }
         let pages = ctx.as_mut().project().transfer.unmap();
         self.pages.lock().put(pages);
         pages.truncate(0);
-        let full = self.reads.lock().push_within_capacity(ctx);
-        drop(full);
+        self.reads.lock().push(ctx);
     }
 }
 
@@ -503,3 +519,6 @@ impl Conn {
         }
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;

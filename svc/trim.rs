@@ -28,6 +28,7 @@ impl WorkItem for Chan {
     fn run(this: Arc<Self>) {
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
+        let left = left.saturating_add(this.reads.lock().trim());
         this.params.live.spare_pages.store(left, Relaxed);
         this.trim_receives();
         // The pages of replies that are not sent yet are returned later.

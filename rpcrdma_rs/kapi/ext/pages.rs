@@ -128,6 +128,17 @@ impl PageVec {
         self.pages.truncate(len);
     }
 
+    /// Returns whether nobody else has a reference to any of the pages, so that they may be
+    /// overwritten.
+    pub(crate) fn are_unshared(&self) -> bool {
+        // SAFETY: The array's reference keeps the page valid.
+        let unshared = |page: &NonNull<_>| unsafe { references(*page) } == 1;
+        let all = self.pages.iter().all(unshared);
+        // Pairs with the release by the last other user when it dropped its reference.
+        smp_mb();
+        all
+    }
+
     /// Moves the last `count` pages of `from`, or all if it has fewer, to the end of this array.
     ///
     /// # Errors
@@ -247,6 +258,18 @@ impl PageVec {
     }
 }
 
+/// Returns the number of references to a page.
+///
+/// # Safety
+///
+/// The page must be valid.
+#[inline]
+unsafe fn references(page: NonNull<bindings::page>) -> i32 {
+    // SAFETY: The page is valid by this function's contract, and its reference count is only accessed
+    // atomically.
+    unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
+}
+
 impl Drop for PageVec {
     #[inline]
     fn drop(&mut self) {
@@ -287,11 +310,8 @@ impl SparePages {
         // The pages from here on have no other reference.
         let mut first = all.len();
         for at in (0..all.len()).rev() {
-            let page = all[at].as_ptr();
-            // SAFETY: The array's reference keeps the page valid, and its reference count is only
-            // accessed atomically.
-            let references = unsafe { (&raw const (*page)._refcount.counter).read_volatile() };
-            if references == 1 {
+            // SAFETY: The array's reference keeps the page valid.
+            if unsafe { references(all[at]) } == 1 {
                 first -= 1;
                 all.swap(first, at);
             }

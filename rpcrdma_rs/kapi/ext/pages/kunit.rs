@@ -51,6 +51,22 @@ mod tests {
     }
 
     #[test]
+    fn pages_with_another_user_are_shared() -> Result {
+        let array = pages(3 * PAGE_SIZE, 1)?;
+        assert!(PageVec::new().are_unshared() && array.are_unshared());
+        for at in 0..3 {
+            let page = array.pages[at];
+            // SAFETY: The array keeps the page valid, and the reference is dropped below.
+            unsafe { bindings::rpcrdma_shim_get_page(page.as_ptr()) };
+            assert!(!array.are_unshared());
+            // SAFETY: The reference was taken above.
+            unsafe { bindings::rpcrdma_shim_put_page(page.as_ptr()) };
+            assert!(array.are_unshared());
+        }
+        Ok(())
+    }
+
+    #[test]
     fn push_fails_without_capacity() -> Result {
         let mut array = PageVec::new();
         let page = page()?;
