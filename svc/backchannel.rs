@@ -129,14 +129,12 @@ impl Conn {
         // The last step, because only the completion may return entries that were taken.
         let reserved = written.and_then(|end| {
             ctx.as_mut().set_message(end, None)?;
-            chan.sq.try_reserve(1)
+            chan.sq.try_reserve(ctx.as_mut().project().reservation, 1)
         });
         match reserved {
-            Ok(reservation) => {
-                let work = Work::Reply(ctx);
-                chan.post(self.qp(), work, reservation)
-                    .map_err(|_| enotconn())
-            }
+            Ok(()) => chan
+                .post(self.qp(), Work::Reply(ctx))
+                .map_err(|_| enotconn()),
             Err(e) => {
                 chan.keep_send_ctx(ctx);
                 Err(e)

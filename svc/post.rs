@@ -51,6 +51,14 @@ impl Work {
             Work::Pull(ctx) => ctx.sqes(),
         }
     }
+
+    /// Returns the place for the entries of the chain.
+    fn reservation(&mut self) -> &mut Option<Reservation> {
+        match self {
+            Work::Reply(ctx) => ctx.as_mut().project().reservation,
+            Work::Pull(ctx) => ctx.as_mut().project().reservation,
+        }
+    }
 }
 
 impl Client for SqClient {
@@ -81,17 +89,20 @@ impl Chan {
     ///
     /// The connection must be closed.
     #[inline(always)]
-    pub(super) fn submit(&self, qp: &Qp<Chan>, work: Work) -> Result {
-        match self.sq.try_reserve(work.sqes()) {
-            Ok(reservation) => self.post(qp, work, reservation),
+    pub(super) fn submit(&self, qp: &Qp<Chan>, mut work: Work) -> Result {
+        let sqes = work.sqes();
+        match self.sq.try_reserve(work.reservation(), sqes) {
+            Ok(()) => self.post(qp, work),
             Err(_) => self.submit_or_wait(qp, work),
         }
     }
 
     /// Implements [`Self::submit`] for a chain for which there was no room.
     #[cold]
-    fn submit_or_wait(&self, qp: &Qp<Chan>, work: Work) -> Result {
+    fn submit_or_wait(&self, qp: &Qp<Chan>, mut work: Work) -> Result {
         let sqes = work.sqes();
+        // The Send Queue owns the chains that it queues, so they must not own the Send Queue.
+        *work.reservation() = None;
         let wait = |work| QueuedChain {
             work,
             _backpressure: self.handle.apply_backpressure(),
@@ -140,16 +151,16 @@ impl Chan {
         }
     }
 
-    /// Posts `work`, for which there is room. Does not sleep.
+    /// Posts `work`, which has its entries. Does not sleep.
     ///
     /// # Errors
     ///
     /// Errors of posting, after which the connection must be closed.
     #[inline(always)]
-    pub(super) fn post(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
+    pub(super) fn post(&self, qp: &Qp<Chan>, work: Work) -> Result {
         let posted = match work {
-            Work::Reply(ctx) => self.post_reply(qp, ctx, reservation),
-            Work::Pull(ctx) => self.post_pull(qp, ctx, reservation),
+            Work::Reply(ctx) => self.post_reply(qp, ctx),
+            Work::Pull(ctx) => self.post_pull(qp, ctx),
         };
         posted.map_err(|(error, work)| {
             trace_svcrdma_sq_post_err(&self.params.peer, error.to_errno());
@@ -160,8 +171,9 @@ impl Chan {
 
     /// Implements [`Self::post`] for a chain that had to wait.
     #[cold]
-    fn post_late(&self, qp: &Qp<Chan>, work: Work, reservation: Reservation) -> Result {
-        self.post(qp, work, reservation)
+    fn post_late(&self, qp: &Qp<Chan>, mut work: Work, reservation: Reservation) -> Result {
+        *work.reservation() = Some(reservation);
+        self.post(qp, work)
     }
 
     /// Frees the resources of a chain that was not posted.

@@ -34,7 +34,6 @@ use super::{
         PullCall,
         Pulled,
         ReadCtx,
-        Reservation,
         Work, //
     },
     client::OrderedPull,
@@ -129,7 +128,9 @@ impl Completion for ReadCtx {
     type Handler = Chan;
 
     fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
-        drop(this.as_mut().project().reservation.take());
+        if let Some(reservation) = this.as_mut().project().reservation {
+            reservation.release();
+        }
         let chan = qp.handler();
         match result {
             Ok(wc) => {
@@ -164,7 +165,7 @@ impl Chan {
         kept.map_or_else(ReadCtx::new, Ok)
     }
 
-    /// Posts the RDMA Reads of `ctx`, for which there is room in the Send Queue. Does not sleep.
+    /// Posts the RDMA Reads of `ctx`, which has its entries of the Send Queue. Does not sleep.
     ///
     /// # Errors
     ///
@@ -173,10 +174,8 @@ impl Chan {
     pub(super) fn post_pull(
         &self,
         qp: &Qp<Chan>,
-        mut ctx: Pin<KBox<ReadCtx>>,
-        reservation: Reservation,
+        ctx: Pin<KBox<ReadCtx>>,
     ) -> Result<(), (Error, Work)> {
-        *ctx.as_mut().project().reservation = Some(reservation);
         let posted = qp.post::<ReadCtx>(ctx, |ctx, chain| {
             chain.transfer(&ctx.transfer)?;
             trace_svcrdma_post_read_chunk(chain.cid(), chain.wrs());

@@ -23,7 +23,6 @@ use super::{
     chan::{
         Chan,
         Conn,
-        Reservation,
         SendCtx,
         Work, //
     },
@@ -196,12 +195,14 @@ impl Chan {
             self.pages.lock().put(pages);
         }
         pages.truncate(0);
-        drop(fields.reservation.take());
+        if let Some(reservation) = fields.reservation {
+            reservation.release();
+        }
         let full = self.sends.lock().push_within_capacity(ctx);
         drop(full);
     }
 
-    /// Posts the chain of `ctx`, for which there is room in the Send Queue. Does not sleep.
+    /// Posts the chain of `ctx`, which has its entries of the Send Queue. Does not sleep.
     ///
     /// # Errors
     ///
@@ -210,10 +211,8 @@ impl Chan {
     pub(super) fn post_reply(
         &self,
         qp: &Qp<Chan>,
-        mut ctx: Pin<KBox<SendCtx>>,
-        reservation: Reservation,
+        ctx: Pin<KBox<SendCtx>>,
     ) -> Result<(), (Error, Work)> {
-        *ctx.as_mut().project().reservation = Some(reservation);
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
             if ctx.transfer.sqes() != 0 {
                 chain.transfer(&ctx.transfer)?;

@@ -2,9 +2,10 @@
 
 //! Room in the Send Queue, and the queue of chains that wait for it.
 //!
-//! A [`SqReservation`] is the right to post a number of Work Requests. It moves into the owner of
-//! the posted chain, and dropping it after the completion returns the entries. So no entry is lost
-//! or returned twice. [`super::ledger`] does the accounting.
+//! A [`SqReservation`] is the right to post a number of Work Requests. It is a field of the owner of
+//! the posted chain, and releasing or dropping it after the completion returns the entries. So no
+//! entry is lost or returned twice. The owner keeps it for its next chain, so that a chain takes no
+//! reference to the queue. [`super::ledger`] does the accounting.
 //!
 //! No thread waits for room: it queues its chain and continues. Completions post queued chains. The
 //! client decides how long a Send may stall (an RNR retry count of 7 means forever), so it could
@@ -91,10 +92,11 @@ struct SqState<W> {
     backlog: Ring<(u32, W)>,
 }
 
-/// The right to post a number of Work Requests. Dropping it returns the entries.
+/// The right to post a number of Work Requests. Releasing or dropping it returns the entries.
 pub(super) struct SqReservation<W: Send + 'static, C: Client> {
     sq: Arc<Sq<W, C>>,
-    count: u32,
+    /// The number of Work Requests; `None` after the release.
+    count: Option<u32>,
 }
 
 /// The result of a request for entries.
@@ -171,7 +173,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                 chain,
                 SqReservation {
                     sq: self.clone(),
-                    count,
+                    count: Some(count),
                 },
             ),
             Admission::Queued => {
@@ -190,13 +192,18 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         submitted
     }
 
-    /// Takes `count` entries if they are free and no chain waits. Does not sleep.
+    /// Takes `count` entries if they are free and no chain waits, and stores the reservation in `slot`.
+    /// If the slot has a released one, this function uses that again. Does not sleep.
     ///
     /// # Errors
     ///
     /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or does not have that many entries.
     #[inline(always)]
-    pub(super) fn try_reserve(self: &Arc<Self>, count: u32) -> Result<SqReservation<W, C>> {
+    pub(super) fn try_reserve(
+        self: &Arc<Self>,
+        slot: &mut Option<SqReservation<W, C>>,
+        count: u32,
+    ) -> Result {
         let mut state = self.state.lock();
         if !state.ledger.take(count) {
             return Err(if state.ledger.has_to_wait(count) {
@@ -211,10 +218,16 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         if start {
             self.start_timer();
         }
-        Ok(SqReservation {
-            sq: self.clone(),
-            count,
-        })
+        match slot {
+            Some(kept) if kept.count.is_none() && Arc::ptr_eq(&kept.sq, self) => {
+                kept.count = Some(count);
+            }
+            _ => {
+                let (sq, count) = (self.clone(), Some(count));
+                *slot = Some(SqReservation { sq, count });
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether chains are queued. A caller that has returned entries sees each chain that
@@ -240,7 +253,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         self.client.note_free(state.ledger.entries().0);
         let (_, chain) = state.backlog.pop()?;
         self.waiting.store(state.backlog.first().is_some(), Relaxed);
-        let sq = self.clone();
+        let (sq, count) = (self.clone(), Some(count));
         Some((chain, SqReservation { sq, count }))
     }
 
@@ -273,11 +286,21 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     }
 }
 
+impl<W: Send + 'static, C: Client> SqReservation<W, C> {
+    /// Returns the entries, unless it did before. Takes the spin lock of the queue.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        if let Some(count) = self.count.take() {
+            let mut state = self.sq.state.lock();
+            state.ledger.give(count);
+            self.sq.client.note_free(state.ledger.entries().0);
+        }
+    }
+}
+
 impl<W: Send + 'static, C: Client> Drop for SqReservation<W, C> {
     fn drop(&mut self) {
-        let mut state = self.sq.state.lock();
-        state.ledger.give(self.count);
-        self.sq.client.note_free(state.ledger.entries().0);
+        self.release();
     }
 }
 

@@ -67,6 +67,13 @@ fn submit(sq: &Arc<TestSq>, count: u32, number: u32) -> Option<TestReservation> 
     }
 }
 
+/// Takes `count` entries.
+fn reserve(sq: &Arc<TestSq>, count: u32) -> Result<TestReservation> {
+    let mut slot = None;
+    sq.try_reserve(&mut slot, count)?;
+    slot.ok_or(ENOENT)
+}
+
 fn is_refused(sq: &Arc<TestSq>, count: u32) -> bool {
     matches!(sq.submit(count, 7, |number| number), Submitted::Refused(7))
 }
@@ -85,21 +92,51 @@ mod tests {
     #[test]
     fn entries_are_given_back_once() -> Result {
         let sq = queue(10)?;
-        let (a, b) = (sq.try_reserve(3)?, submit(&sq, 6, 0));
+        let (a, b) = (reserve(&sq, 3)?, submit(&sq, 6, 0));
         assert!(b.is_some());
         assert_eq!(sq.state.lock().ledger.entries(), (1, 10));
         drop(a);
         assert_eq!(sq.state.lock().ledger.entries(), (4, 10));
-        let c = sq.try_reserve(4)?;
-        assert!(sq.try_reserve(1).is_err_and(|e| e == EAGAIN));
+        let c = reserve(&sq, 4)?;
+        assert!(reserve(&sq, 1).is_err_and(|e| e == EAGAIN));
         drop(b);
         drop(c);
         assert!(at_rest(&sq));
         assert!(is_refused(&sq, 11));
-        assert!(sq.try_reserve(u32::MAX).is_err_and(|e| e == enotconn()));
+        assert!(reserve(&sq, u32::MAX).is_err_and(|e| e == enotconn()));
         drop(submit(&sq, 10, 0));
         assert!(at_rest(&sq));
         sq.end();
+        Ok(())
+    }
+
+    #[test]
+    fn a_reservation_is_used_again() -> Result {
+        let (sq, other) = (queue(10)?, queue(10)?);
+        let free = |sq: &Arc<TestSq>| sq.state.lock().ledger.entries().0;
+        let mut slot = None;
+        for count in [3, 10, 1] {
+            sq.try_reserve(&mut slot, count)?;
+            assert_eq!(free(&sq), 10 - count);
+            for _ in 0..2 {
+                slot.as_mut().ok_or(ENOENT)?.release();
+                assert!(at_rest(&sq));
+            }
+        }
+        // One that was not released returns its entries when another one replaces it.
+        sq.try_reserve(&mut slot, 4)?;
+        sq.try_reserve(&mut slot, 5)?;
+        assert_eq!(free(&sq), 5);
+        other.try_reserve(&mut slot, 2)?;
+        assert!(at_rest(&sq));
+        assert_eq!(free(&other), 8);
+        // An error changes nothing.
+        assert!(other.try_reserve(&mut slot, 9).is_err_and(|e| e == EAGAIN));
+        assert_eq!(free(&other), 8);
+        drop(slot);
+        assert!(at_rest(&other));
+        sq.end();
+        other.end();
         Ok(())
     }
 
@@ -110,7 +147,7 @@ mod tests {
         assert!(held.is_some() && sq.next().is_none());
         // The long one does not fit; the short one would, but waits behind it.
         assert!(submit(&sq, 4, 1).is_none() && submit(&sq, 1, 2).is_none());
-        assert!(sq.try_reserve(1).is_err_and(|e| e == EAGAIN));
+        assert!(reserve(&sq, 1).is_err_and(|e| e == EAGAIN));
         assert!(sq.next().is_none());
         drop(held);
         let long = sq.next();
@@ -171,7 +208,7 @@ mod tests {
         assert!(submit(&sq, 1, 1).is_none() && submit(&sq, 2, 2).is_none());
         sq.close();
         assert!(is_refused(&sq, 1));
-        assert!(sq.try_reserve(1).is_err_and(|e| e == enotconn()));
+        assert!(reserve(&sq, 1).is_err_and(|e| e == enotconn()));
         drop(held);
         assert!(sq.next().is_none());
         assert_eq!(sq.take_waiting(), Some(1));
