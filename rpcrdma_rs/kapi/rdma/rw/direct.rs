@@ -107,14 +107,19 @@ fn grow<T>(items: &mut KVec<T>, more: usize) -> Result {
     Ok(items.reserve(more, GFP_KERNEL)?)
 }
 
-/// Appends `item`, for which there must be room. `KVec::push_within_capacity` is not inlined, and
-/// takes the item from memory.
+/// Appends `item`, for which there must be room. The functions of `KVec` that do this are not inlined,
+/// and `push_within_capacity` takes the item from memory.
 #[inline(always)]
 fn put<T>(items: &mut KVec<T>, item: T) -> Result {
-    let room = items.spare_capacity_mut().first_mut();
-    room.ok_or(ENOMEM)?.write(item);
-    // SAFETY: The element after the last one was written above.
-    unsafe { items.inc_len(1) };
+    let at = items.len();
+    if at >= items.capacity() {
+        return Err(ENOMEM);
+    }
+    // SAFETY: The array has memory for an element after the last one, which is written before it counts.
+    unsafe {
+        items.as_mut_ptr().add(at).write(item);
+        items.inc_len(1);
+    }
     Ok(())
 }
 
