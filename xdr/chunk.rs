@@ -64,25 +64,37 @@ impl Places {
             length: 0,
             offset: Offset(0),
         };
-        let mut places = Self::default();
         if r.skip_zeros::<{ Lists::EMPTY_LEN }>() {
-            return Some((places, NONE));
+            return Some((Self::default(), NONE));
         }
-        let segment = if let Some(segment) = r.framed([0, 1, 1], [0, 0]) {
-            let segment = Segment::from_wire(segment);
+        let lists = r.array(Item::Discriminator).ok()?;
+        let sole = Self::decode_sole(lists, limits)?;
+        (limits.segments != 0).then_some(sole)
+    }
+
+    /// Reads and checks lists with one chunk of one segment, which is in the Read list or in the Write
+    /// list. Returns `None` for others.
+    #[inline(always)]
+    fn decode_sole(lists: &[u8; Lists::SOLE_LEN], limits: &ListLimits) -> Option<(Self, Segment)> {
+        // No Read list, and a Write list with a chunk of one segment; a Read list.
+        const WRITE: [u8; 3 * WORD] = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
+        const READ: [u8; WORD] = [0, 0, 0, 1];
+        let mut places = Self::default();
+        let (write, segment) = lists.split_first_chunk()?;
+        if *write == WRITE && *lists.last_chunk()? == [0; 2 * WORD] {
+            let segment = Segment::from_wire(segment.first_chunk()?);
+            segment.check().ok()?;
             (places.writes, places.room) = (1, u64::from(segment.length));
-            segment
-        } else {
-            let item = ReadSegment::from_wire(r.framed([1], [0, 0, 0])?);
-            item.check().ok()?;
-            places.reads = 1;
-            if item.segment.length > limits.read_octets {
-                return None;
-            }
-            item.segment
-        };
-        segment.check().ok()?;
-        (limits.segments != 0).then_some((places, segment))
+            return Some((places, segment));
+        }
+        let (read, item) = lists.split_first_chunk()?;
+        if *read != READ || *lists.last_chunk()? != [0; 3 * WORD] {
+            return None;
+        }
+        let item = ReadSegment::from_wire(item.first_chunk()?);
+        item.check().ok()?;
+        places.reads = 1;
+        (item.segment.length <= limits.read_octets).then_some((places, item.segment))
     }
 
     /// Returns views of the chunk lists in `lists`, the part of a header from its Read list to its
@@ -583,8 +595,8 @@ impl Lists<'_> {
     /// The offset of the segment in lists whose only chunk is a Write chunk of one segment.
     pub(crate) const SOLE_WRITE_AT: usize = 3 * WORD;
 
-    /// Octets of such lists.
-    pub(crate) const SOLE_WRITE_LEN: usize = Self::SOLE_WRITE_AT + Segment::WIRE_LEN + 2 * WORD;
+    /// Octets of such lists, and of those whose only chunk is a Read chunk of one segment.
+    pub(crate) const SOLE_LEN: usize = Self::SOLE_WRITE_AT + Segment::WIRE_LEN + 2 * WORD;
 
     /// Returns the length in octets of the header of a Reply that returns these lists: the words
     /// before the lists, an empty Read list, and the Write list and the Reply chunk as offered.

@@ -51,26 +51,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Consumes the next octets if they are the words `before`, any `N` octets, and the words
-    /// `after`. Returns the octets in the middle.
-    #[inline(always)]
-    pub(crate) fn framed<const B: usize, const N: usize, const A: usize>(
-        &mut self,
-        before: [u32; B],
-        after: [u32; A],
-    ) -> Option<&'a [u8; N]> {
-        let (head, rest) = self.rest.split_at_checked(size_of::<[u32; B]>())?;
-        let (octets, rest) = rest.split_first_chunk()?;
-        let (tail, rest) = rest.split_at_checked(size_of::<[u32; A]>())?;
-        let same = head == before.map(u32::to_be_bytes).as_flattened()
-            && tail == after.map(u32::to_be_bytes).as_flattened();
-        if !same {
-            return None;
-        }
-        self.rest = rest;
-        Some(octets)
-    }
-
     /// Consumes and returns the next `len` octets. The error names `item` if they are missing.
     pub(crate) fn take(&mut self, len: usize, item: Item) -> Result<&'a [u8], DecodeError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {

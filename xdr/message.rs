@@ -164,7 +164,7 @@ impl Parsed {
     #[inline]
     pub(crate) fn sole_write(&self, message: &[u8]) -> Option<Segment> {
         let lists = self.version.lists_at();
-        let len = Lists::SOLE_WRITE_LEN;
+        let len = Lists::SOLE_LEN;
         if !self.places.is_one_write() || self.header_len != lists.saturating_add(len) {
             return None;
         }

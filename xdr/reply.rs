@@ -4,7 +4,6 @@
 //! sections 3.4.6, 4.3.2 and 4.3.3).
 
 use super::chunk::WriteChunk;
-use super::cursor::Reader;
 use super::error::{
     DecodeError,
     ErrorBody, //
@@ -62,7 +61,7 @@ where
     if parsed.has_no_chunks() {
         return outcome(parsed, message, 0, 0);
     }
-    if let Some(segment) = only_write_segment(parsed, message) {
+    if let Some(segment) = parsed.sole_write(message) {
         let written = check_segments([segment].into_iter(), write_offered)?;
         return outcome(parsed, message, written, 0);
     }
@@ -83,14 +82,6 @@ where
         None => 0,
     };
     outcome(parsed, message, written, reply_written)
-}
-
-/// Returns the segment of the only chunk, if that is a Write chunk of one segment.
-fn only_write_segment(parsed: &Parsed, message: &[u8]) -> Option<Segment> {
-    let lists = message.get(parsed.version.lists_at()..parsed.header_len)?;
-    let mut r = Reader::new(lists);
-    let segment = r.framed([0, 1, 1], [0, 0])?;
-    r.rest().is_empty().then(|| Segment::from_wire(segment))
 }
 
 /// Returns the outcome of a Reply with `written` octets in its Write chunk and `reply_written` in

@@ -24,7 +24,7 @@ pub(crate) const fn no_chunk_len(version: Version) -> usize {
 
 /// Returns the length of the header that [`encode_sole_write`] writes.
 pub(crate) const fn sole_write_len(version: Version) -> usize {
-    version.lists_at().saturating_add(Lists::SOLE_WRITE_LEN)
+    version.lists_at().saturating_add(Lists::SOLE_LEN)
 }
 
 /// Writes the header of the Reply to `call`, which has neither a Write chunk nor a Reply chunk. Returns

@@ -167,18 +167,6 @@ fn cursors() {
     assert_eq!(r.take(1, Item::Segment), Ok(&bytes[12..]));
     assert!(r.rest().is_empty());
 
-    let bytes = [0, 0, 0, 9, 1, 2, 3, 0, 0, 0, 8, 0, 0, 0, 7, 5];
-    for len in 0..bytes.len() - 1 {
-        let mut r = Reader::new(&bytes[..len]);
-        assert_eq!(r.framed::<1, 3, 2>([9], [8, 7]), None);
-        assert_eq!(r.at(), 0);
-    }
-    let mut r = Reader::new(&bytes);
-    assert_eq!(r.framed::<1, 3, 2>([8], [8, 7]), None);
-    assert_eq!(r.framed::<1, 3, 2>([9], [8, 6]), None);
-    assert_eq!(r.framed([9], [8, 7]), Some(&[1, 2, 3]));
-    assert_eq!(r.rest(), &bytes[15..]);
-
     let mut buf = [0xee; 10];
     let mut w = Writer::new(&mut buf);
     assert_eq!(w.words([0x0102_0304, 0x0506_0708]), Ok(()));
