@@ -64,6 +64,15 @@ def nconnect():
         umount(folder)
 
 
+def contended():
+    """Write small blocks by several jobs. On several processors, senders and completions then run at the
+    same time."""
+    if os.cpu_count() == 1:
+        raise Skip("one processor")
+    one_mount("4.2", "ipv4", "", "small", 16, "--bs=4k", "--direct=1", "--numjobs=4",
+              "--ioengine=libaio", "--iodepth=16")
+
+
 def several_clients():
     """Run two clients in this guest and one in the server's, at the same time.
 
@@ -138,6 +147,8 @@ def main():
     with case("fio verifies mixed block sizes, buffered, version 3"):
         one_mount("3", "ipv6", "", "buffered", 16, MIXED, "--end_fsync=1",
                   "--invalidate=1")
+    with case("fio verifies blocks of 4096 octets of four jobs, with several processors"):
+        contended()
     with case("nconnect=4: fio over four connections"):
         nconnect()
     with case("two clients in one guest, one in the other, at once"):
