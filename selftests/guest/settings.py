@@ -87,9 +87,10 @@ print(rounds)
 
 
 def threads():
-    """Change the number of nfsd's threads under load."""
+    """Change the number of nfsd's threads under load. While there is one, Calls of most processes wait
+    for it on each connection."""
     with mounted("4.1", "nconnect=2"), Delta(FOLDER) as delta:
-        with Load(4):
+        with Load(10):
             for count in (1, 16, 2, 8, 1, 16, 8):
                 server(f"echo {count} >/proc/fs/nfsd/threads; "
                        f"[ $(cat /proc/fs/nfsd/threads) = {count} ]")
@@ -122,32 +123,41 @@ def listeners():
 
 def deferred():
     """Stop mountd while nfsd waits for its answer. nfsd defers the Calls that arrive meanwhile, and
-    processes them when mountd continues."""
+    processes them when mountd continues. The client must get their Replies: after a lost one it sends
+    the Call again on a new connection."""
     with mounted("3", "noac"):
         write_file(f"{FOLDER}/asked", data(200_000, 7))
-        server(f"kill -STOP $(pidof rpc.mountd); exportfs -f; cd {TRACING} && echo >trace && "
-               "echo 1 >events/sunrpc/svc_defer_recv/enable")
-        try:
-            jobs = [in_background(read_file, f"{FOLDER}/asked", os.O_DIRECT) for _ in range(8)]
-            jobs += [in_background(write_file, f"{FOLDER}/asked-{number}", data(200_000, number))
-                     for number in range(8)]
-            # A thread waits for 5 s before it defers its Call.
-            time.sleep(8)
-            waiting = sum(not job.done() for job in jobs)
-        finally:
-            server("kill -CONT $(pidof rpc.mountd)")
-        expect_that("nobody waited for mountd", waiting > 0)
-        expect("content", [job.result(90) for job in jobs[:8]], [data(200_000, 7)] * 8)
-        for job in jobs:
-            job.result(90)
-        recalled = int(server(f"cd {TRACING} && echo 0 >events/sunrpc/svc_defer_recv/enable; "
-                              "grep -c svc_defer_recv: trace || :"))
-        print(f"{waiting} of {len(jobs)} waited for mountd; {recalled} deferred Calls were served")
+        with Delta(FOLDER) as delta:
+            recalled = stand_still()
         expect_that("no Call was deferred", recalled > 0)
-        for number, job in enumerate(jobs[8:]):
-            job.result(90)
+        expect("new connections", delta.connect_count, 0)
+        for number in range(8):
             expect("written", read_file(f"{FOLDER}/asked-{number}", os.O_DIRECT),
                    data(200_000, number))
+
+
+def stand_still():
+    """Read and write while mountd is stopped, and after it has continued. Return the number of deferred
+    Calls that nfsd has processed."""
+    server(f"kill -STOP $(pidof rpc.mountd); exportfs -f; cd {TRACING} && echo >trace && "
+           "echo 1 >events/sunrpc/svc_defer_recv/enable")
+    try:
+        jobs = [in_background(read_file, f"{FOLDER}/asked", os.O_DIRECT) for _ in range(8)]
+        jobs += [in_background(write_file, f"{FOLDER}/asked-{number}", data(200_000, number))
+                 for number in range(8)]
+        # A thread waits for 5 s before it defers its Call.
+        time.sleep(8)
+        waiting = sum(not job.done() for job in jobs)
+    finally:
+        server("kill -CONT $(pidof rpc.mountd)")
+    expect_that("nobody waited for mountd", waiting > 0)
+    expect("content", [job.result(90) for job in jobs[:8]], [data(200_000, 7)] * 8)
+    for job in jobs:
+        job.result(90)
+    recalled = int(server(f"cd {TRACING} && echo 0 >events/sunrpc/svc_defer_recv/enable; "
+                          "grep -c svc_defer_recv: trace || :"))
+    print(f"{waiting} of {len(jobs)} waited for mountd; {recalled} deferred Calls were served")
+    return recalled
 
 
 def few_slots():
