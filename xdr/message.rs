@@ -14,7 +14,7 @@
 //! It does not refer to anything beyond the transport header, so the RPC message may be rewritten
 //! in place, as the service does when it decrypts one.
 //!
-//! Both versions share one decode path, except for messages of version 1 without a chunk. In version 2
+//! Both versions share one decode path, except for messages without a chunk, see [`plain`]. In version 2
 //! two more words follow the fixed words of RDMA_MSG and RDMA_NOMSG: the direction and the handle to
 //! invalidate. Version 1 leaves both to be derived from the RPC message and the lists.
 
@@ -52,6 +52,10 @@ use super::version::{
     Version,
     Versions, //
 };
+
+mod plain;
+
+use plain::decode_plain;
 
 /// The body of a message: the part after the fixed words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -358,27 +362,6 @@ pub(crate) fn decode_other_into<'a>(
         Some(parsed) => Ok(slot.insert(parsed)),
         None => Ok(slot.insert(decode_any(bytes, limits, accepts)?)),
     }
-}
-
-/// Decodes RDMA_MSG of version 1 without a chunk, as most are; returns `None` for any other message.
-#[inline(always)]
-fn decode_plain(bytes: &[u8], accepts: Versions) -> Option<Parsed> {
-    const LEN: usize = FIXED_LEN + Lists::EMPTY_LEN;
-    let (head, payload) = bytes.split_first_chunk::<LEN>()?;
-    let (fixed, lists) = head.split_first_chunk()?;
-    let header = Header::from_wire(fixed);
-    let is_plain = accepts.low() == Version::One
-        && *lists == [0; Lists::EMPTY_LEN]
-        && (header.version, header.proc) == (Version::One.word(), Proc::Msg.to_wire());
-    is_plain.then(|| Parsed {
-        header,
-        version: Version::One,
-        body: Body::Msg,
-        direction: payload_direction(header.xid, payload),
-        invalidate: None,
-        header_len: LEN,
-        places: Places::default(),
-    })
 }
 
 /// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one segment.

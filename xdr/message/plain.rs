@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! RDMA_MSG without a chunk, as most messages are (RFC 8166, section 4.3; version 2: section 6.2.2).
+//!
+//! All words of such a header are known beforehand but for the XID, the credits and the direction. A
+//! few comparisons recognize it. Anything else goes to the rest of [`super`], which also says what is
+//! wrong with it: this decoder refuses nothing.
+
+use super::{
+    payload_direction,
+    Body,
+    Direction,
+    Parsed, //
+};
+use crate::xdr::{
+    chunk::{
+        Lists,
+        Places, //
+    },
+    header::{
+        Header,
+        Proc,
+        FIXED_LEN, //
+    },
+    units::WORD,
+    version::{
+        Version,
+        Versions, //
+    }, //
+};
+
+/// The lists of a message without a chunk.
+const NO_LISTS: [u8; Lists::EMPTY_LEN] = [0; Lists::EMPTY_LEN];
+
+/// Decodes a message without a chunk, of the lowest version of `accepts`. Returns `None` for any other
+/// message.
+#[inline(always)]
+pub(super) fn decode_plain(bytes: &[u8], accepts: Versions) -> Option<Parsed> {
+    match accepts.low() {
+        Version::One => decode_1(bytes),
+        Version::Two => decode_2(bytes),
+    }
+}
+
+/// Decodes a message of version 1.
+#[inline(always)]
+fn decode_1(bytes: &[u8]) -> Option<Parsed> {
+    const LEN: usize = Version::One.least_header();
+    let (head, payload) = bytes.split_first_chunk::<LEN>()?;
+    let (fixed, lists) = head.split_first_chunk()?;
+    let header = Header::from_wire(fixed);
+    let direction = payload_direction(header.xid, payload);
+    let known = *lists == NO_LISTS && is_message(&header, Version::One);
+    known.then(|| parsed(header, Version::One, direction))
+}
+
+/// Decodes a message of version 2.
+#[inline(always)]
+fn decode_2(bytes: &[u8]) -> Option<Parsed> {
+    const LEN: usize = Version::Two.least_header();
+    let (head, payload) = bytes.split_first_chunk::<LEN>()?;
+    let (fixed, words) = head.split_first_chunk::<FIXED_LEN>()?;
+    let (said, words) = words.split_first_chunk::<WORD>()?;
+    let (named, lists) = words.split_first_chunk::<WORD>()?;
+    let header = Header::from_wire(fixed);
+    let direction = payload_direction(header.xid, payload)?;
+    let known = *lists == NO_LISTS
+        && is_message(&header, Version::Two)
+        && Direction::from_wire(u32::from_be_bytes(*said)) == Some(direction)
+        // The handle in a Reply is ignored.
+        && (direction == Direction::Reply || *named == [0; WORD]);
+    known.then(|| parsed(header, Version::Two, Some(direction)))
+}
+
+/// Returns whether a header is that of RDMA_MSG.
+#[inline(always)]
+fn is_message(header: &Header, version: Version) -> bool {
+    (header.version, header.proc) == (version.word(), Proc::Msg.to_wire())
+}
+
+#[inline(always)]
+fn parsed(header: Header, version: Version, direction: Option<Direction>) -> Parsed {
+    Parsed {
+        header,
+        version,
+        body: Body::Msg,
+        direction,
+        invalidate: None,
+        header_len: version.least_header(),
+        places: Places::default(),
+    }
+}
