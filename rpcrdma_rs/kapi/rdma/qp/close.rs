@@ -30,6 +30,7 @@ use kernel::{
 };
 
 use super::{
+    Gate,
     KeepQp,
     Qp,
     QpHandler, //
@@ -59,6 +60,14 @@ struct Stop {
     stopped: bool,
     /// Whether all that was in flight has completed. If not, it never will.
     settled: bool,
+}
+
+/// Closes a gate, and waits until all that has begun there has ended. Sleeps.
+fn shut(gate: &Gate) {
+    let begun = gate.close();
+    while !gate.have_ended(begun) {
+        fsleep(Delta::from_micros(20));
+    }
 }
 
 impl<H: QpHandler> Qp<H> {
@@ -102,10 +111,7 @@ impl<H: QpHandler> Qp<H> {
         if *closed {
             return;
         }
-        let begun = self.gate.close();
-        while !self.gate.have_ended(begun) {
-            fsleep(Delta::from_micros(20));
-        }
+        shut(&self.gate);
         let Stop { stopped, settled } = self.stop();
         let cq = self.cq.load(Relaxed);
         if !settled {
@@ -132,10 +138,7 @@ impl<H: QpHandler> Qp<H> {
     /// dead. Sleeps. Called once, by [`Self::close`], when no post is in progress.
     #[cold]
     fn destroy(&self) {
-        let begun = self.uses.close();
-        while !self.uses.have_ended(begun) {
-            fsleep(Delta::from_micros(20));
-        }
+        shut(&self.uses);
         // INVARIANT: Both gates are closed, and nobody is inside.
         self.qp.store(null_mut(), Relaxed);
         // SAFETY: The id's QP is ours, and nobody uses it: see above.
