@@ -24,7 +24,18 @@ use kernel::{
 use super::{
     bindings,
     compat::parameter,
-    ext::pages::PageVec,
+    ext::{
+        lend::{
+            Access,
+            Lender,
+            LentSegs, //
+        },
+        memory::MemSeg,
+        pages::{
+            self,
+            PageVec, //
+        }, //
+    },
     rdma::{
         cm::{
             Event,
@@ -83,8 +94,18 @@ pub(in crate::kapi) fn page() -> Result<NonNull<bindings::page>> {
 
 /// Returns the number of references to a page.
 pub(in crate::kapi) fn references(page: NonNull<bindings::page>) -> i32 {
-    // SAFETY: The callers own a reference. The counter is read atomically.
-    unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
+    // SAFETY: The callers own a reference.
+    unsafe { pages::references(page) }
+}
+
+/// Lends runs of memory that the callers keep allocated, and do not use, until it is unmapped.
+pub(in crate::kapi) fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(
+    lender: &'a Lender,
+    runs: I,
+    access: Access,
+) -> LentSegs<'a, I> {
+    // SAFETY: The callers keep the memory allocated, and do not use it, until it is unmapped.
+    unsafe { LentSegs::new(runs, lender, access) }
 }
 
 /// Allocates pages with `len` bytes of the pattern, and more of it up to the end of the last page.

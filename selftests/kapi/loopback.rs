@@ -28,12 +28,12 @@ use super::{
     ext::{
         lend::{
             Access,
-            Lender,
-            LentSegs, //
+            Lender, //
         },
         memory::MemSeg, //
     },
     fixture::{
+        lent,
         long_pause,
         pages,
         pattern,
@@ -84,16 +84,6 @@ fn runs(memory: &[u8]) -> impl Iterator<Item = MemSeg<'_>> {
         rest = rest.get(seg.len()..)?;
         Some(seg)
     })
-}
-
-/// Lends runs of memory that the callers keep alive until the runs are unmapped.
-fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(
-    lender: &'a Lender,
-    runs: I,
-    access: Access,
-) -> LentSegs<'a, I> {
-    // SAFETY: The callers keep the memory allocated until the runs are unmapped.
-    unsafe { LentSegs::new(runs, lender, access) }
 }
 
 /// Returns the bytes `range` of a region, as the peer addresses them.

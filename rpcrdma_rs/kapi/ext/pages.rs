@@ -264,7 +264,7 @@ impl PageVec {
 ///
 /// The page must be valid.
 #[inline]
-unsafe fn references(page: NonNull<bindings::page>) -> i32 {
+pub(in crate::kapi) unsafe fn references(page: NonNull<bindings::page>) -> i32 {
     // SAFETY: The page is valid by this function's contract, and its reference count is only accessed
     // atomically.
     unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }

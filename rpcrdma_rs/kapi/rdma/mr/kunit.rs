@@ -12,6 +12,7 @@ use kernel::ffi::{
 use crate::kapi::{
     ext::lend::Lender,
     fixture::{
+        lent,
         page,
         pd,
         references, //
@@ -45,16 +46,6 @@ impl Drop for Page {
         // SAFETY: `self` owns the reference.
         unsafe { bindings::rpcrdma_shim_put_page(self.0.as_ptr()) };
     }
-}
-
-/// Lends runs of pages, which the callers keep allocated until they are unmapped.
-fn lent<'a, I: Iterator<Item = MemSeg<'a>>>(
-    lender: &'a Lender,
-    runs: I,
-    access: Access,
-) -> LentSegs<'a, I> {
-    // SAFETY: The callers keep the pages allocated until they are unmapped, and do not use them.
-    unsafe { LentSegs::new(runs, lender, access) }
 }
 
 /// Returns a region with one mapped page, to which a peer may write.
