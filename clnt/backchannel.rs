@@ -169,8 +169,7 @@ impl Conn {
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
         let written = write(ctx.as_mut().body()).map_err(|_| EINVAL);
-        let part = written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len));
-        match part {
+        match written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len)) {
             Ok(()) => self.post_reverse(qp, ctx),
             Err(_) => {
                 self.put_reverse_send(ctx);

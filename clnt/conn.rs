@@ -624,10 +624,10 @@ impl Completion for SendCtx {
         }
         let conn = qp.handler();
         let registered = this.as_mut().clear();
-        if this.is_reverse() && result.is_ok() {
+        let is_reverse = this.is_reverse();
+        if is_reverse && result.is_ok() {
             conn.negotiation.note_delivered();
         }
-        let is_reverse = this.is_reverse();
         conn.give_back(|pools| {
             if is_reverse {
                 pools.reverse_done(this);
