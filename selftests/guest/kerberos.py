@@ -37,8 +37,8 @@ WRITES = 2 * WRITERS
 # Transports of the mount (nconnect).
 CONNECTIONS = 2
 # The longest pause in jiffies before the client reconnects, if the lost connection has carried
-# Replies: 50 ms at 1000 Hz, the least time between two attempts; and the number of times that one
-# Call is lost before the pauses are longer (clnt/backoff.rs).
+# Replies: 50 ms at 1000 Hz, the least time between two attempts; and the number of connections in a row
+# that are lost with the same Call before the pauses are longer (clnt/backoff.rs).
 PAUSE, SAME_CALL = 50, 16
 
 
@@ -252,15 +252,17 @@ def overtaking(flavor):
         expect("Calls that the server let others overtake, and dropped", ours, [])
         expect_that("connections were lost for something else",
                     delta.connect_count <= len(windows.dropped))
-    write, drops = SECONDS * WRITERS / writes, windows.most_drops()
-    print(f"a WRITE took {write:.2f} s; one Call was dropped {drops} times; "
+    write = SECONDS * WRITERS / writes
+    print(f"a WRITE took {write:.2f} s; one Call was dropped {windows.most_drops()} times; "
           f"pauses before connecting: {windows.pauses}; {windows.useless} connections carried "
           "nothing; the host stopped the guests for "
           f"{stopped:.2f} s")
     if RUST["client"]:
-        late = [pause for pause in windows.pauses if pause > PAUSE]
+        # A Call that was in flight counts as lost with its connection, whichever Call the server
+        # dropped, so later pauses may be longer than the drops of one Call explain.
+        late = [pause for pause in windows.pauses[:SAME_CALL - 1] if pause > PAUSE]
         expect_that(f"pauses before connecting again: {late}, though {windows.useless} connections "
-                    "had carried nothing", len(late) <= windows.useless or drops >= SAME_CALL)
+                    "had carried nothing", len(late) <= windows.useless)
         limit = max(SLOWEST, WRITES * write) * (1 + delta.connect_count) + stopped
         expect_that(f"a stat took {slowest:.1f} s, limit {limit:.1f} s", slowest <= limit)
 
