@@ -75,7 +75,6 @@ def pair_groups():
         for family in ("ipv4", "ipv6") for version in ("3", "4.0", "4.1", "4.2")
     ]
     groups.append(Group("observe", "python3 -B /t/guest/observe.py"))
-    groups.append(Group("live", "python3 -B /t/guest/live.py"))
     groups.append(Group("load", "python3 -B /t/guest/load.py"))
     groups.append(Group("recall", "python3 -B /t/guest/recall.py"))
     groups.append(Group("versions", "python3 -B /t/guest/versions.py"))
@@ -84,9 +83,9 @@ def pair_groups():
     return groups
 
 
-
 # For Rust on both sides; with --long in every pairing.
 MORE_GROUPS = [
+    Group("live", "python3 -B /t/guest/live.py"),
     Group("settings", "python3 -B /t/guest/settings.py"),
     Group("filesystems", "python3 -B /t/guest/filesystems.py"),
     Group("namespaces", "python3 -B /t/guest/namespaces.py"),
@@ -264,7 +263,7 @@ class Boot:
 
     def run(self, totals, args):
         """Boot, run the groups, shut down."""
-        results = self.results = Results(totals, live=not (self.alone or args.debug))
+        results = self.results = Results(totals, args.live)
         self.debug = args.debug
         self.long = "yes" if args.long else ""
         started = time.time()
@@ -486,6 +485,9 @@ def boots(pairings, long, device):
                   + (FALL_BACK if long and p == "rust/c" else [])
                   + (LAST if long and p == "rust/rust" else []))
              for p in pairings]
+    # The longest one runs next to the first pair.
+    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
+    every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
     for pairing in pairings:
         more = MORE_FAULTS if long or pairing not in MIXED else []
         more = more + (LONG_FAULTS if long else [])
@@ -502,8 +504,6 @@ def boots(pairings, long, device):
                           + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
     if long and "rust/rust" in pairings:
         every += more_cpus()
-    every.append(Boot("alone rust", "rust", "rust", ALONE, alone=True))
-    every.append(Boot("hostile rust", "rust", "rust", [HOSTILE], alone=True))
     return every
 
 
@@ -569,18 +569,20 @@ def main():
         return 0
     print("KTAP version 1", flush=True)
 
-    def pairs():
-        for boot in chosen:
-            if not boot.alone:
-                boot.run(totals, args)
+    # Two guests wait for each other a third of the time. Other boots use the processor time that they
+    # leave. The debug kernel is too slow for more than one other guest.
+    others = [boot for boot in chosen if
+              (boot.alone if args.debug else not boot.name.startswith("pair"))]
+    first = [boot for boot in chosen if boot not in others]
+    args.live = not others or len(chosen) == 1
+
+    def run_first():
+        for boot in first:
+            boot.run(totals, args)
 
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(pairs)]
-        # Two guests wait for each other much of the time. In the slow debug kernel, a third guest
-        # uses the processor time that they leave.
-        if not args.debug:
-            done[0].result()
-        done += [pool.submit(boot.run, totals, args) for boot in chosen if boot.alone]
+        done = [pool.submit(run_first)]
+        done += [pool.submit(boot.run, totals, args) for boot in others]
         for boot in done:
             boot.result()
     print(f"1..{totals.plans}")
