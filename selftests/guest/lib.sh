@@ -257,7 +257,8 @@ rdma_leftovers() {
 }
 
 # what_waits: for a job that has timed out, print which processes are in an RPC, what RPCs wait
-# for, and whether the network and their connections transfer anything.
+# for, and whether the network and their connections transfer anything. Octets that stay in the receive
+# queue of a socket were not seen by siw.
 what_waits() {
 	local process
 	for process in /proc/[0-9]*; do
@@ -269,11 +270,14 @@ what_waits() {
 	done
 	tail -n +1 /sys/kernel/sunrpc/xprt-switches/*/xprt-*-rdma/{dstaddr,xprt_info,xprt_state} \
 		/sys/kernel/debug/sunrpc/rpc_clnt/*/tasks /proc/fs/nfsd/clients/*/info
+	tail -n +1 /sys/kernel/debug/rpcrdma_rs/*/*/status
 	rdma resource show qp
+	ss -Htan
 	echo "some seconds later:"
 	ping -c 2 -w 4 192.168.88.1 | tail -n 2
 	ping -c 2 -w 4 "$SERVER" | tail -n 2
 	rdma resource show qp
+	ss -Htan
 } 2>/dev/null
 
 # keep_evidence FOLDER: write the state of this guest to files in that directory of /t.
