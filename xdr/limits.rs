@@ -58,6 +58,9 @@ const MIN_SEND_SGES: u32 = 3;
 /// addition.
 pub(crate) const CLIENT_SEND_SGES: u32 = 19;
 
+/// Completion Queue entries for draining both queues.
+const DRAINS: u32 = 2;
+
 /// The least number of requests in flight for a usable connection.
 const MIN_REQUESTS: u32 = 4;
 
@@ -111,19 +114,27 @@ impl ClientLimits {
         let room = queue_room(device, reverse);
         // A request needs at most two Receives, the advance included, so the Receives fit as well.
         let requests = requests.min(room.checked_div(per_request).unwrap_or(0));
-        if requests < MIN_REQUESTS {
-            return Err(Refusal::QueuesTooShort);
-        }
-        let recv_batch = (requests / 4).max(1);
-        Ok(Self {
-            requests,
-            pages_per_segment: pages,
-            segments,
-            send_sges: device.max_send_sge.min(CLIENT_SEND_SGES),
-            send_wr: send_wr(requests, pages, segments).saturating_add(reverse),
-            recv_wr: requests.saturating_add(recv_batch).saturating_add(reverse),
-            recv_batch,
-        })
+        let sized = |requests: u32| {
+            let recv_batch = (requests / 4).max(1);
+            Self {
+                requests,
+                pages_per_segment: pages,
+                segments,
+                send_sges: device.max_send_sge.min(CLIENT_SEND_SGES),
+                send_wr: send_wr(requests, pages, segments).saturating_add(reverse),
+                recv_wr: requests.saturating_add(recv_batch).saturating_add(reverse),
+                recv_batch,
+            }
+        };
+        // Both queues share a CQ, and all their entries complete together when they are flushed.
+        (MIN_REQUESTS..=requests)
+            .rev()
+            .map(sized)
+            .find(|limits| {
+                let entries = limits.send_wr.saturating_add(limits.recv_wr);
+                entries.saturating_add(DRAINS) <= device.max_cqe
+            })
+            .ok_or(Refusal::QueuesTooShort)
     }
 
     /// Returns the largest number of registrations of one RPC.

@@ -127,6 +127,7 @@ fn odd_devices() {
             assert!(client.requests >= 4 && client.requests <= requests);
             // The drain needs an entry of each queue.
             assert!(client.send_wr < queue && client.recv_wr < queue);
+            assert!(client.send_wr + client.recv_wr + 2 <= device.max_cqe);
             assert!(client.send_sges >= 3 && client.send_sges <= device.max_send_sge);
             assert!(client.pages_per_segment <= device.max_fast_reg_pages);
             assert!(client.segments <= MAX_CHUNK_SEGMENTS);
