@@ -141,6 +141,10 @@ impl Conn {
         for _ in 0..4 {
             match shortage {
                 Shortage::Receives => {
+                    // Callbacks were allowed while this connection was being made.
+                    if xprt.is_reverse_allowed() {
+                        self.allow_reverse();
+                    }
                     self.post_receives(qp, true)?;
                     self.tend_sizes(xprt, qp);
                 }

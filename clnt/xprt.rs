@@ -235,7 +235,7 @@ impl XprtOps for ClntXprt {
     fn bc_setup(xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
         xprt.make_bc_requests(REVERSE_CALLS as usize)?;
         // The sender of the next Call posts the Receives on this connection. Later connections
-        // begin with them.
+        // begin with them; on one that is being made, a sender posts them with its next batch.
         xprt.allow_reverse();
         if let Some(connection) = xprt.conn() {
             connection.conn().allow_reverse();
