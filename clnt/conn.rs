@@ -499,21 +499,24 @@ impl Conn {
         let (mut list, missing, size) = self.pools.lock().receives_to_post(allocates);
         let made = self.make_receives(missing, size, &mut list);
         let (count, short) = (list.len(), missing - made);
-        let mut result = Ok(());
+        // CAST: A batch.
+        let counted = count as u32 + short;
+        if counted == 0 {
+            return Ok(());
+        }
         let mut rest = RecvList::new();
-        if count != 0 {
+        let result = if count == 0 {
+            Err(enobufs())
+        } else {
             trace_xprtrdma_post_recvs(qp.cq_id(), count, self.pools.lock().posted());
-            result = qp.post_recvs(list).map_err(|(error, unposted)| {
+            qp.post_recvs(list).map_err(|(error, unposted)| {
                 trace_xprtrdma_post_recvs_err(qp.cq_id(), error.to_errno());
                 rest = unposted;
                 error
-            });
-        } else if short != 0 {
-            result = Err(enobufs());
-        }
-        if short != 0 || !rest.is_empty() {
-            self.pools.lock().receives_unposted(rest, short, size);
-        }
+            })
+        };
+        // A sender may wait for them.
+        self.give_back(|pools| pools.end_post(counted, rest, short, size));
         result
     }
 

@@ -115,8 +115,9 @@ pub(super) struct Pools {
     regions_made: usize,
     /// Receive buffers that are not posted.
     free: RecvList<()>,
-    /// The number of posted Receives.
+    /// The number of posted Receives, and of those among them whose post has not returned yet.
     posted: u32,
+    posting: u32,
     /// The size of the posted Receives and of those in `free`.
     pub(super) resize: Resize,
     /// The number of Replies that the server owes.
@@ -154,6 +155,7 @@ impl Pools {
             regions_made: 0,
             free: RecvList::new(),
             posted: 0,
+            posting: 0,
             resize: Resize::new(receive.0),
             owed: 0,
             reserve: ReservedCredits::new(),
@@ -188,6 +190,14 @@ impl Pools {
         owed.saturating_add(reverse).min(self.limits.recv_wr)
     }
 
+    /// Returns whether a Receive is posted for the Reply to another Call. One whose post has not returned
+    /// does not count.
+    #[inline(always)]
+    fn has_receive(&self) -> bool {
+        let ready = self.posted.saturating_sub(self.posting);
+        ready >= self.receives_needed(self.owed.saturating_add(1))
+    }
+
     /// Takes the resources of a Call: a Send, and up to `count` idle regions, which are appended to
     /// `regions`. Returns the Send, or which resource is short; nothing is taken then.
     #[inline(always)]
@@ -196,7 +206,7 @@ impl Pools {
         count: usize,
         regions: &mut MrList,
     ) -> Result<Pin<KBox<SendCtx>>, Shortage> {
-        if self.posted < self.receives_needed(self.owed.saturating_add(1)) {
+        if !self.has_receive() {
             return Err(Shortage::Receives);
         }
         if self.idle.len() < count {
@@ -449,7 +459,8 @@ impl Pools {
     }
 
     /// Returns the free buffers for a batch to post, the number of buffers to allocate for it, which
-    /// is zero unless the caller `allocates`, and their size. All of them count as posted.
+    /// is zero unless the caller `allocates`, and their size. All of them count as posted. The caller
+    /// calls [`Self::end_post`] when it has posted them.
     pub(super) fn receives_to_post(&mut self, allocates: bool) -> (RecvList<()>, u32, u32) {
         let target = self
             .receives_needed(self.owed)
@@ -465,18 +476,23 @@ impl Pools {
         let free = list.len() as u32;
         let to_make = if allocates { missing - free } else { 0 };
         self.posted += free + to_make;
+        self.posting += free + to_make;
         self.show_receives();
         (list, to_make, self.resize.size())
     }
 
-    /// Returns buffers that could not be posted, and uncounts `missing` that could not be
-    /// allocated; all are of `size` octets.
-    pub(super) fn receives_unposted(&mut self, mut rest: RecvList<()>, missing: u32, size: u32) {
+    /// Ends the post of `count` Receives: returns the buffers that could not be posted, and uncounts
+    /// `missing` that could not be allocated; all are of `size` octets.
+    pub(super) fn end_post(&mut self, count: u32, mut rest: RecvList<()>, missing: u32, size: u32) {
+        self.posting = self.posting.saturating_sub(count);
         // CAST: They were counted as posted.
-        let count = rest.len() as u32 + missing;
-        self.posted = self.posted.saturating_sub(count);
+        let failed = rest.len() as u32 + missing;
+        if failed == 0 {
+            return;
+        }
+        self.posted = self.posted.saturating_sub(failed);
         let size = host_len(size);
-        self.resize.note_completed(size, count);
+        self.resize.note_completed(size, failed);
         if self.resize.keeps(size) {
             self.free.append(&mut rest);
         }
@@ -524,7 +540,8 @@ impl Pools {
 
     /// Records that the sender waits, unless a Call with `regions` regions could be sent now.
     pub(super) fn starve(&mut self, regions: usize) -> bool {
-        let possible = self.idle.len() >= regions
+        let possible = self.has_receive()
+            && self.idle.len() >= regions
             && self.queue.has_room(Self::entries(regions))
             && !self.sends.is_empty();
         self.starved = !possible;

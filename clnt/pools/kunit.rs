@@ -28,7 +28,8 @@ const LIMITS: ClientLimits = ClientLimits {
 fn pools(pd: &Arc<Pd>) -> Result<Pools> {
     let live = Live::of(addr(0, 0)?, pd.device().name(), &LIMITS, 0, None)?;
     let mut pools = Pools::new(&LIMITS, InlineSize(1024), live)?;
-    let _counted_as_posted = pools.receives_to_post(true);
+    let (_, count, size) = pools.receives_to_post(true);
+    pools.end_post(count, RecvList::new(), 0, size);
     for _ in 0..LIMITS.requests {
         let send = SendCtx::new(pd, 1024, 3, false)?;
         assert!(pools.add_send(send).is_ok());
@@ -106,6 +107,27 @@ mod tests {
                 assert!(pools.queue.room() == room && pools.sends.len() == sends);
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_call_waits_for_the_post_of_its_receive() -> Result {
+        let pd = pd()?;
+        let mut pools = pools(&pd)?;
+        let mut list = MrList::new();
+        // The Receives are used up, down to those for messages of the server.
+        while let Ok(send) = pools.take(0, &mut list) {
+            pools.send_done(send, 0);
+            pools.received(Arrival::Reply, 1024);
+        }
+        assert!(pools.take(0, &mut list).err() == Some(Shortage::Receives));
+        let (_, count, size) = pools.receives_to_post(true);
+        // Another thread posts them.
+        assert!(count != 0 && pools.take(0, &mut list).err() == Some(Shortage::Receives));
+        assert!(pools.starve(0));
+        pools.end_post(count, RecvList::new(), 0, size);
+        assert!(pools.take_starved());
+        assert!(pools.take(0, &mut list).is_ok());
         Ok(())
     }
 
