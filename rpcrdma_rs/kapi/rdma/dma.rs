@@ -42,6 +42,9 @@ fn mapping_failed(device: &Device, addr: u64) -> bool {
     unsafe { bindings::rpcrdma_shim_ib_dma_mapping_error(device.as_raw(), addr) != 0 }
 }
 
+/// `__GFP_NORETRY`: the allocation fails if one attempt to reclaim memory frees too little.
+const NO_RETRY: bindings::gfp_t = 1 << bindings::___GFP_NORETRY_BIT;
+
 /// A mapped buffer in the kernel's heap, zeroed when it is created. While a posted Work Request
 /// refers to it, the device may read or write it at any time.
 ///
@@ -63,7 +66,9 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Allocates and maps `len` bytes near the device.
+    /// Allocates and maps `len` bytes near the device. May sleep, but does not wait until memory is
+    /// free: an allocation of a page would wait without end, while its caller holds a lock that the
+    /// RPCs need by which memory is freed.
     ///
     /// # Errors
     ///
@@ -79,7 +84,7 @@ impl DmaBuf {
                 core::ptr::null(),
                 len,
                 1,
-                bindings::GFP_KERNEL | bindings::__GFP_ZERO,
+                bindings::GFP_KERNEL | NO_RETRY | bindings::__GFP_NOWARN | bindings::__GFP_ZERO,
                 device.numa_node(),
             )
         };
