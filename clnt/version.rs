@@ -215,7 +215,8 @@ impl Negotiation {
     }
 
     /// Handles `parsed`, the message `bytes`, if it is the awaited answer to the request for
-    /// version 2. Returns the credits that the server grants then.
+    /// version 2. Returns the credits that the server grants then. The completions of a connection run
+    /// one at a time, so there is one caller at a time.
     pub(super) fn handle_answer(
         &self,
         parsed: &Parsed,
@@ -223,26 +224,30 @@ impl Negotiation {
         requested: Credits,
     ) -> Option<Credits> {
         let settled = answer(parsed, bytes, self.asks?, requested)?;
-        if !self.settled.populate(settled) {
+        if self.settled().is_some() {
             return None;
         }
-        let Negotiated::Two {
-            peer,
-            announced,
-            window,
-        } = settled
-        else {
-            return Some(Credits(1));
+        let window = match settled {
+            Negotiated::Two {
+                peer,
+                announced,
+                window,
+            } => {
+                let send = self.ours.send.min(peer.receive);
+                let least = Version::Two.default_inline();
+                self.agreed.populate(if announced {
+                    Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
+                        .with_peer(peer.receive)
+                } else {
+                    Agreed::new(Version::Two, send, least)
+                });
+                window
+            }
+            Negotiated::One | Negotiated::Failed { .. } => Credits(1),
         };
-        let send = self.ours.send.min(peer.receive);
-        let least = Version::Two.default_inline();
-        self.agreed.populate(if announced {
-            Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
-                .with_peer(peer.receive)
-        } else {
-            Agreed::new(Version::Two, send, least)
-        });
-        Some(window)
+        // Last: a worker that sees it ends the negotiation, in version 1 unless version 2 is agreed by
+        // then.
+        self.settled.populate(settled).then_some(window)
     }
 
     /// Records that the request is about to be sent.

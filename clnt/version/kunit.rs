@@ -45,6 +45,18 @@ mod tests {
 #[kunit_tests(rpcrdma_client_version)]
 mod negotiation {
     use super::*;
+    use crate::{
+        kapi::fixture::contend,
+        xdr::{
+            chunk::ListLimits,
+            message::decode,
+            props::encode_connprop, //
+        },
+    };
+    use kernel::sync::Arc;
+
+    /// How often a race is run.
+    const ROUNDS: usize = 4096;
 
     #[test]
     fn only_the_request_counts_as_delivered() {
@@ -55,6 +67,47 @@ mod negotiation {
         assert!(negotiation.is_awaited() && !negotiation.is_delivered());
         negotiation.note_delivered();
         assert!(negotiation.is_delivered());
+    }
+
+    /// Returns the length of the server's answer to the request 7 in `body`, and the decoded answer.
+    fn server_answer(body: &mut [u8]) -> Result<(usize, Parsed)> {
+        let len =
+            encode_connprop(body, Xid(7), Credits(8), &Properties::DEFAULT).map_err(|_| EINVAL)?;
+        let limits = ListLimits {
+            segments: 1,
+            read_octets: 1,
+        };
+        let parsed = decode(&body[..len], &limits, Versions::only(Version::Two));
+        Ok((len, parsed.map_err(|_| EINVAL)?))
+    }
+
+    /// The worker that connects ends the negotiation as soon as it sees the answer.
+    #[test]
+    fn an_answer_is_agreed_before_it_is_seen() -> Result {
+        let mut body = [0; 64];
+        let (len, parsed) = server_answer(&mut body)?;
+        let mut rounds = KVec::with_capacity(ROUNDS, GFP_KERNEL)?;
+        for _ in 0..ROUNDS {
+            rounds.push(Negotiation::new(Private::DEFAULT, Some(Xid(7))), GFP_KERNEL)?;
+        }
+        let rounds = Arc::new(rounds, GFP_KERNEL)?;
+        let shared = rounds.clone();
+        contend(2, move |number| {
+            for negotiation in shared.iter() {
+                if number == 0 {
+                    let window = negotiation.handle_answer(&parsed, &body[..len], Credits(8));
+                    assert!(window == Some(Credits(8)));
+                } else {
+                    while negotiation.is_awaited() {
+                        core::hint::spin_loop();
+                    }
+                    negotiation.agree(&Private::DEFAULT);
+                }
+            }
+        })?;
+        let is_two = |it: &Negotiation| it.agreed().is_some_and(|it| it.version == Version::Two);
+        assert!(rounds.iter().all(is_two));
+        Ok(())
     }
 
     #[test]
