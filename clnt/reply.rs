@@ -319,10 +319,13 @@ impl Conn {
         if !chunks.is_outstanding() {
             // This is a second Reply, or the Call was not sent on this connection.
             drop(chunks);
-            xprt.stats.bad_replies.add(1);
-            self.live.bad_replies.add(1);
-            self.drop_message(buffer, Arrival::Other);
-            return self.restore_receives(qp);
+            return self.drop_bad_reply(xprt, qp, buffer);
+        }
+        if parsed.is_some_and(Parsed::refuses_version) && self.negotiation.revoke() {
+            // The server has not executed the Call, which is sent again on the next connection.
+            drop(chunks);
+            self.lost();
+            return self.drop_bad_reply(xprt, qp, buffer);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
             check_delivery(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
@@ -362,6 +365,15 @@ impl Conn {
             pools.put_receive(buffer);
             pools.recycled(&mut list);
         });
+    }
+
+    /// Drops a Reply that completes no RPC.
+    #[cold]
+    fn drop_bad_reply(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
+        xprt.stats.bad_replies.add(1);
+        self.live.bad_replies.add(1);
+        self.drop_message(buffer, Arrival::Other);
+        self.restore_receives(qp);
     }
 
     /// Fences the regions in `list`, which the server did not invalidate, before a Reply is completed.

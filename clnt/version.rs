@@ -162,6 +162,8 @@ pub(super) struct Negotiation {
     settled: SetOnce<Negotiated>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
+    /// Whether the server has refused the version of a Call after it was settled.
+    revoked: Atomic<bool>,
     /// The Receive size of the outstanding RDMA2_REQPROP; 0 if there is none.
     requested: Atomic<u32>,
     requested_xid: Atomic<u32>,
@@ -179,6 +181,7 @@ impl Negotiation {
             settled: SetOnce::new(),
             agreed: SetOnce::new(),
             replied: Atomic::new(false),
+            revoked: Atomic::new(false),
             requested: Atomic::new(0),
             requested_xid: Atomic::new(0),
             requested_at: Atomic::new(0),
@@ -331,9 +334,25 @@ impl Negotiation {
         }
     }
 
-    /// Returns whether the server has refused version 2, and has not answered in version 1 since.
-    pub(super) fn useless_refusal(&self) -> bool {
-        self.settled() == Some(Negotiated::One) && !self.replied.load(Relaxed)
+    /// Records that the server has refused the version of a Call. Returns whether that contradicts its
+    /// answer to the request for version 2, so that each Call would be refused.
+    pub(super) fn revoke(&self) -> bool {
+        let is_settled = self.settled().is_some();
+        if is_settled {
+            self.revoked.store(true, Relaxed);
+        }
+        is_settled
+    }
+
+    /// Returns why the next connection must not request version 2, for the log; `None` if it may.
+    pub(super) fn why_avoid(&self) -> Option<&'static str> {
+        if self.revoked.load(Relaxed) {
+            Some("refuses the version of RPC-over-RDMA that it has agreed to")
+        } else if self.settled() == Some(Negotiated::One) && !self.replied.load(Relaxed) {
+            Some("answers no Call after it has refused version 2 of RPC-over-RDMA")
+        } else {
+            None
+        }
     }
 }
 

@@ -155,8 +155,8 @@ impl XprtOps for ClntXprt {
             return;
         };
         connection.shutdown();
-        if connection.conn().negotiation.useless_refusal() {
-            xprt.avoid_version_2("answers no Call after it has refused version 2 of RPC-over-RDMA");
+        if let Some(why) = connection.conn().negotiation.why_avoid() {
+            xprt.avoid_version_2(why);
         }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
         let mut most = 0;

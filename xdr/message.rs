@@ -200,6 +200,11 @@ impl Parsed {
         matches!(self.body, Body::Error(ErrorBody::ReplyResource { .. }))
     }
 
+    /// Returns whether the message reports that the version of a message is not supported.
+    pub(crate) fn refuses_version(&self) -> bool {
+        matches!(self.body, Body::Error(ErrorBody::Version { .. }))
+    }
+
     /// Returns a Responder's answer if the message is an optional operation, of which none is
     /// implemented. A response to an optional operation is dropped, because none was sent.
     pub(crate) fn option_answer(&self) -> Option<Answer> {

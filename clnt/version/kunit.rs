@@ -111,6 +111,20 @@ mod negotiation {
     }
 
     #[test]
+    fn only_the_first_answer_counts_and_a_later_refusal_ends_version_2() -> Result {
+        let mut body = [0; 64];
+        let (len, parsed) = server_answer(&mut body)?;
+        let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
+        assert!(!negotiation.revoke() && negotiation.why_avoid().is_none());
+        let answer = || negotiation.handle_answer(&parsed, &body[..len], Credits(8));
+        assert!(answer() == Some(Credits(8)));
+        assert!(answer().is_none());
+        assert!(negotiation.why_avoid().is_none());
+        assert!(negotiation.revoke() && negotiation.why_avoid().is_some());
+        Ok(())
+    }
+
+    #[test]
     fn only_the_outstanding_request_is_answered() {
         let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
         assert!(!negotiation.has_requested_with(Xid(0)));
