@@ -71,8 +71,15 @@ impl Conn {
             return;
         }
         self.exchange_receives();
-        self.negotiation.expire_request();
-        self.pools.lock().reserve.end_wait();
+        let mut pools = self.pools.lock();
+        if let Some(octets) = self.negotiation.expire_request() {
+            // The server may have granted the request, and may have smaller Receives now.
+            let least = agreed.peer().0.min(octets);
+            agreed.note_peer(least, self.negotiation.ours().send);
+            self.live.show_sizes(agreed);
+        }
+        pools.reserve.end_wait();
+        drop(pools);
         self.tell_receive_size(xprt, qp, agreed);
         self.ask_receive_size(xprt, qp, agreed);
         self.update_window(xprt);

@@ -126,10 +126,12 @@ impl Agreed {
         self.receive.store(size.min(most).0, Relaxed);
     }
 
-    /// Returns whether Receives of `size` should be requested: the server has another size, and
-    /// this one was not the last request.
+    /// Returns whether Receives of `size` should be requested: this was not the last request, and the
+    /// server has another size, or the last request was for a smaller one, which limits the messages
+    /// of the client.
     pub(super) fn is_wanting(&self, size: InlineSize) -> bool {
-        size != self.peer() && size.0 != self.wanted.load(Relaxed)
+        let wanted = self.wanted.load(Relaxed);
+        size.0 != wanted && (size != self.peer() || wanted < size.0)
     }
 
     /// Records a request for Receives of `size`. The client sends no longer messages from now on.
@@ -310,10 +312,12 @@ impl Negotiation {
         }
     }
 
-    /// Ends a request that the server has not answered for [`REQUEST_MS`].
-    pub(super) fn expire_request(&self) {
+    /// Ends a request that the server has not answered for [`REQUEST_MS`], and returns its size.
+    pub(super) fn expire_request(&self) -> Option<u32> {
         if self.has_request() && msecs_since(self.requested_at.load(Relaxed)) > REQUEST_MS {
-            self.take_request();
+            self.take_request()
+        } else {
+            None
         }
     }
 

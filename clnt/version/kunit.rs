@@ -29,6 +29,17 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_is_withdrawn_is_sent_to_a_server_that_has_rejected_it() {
+        let agreed = agreed(LARGE);
+        assert!(!agreed.is_wanting(LARGE));
+        agreed.want(LEAST, LARGE);
+        // The server keeps its size.
+        assert!(agreed.send() == LEAST && agreed.is_wanting(LARGE));
+        agreed.want(LARGE, LARGE);
+        assert!(agreed.send() == LARGE && !agreed.is_wanting(LARGE) && agreed.is_wanting(LEAST));
+    }
+
+    #[test]
     fn no_message_is_longer_than_any_limit() {
         let agreed = agreed(LARGE);
         agreed.want(InlineSize(8192), LARGE);

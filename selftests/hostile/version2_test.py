@@ -54,6 +54,7 @@ class Fake2(FakeServer):
         super().__init__(*args)
         self.greeting = self.agree
         self.opening = None
+        self.requested = None
         self.questions = []
         self.calls = []
         self.longest = 0
@@ -79,6 +80,8 @@ class Fake2(FakeServer):
             self.greeting(xid)
         elif proc in (wire.ERROR, OPTIONAL, REQPROP, RESPROP, UPDPROP):
             self.answers.append(data)
+            if proc == REQPROP and self.requested:
+                self.requested(xid)
         else:
             self.longest = max(self.longest, len(data))
             self.calls.append(xid)
@@ -108,7 +111,7 @@ class Subject:
     def mount(self, greeting=None):
         """Mount, and check that the mount works, in any version."""
         fake = self.fake
-        fake.greeting = greeting or fake.agree
+        fake.greeting, fake.requested = greeting or fake.agree, None
         fake.connections = fake.longest = 0
         fake.questions, fake.calls, fake.answers = [], [], []
         subprocess.run(self.command, check=True, timeout=90)
@@ -402,6 +405,48 @@ def asked(subject):
             if [answer[12:] for answer in fake.answers] != [wanted]:
                 raise Failed(f"answers to {want}: {[a.hex() for a in fake.answers]}")
     subject.expect(1, 1)
+
+
+@contextlib.contextmanager
+def large_sends(subject):
+    """Mount a server whose Receives have 16384 octets, and send it a WRITE of 8192 inline."""
+    fake = subject.fake
+    fake.size, before = 16384, fake.size
+    try:
+        with setting(SENDS, 16384), subject.mount(lambda xid: fake.agree(xid, 16384)) as mount:
+            mount.attempt(mount.write)
+            if fake.longest < 8192:
+                raise Failed(f"the longest message has {fake.longest} octets")
+            yield mount
+    finally:
+        fake.size = before
+
+
+def await_request(fake, mount, octets):
+    """Use the mount until the client requests Receives of `octets`."""
+    for _ in range(400):
+        mount.attempt(mount.getattr)
+        if fake.answers and fake.answers[-1][12:] == wire.u32(REQPROP, 1, RBSIZ, 4, octets):
+            return
+    raise Failed(f"no request for {octets}: {[answer.hex() for answer in fake.answers]}")
+
+
+@case("a request for smaller Receives that the server rejects is withdrawn by one for the former size")
+def withdrawn(subject):
+    fake = subject.fake
+    rejected, granted = (RESPROP, 0, 1, 1, 0), (RESPROP, 1, 1, 0, 0)
+    for words in (rejected, (wire.ERROR, 9), (wire.ERROR, 3)):
+        with large_sends(subject) as mount:
+            fake.requested = lambda xid, words=words: fake.end.send(two(xid, *words))
+            with setting(SENDS, 4096):
+                await_request(fake, mount, 4096)
+            fake.requested = lambda xid: fake.end.send(two(xid, *granted))
+            await_request(fake, mount, 16384)
+            fake.longest = 0
+            mount.attempt(mount.write)
+            if fake.longest < 8192:
+                raise Failed(f"after {words}, the longest message has {fake.longest} octets")
+        subject.expect(1, 1)
 
 
 @case("a server that names no property is asked for none, and told of no change")
