@@ -61,12 +61,20 @@ pub(super) fn send_call(
     slot: &Slot<ClntXprt>,
 ) -> Result {
     let conn = connection.conn();
-    let plan = plan(conn.thresholds(), conn.limits().pages_per_segment, slot)
-        .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
     let mut regions = MrList::new();
-    let ctx = conn
-        .take(xprt, connection.qp(), plan.regions, &mut regions)
-        .map_err(retried)?;
+    let (plan, ctx) = loop {
+        let limits = conn.thresholds();
+        let plan = plan(limits, conn.limits().pages_per_segment, slot)
+            .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
+        let ctx = conn
+            .take(xprt, connection.qp(), plan.regions, &mut regions)
+            .map_err(retried)?;
+        // A request for smaller Receives may have been sent meanwhile. No longer message may follow it.
+        if conn.thresholds().send >= limits.send {
+            break (plan, ctx);
+        }
+        conn.give_back(|pools| pools.return_unused(ctx, 0, &mut regions));
+    };
     let mut chunks = slot.chunks.lock();
     let result = send(
         xprt,

@@ -431,6 +431,27 @@ def await_request(fake, mount, octets):
     raise Failed(f"no request for {octets}: {[answer.hex() for answer in fake.answers]}")
 
 
+@case("no message after a request for smaller Receives is longer than requested")
+def lowered(subject):
+    fake = subject.fake
+
+    def request(_):
+        fake.longest = 0
+    with large_sends(subject) as mount:
+        fd = os.open(mount.path("data"), os.O_WRONLY | os.O_DIRECT)
+        try:
+            fake.requested = request
+            with setting(SENDS, 4096):
+                for _ in range(100):
+                    # A WRITE without other Calls, so that it is the Call that causes the request.
+                    mount.attempt(lambda: os.pwrite(fd, DATA[:8192], 0))
+        finally:
+            os.close(fd)
+        if not 0 < fake.longest <= 4096:
+            raise Failed(f"a message of {fake.longest} octets")
+    subject.expect(1, 1)
+
+
 @case("a request for smaller Receives that the server rejects is withdrawn by one for the former size")
 def withdrawn(subject):
     fake = subject.fake
