@@ -205,6 +205,12 @@ impl Conn {
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), rejected);
                 self.live.traffic.malformed.add(1);
+                if self.negotiation.is_awaited() {
+                    // An error report could arrive before the request for version 2, and would
+                    // exceed the single message that may be sent before its answer.
+                    self.drop_message(buffer, Arrival::Other);
+                    return self.restore_receives(qp);
+                }
                 Err(rejected)
             }
         };
