@@ -105,6 +105,7 @@ use crate::{
             Parsed,
             Rejected, //
         },
+        negotiate::is_mere_answer,
         reply::{
             check,
             Outcome, //
@@ -191,8 +192,11 @@ impl Conn {
         xprt.note_message();
         let decoded = decode(buffer.bytes(), &LIMITS, self.negotiation.accepts());
         let parsed = match &decoded {
-            Ok(parsed) if self.negotiation.is_awaited() => {
-                self.handle_answer(xprt, parsed, buffer);
+            Ok(parsed)
+                if self.negotiation.is_awaited()
+                    && self.handle_answer(xprt, parsed, buffer.bytes()) =>
+            {
+                self.drop_message(buffer, Arrival::Other);
                 return self.restore_receives(qp);
             }
             Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
@@ -287,22 +291,23 @@ impl Conn {
         });
     }
 
-    /// Handles a message while the answer to the request for version 2 is awaited.
+    /// Handles `parsed`, the message `bytes`, while the answer to the request for version 2 is
+    /// awaited. Returns whether it is handled completely: it is no answer, or nothing else.
+    #[cold]
     fn handle_answer(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
         parsed: &Parsed,
-        buffer: RecvBox<()>,
-    ) {
+        bytes: &[u8],
+    ) -> bool {
         let requested = Credits(self.limits().requests);
-        if let Some(window) = self
-            .negotiation
-            .handle_answer(parsed, buffer.bytes(), requested)
-        {
-            self.set_credits(xprt, window);
-            self.events.feed(Event::Done(Step::Version));
-        }
-        self.drop_message(buffer, Arrival::Other);
+        let Some(window) = self.negotiation.handle_answer(parsed, bytes, requested) else {
+            return true;
+        };
+        self.set_credits(xprt, window);
+        self.events.feed(Event::Done(Step::Version));
+        // Nothing is sent before the request, not even to a server that does not wait for it.
+        is_mere_answer(parsed) || !self.negotiation.is_asked()
     }
 
     /// Answers a malformed message that may be a Call or another request.

@@ -260,6 +260,11 @@ impl Negotiation {
         self.asked.store(true, Relaxed);
     }
 
+    /// Returns whether the request may have been sent.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Relaxed)
+    }
+
     /// Records that the server's device has received a message. The request is the first one.
     pub(super) fn note_delivered(&self) {
         if self.asked.load(Relaxed) {

@@ -17,6 +17,9 @@
 //!            v       a version other than v            -> ERR_VERS v to v
 //! ```
 //!
+//! Another message of version 2 may be a request of the server, which the client answers after it has
+//! settled the version.
+//!
 //! The client sends no RPC before the version is settled, so it never has to send one again in the
 //! other version. A server never sends the first version 2 message: a client that does not
 //! implement version 2 would discard it.
@@ -108,6 +111,12 @@ pub(crate) fn answer(
             Some(silent)
         }
     }
+}
+
+/// Returns whether a message that settles the version serves no other purpose. If it serves one, the
+/// client handles it like any later message, and its sender need not send it again.
+pub(crate) fn is_mere_answer(parsed: &Parsed) -> bool {
+    matches!(parsed.body, Body::Error(_) | Body::Property(Proc::ConnProp))
 }
 
 /// The state of version negotiation on a server's connection.

@@ -277,6 +277,24 @@ def two_after_one(subject):
     subject.expect(1, 1)
 
 
+@case("the first message of a server settles version 2, and is handled like any later one")
+def first_message(subject):
+    fake, xid = subject.fake, next(XIDS)
+    for first, wanted in (
+            (two(xid, REQPROP, 1, RBSIZ, 4, 4096), [wire.u32(RESPROP, 1, 1, 0, 0)]),
+            (two(xid, OPTIONAL, 0, 77, 0), [wire.u32(wire.ERROR, 9)]),
+            (two(xid, wire.MSG, 0, 0, 0, 0, 0, body=callback(xid)), [wire.u32(wire.ERROR, 10)]),
+            (two(xid, UPDPROP, 1, RBSIZ, 4, 1024), [])):
+        with subject.mount(lambda _, first=first: fake.end.send(first)) as mount:
+            seen = [answer[12:] for answer in fake.answers if answer[:4] == wire.u32(xid)]
+            mount.symlink()
+            if first[12:16] == wire.u32(UPDPROP) and fake.longest > 1024:
+                raise Failed(f"a message of {fake.longest} octets")
+        subject.expect(1, 1)
+        if seen != wanted:
+            raise Failed(f"answers to {first.hex()}: {[answer.hex() for answer in seen]}")
+
+
 @case("junk before the answer is not answered and changes nothing")
 def junk(subject):
     fake = subject.fake

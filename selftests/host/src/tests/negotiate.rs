@@ -10,6 +10,7 @@ use crate::{
     xdr::{
         negotiate::{
             answer,
+            is_mere_answer,
             Negotiated, //
             Server,
         },
@@ -99,6 +100,23 @@ fn a_server_that_knows_no_properties() {
     }
     assert_eq!(settled(&vector("reverse-call-null"), 5), Some(UNTOLD));
     assert_eq!(settled(&vector("updprop-rbsiz"), 5), Some(UNTOLD));
+}
+
+#[test]
+fn a_first_message_that_is_more_than_an_answer() {
+    for (name, expected) in [
+        ("connprop-server", true),
+        ("error-bad-xdr", true),
+        ("error-vers-linux", true),
+        ("reverse-call-null", false),
+        ("reqprop-rbsiz-raise", false),
+        ("updprop-rbsiz", false),
+        ("optional-call-info-5", false),
+    ] {
+        let bytes = vector(name);
+        let parsed = decode_as(&bytes, &ANY, Versions::only(Version::Two)).unwrap();
+        assert_eq!(is_mere_answer(&parsed), expected, "{name}");
+    }
 }
 
 #[test]
