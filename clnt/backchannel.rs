@@ -54,6 +54,7 @@ use crate::{
             encode_connprop,
             encode_resprop,
             Message,
+            PropSet,
             Properties, //
         },
         units::{
@@ -178,15 +179,24 @@ impl Conn {
         }
     }
 
-    /// Answers a message of the server with the message that `write` writes, unless too many
-    /// answers are in flight.
-    fn answer_with(
-        self: &Arc<Self>,
-        qp: &Qp<Conn>,
-        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
-    ) {
-        if self.send_message(qp, write) == Err(enotconn()) {
-            self.lost();
+    /// Handles and answers the server's request `xid` for the properties in `want`. If all Sends are in
+    /// flight, the request changes nothing and is not answered: the server would not learn what has
+    /// changed.
+    fn answer_request(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid, want: &PropSet<'_>) {
+        // A completion allocates nothing, see `restore_receives`.
+        let Some(ctx) = self.take_reverse_send(false) else {
+            return;
+        };
+        let sizes = self.ask_of_us(want);
+        let credits = Credits(REVERSE_REQUESTS);
+        let sent = self.send_written(qp, ctx, |body| {
+            encode_resprop(body, xid, credits, want, &sizes)
+        });
+        match sent {
+            Ok(()) => (),
+            // The request has too many properties for an answer. A report may wait for the Send.
+            Err(EINVAL) => self.send_reports(qp),
+            Err(_) => self.lost(),
         }
     }
 
@@ -221,13 +231,7 @@ impl Conn {
             Some(message @ (Message::Update { .. } | Message::Response { .. })) => {
                 self.note_property(parsed, &message);
             }
-            Some(Message::Request { want }) => {
-                let sizes = self.ask_of_us(&want);
-                let credits = Credits(REVERSE_REQUESTS);
-                self.answer_with(qp, |body| {
-                    encode_resprop(body, header.xid, credits, &want, &sizes)
-                });
-            }
+            Some(Message::Request { want }) => self.answer_request(qp, header.xid, &want),
             // The server has sent its properties before.
             Some(Message::Connect { .. }) | None => (),
         }
