@@ -35,7 +35,6 @@ use crate::{
         },
     },
     xdr::{
-        error::ErrorBody,
         header::Proc,
         message::{
             Body,
@@ -214,15 +213,12 @@ impl Conn {
         }
     }
 
-    /// Handles an error report that belongs to no RPC. It may mean that the server does not support
-    /// the request for other sizes.
+    /// Handles an error report that belongs to no RPC. It may be the answer to the request for other
+    /// sizes. Whatever it reports, no other answer follows.
     pub(super) fn note_refused_request(self: &Arc<Self>, parsed: &Parsed) {
-        if let Body::Error(ErrorBody::Option | ErrorBody::Procedure | ErrorBody::Chunk) =
-            parsed.body
-        {
-            if self.negotiation.has_requested_with(parsed.header.xid) {
-                self.end_request();
-            }
+        let is_error = matches!(parsed.body, Body::Error(_));
+        if is_error && self.negotiation.has_requested_with(parsed.header.xid) {
+            self.end_request();
         }
     }
 

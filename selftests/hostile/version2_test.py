@@ -478,7 +478,8 @@ def lowered(subject):
 def withdrawn(subject):
     fake = subject.fake
     rejected, granted = (RESPROP, 0, 1, 1, 0), (RESPROP, 1, 1, 0, 0)
-    for words in (rejected, (wire.ERROR, 9), (wire.ERROR, 3)):
+    for words in (rejected, *((wire.ERROR, *report) for report in (
+            (1, 2, 2), (2,), (3,), (4, 1), (5, 1), (6, 1), (7, 1, 1), (8, 1), (9,), (10,)))):
         with large_sends(subject) as mount:
             fake.requested = lambda xid, words=words: fake.end.send(two(xid, *words))
             with setting(SENDS, 4096):
