@@ -48,10 +48,11 @@ pub(super) struct Sizes {
     pub(super) credits: u32,
     /// Receives that are posted while no Call is in process and all credits are granted.
     pub(super) receives: u32,
-    /// Receives that are posted together, unless few are posted. As many Calls may have been
-    /// answered and hold their Receives.
+    /// Receives that are posted together, unless few are posted. The completion of a Receive adds
+    /// as many before the last ones are used.
     pub(super) batch: u32,
-    /// The largest number of Receive buffers: one posted and one in process for each credit.
+    /// The largest number of Receive buffers: one posted and one in process for each credit. So as
+    /// many Calls as there are credits may have been answered and hold their Receives.
     pub(super) contexts: u32,
     /// Entries of the Send Queue.
     pub(super) sends: u32,
@@ -108,6 +109,22 @@ impl Sizes {
     pub(super) fn is_post_due(&self, free: u32, posted: u32) -> bool {
         free >= self.batch || (free != 0 && posted < self.batch.saturating_mul(2))
     }
+
+    /// Returns whether the completion of a Receive should check [`Self::addition`], as only
+    /// `posted` are left.
+    #[inline]
+    pub(super) fn is_nearly_dry(&self, posted: u32) -> bool {
+        posted <= self.batch
+    }
+
+    /// Returns the number of Receives to add to `total` ones, of which `free` are free, when few are
+    /// posted.
+    pub(super) fn addition(&self, free: u32, total: u32) -> u32 {
+        match free {
+            0 => self.batch.min(self.contexts.saturating_sub(total)),
+            _ => 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -151,9 +168,10 @@ mod tests {
         }
     }
 
-    /// The Receives of a connection that cannot allocate further ones.
+    /// The Receives of a connection to which no service thread adds any.
     struct Receives {
         target: u32,
+        total: u32,
         posted: u32,
         free: u32,
         /// Messages that a service thread has not answered yet, and those that it has.
@@ -178,10 +196,17 @@ mod tests {
             self.posted -= 1;
             self.waiting += 1;
             self.refill(sizes);
+            if sizes.is_nearly_dry(self.posted) {
+                let added = sizes.addition(self.free, self.total);
+                self.total += added;
+                self.free += added;
+                self.refill(sizes);
+            }
         }
     }
 
-    /// A Reply returns the credit of its Call, which holds its Receive until it is released.
+    /// A Reply returns the credit of its Call, which holds its Receive until it is released. All
+    /// threads may be blocked in between.
     #[test]
     fn a_receive_is_posted_for_each_credit() {
         let mut seed = 1_u32;
@@ -194,6 +219,7 @@ mod tests {
             let most = credits + LARGE.callbacks;
             let mut receives = Receives {
                 target: sizes.receives,
+                total: sizes.receives,
                 posted: sizes.receives,
                 free: 0,
                 waiting: 0,
@@ -209,7 +235,7 @@ mod tests {
                         }
                     }
                     0..3 if receives.waiting < most => receives.arrive(&sizes),
-                    3..6 if receives.waiting != 0 && receives.answered < sizes.batch => {
+                    3..6 if receives.waiting != 0 && receives.answered < credits => {
                         receives.waiting -= 1;
                         receives.answered += 1;
                     }
@@ -220,7 +246,33 @@ mod tests {
                     }
                     _ => {}
                 }
+                assert!(receives.total <= sizes.contexts);
             }
+        }
+    }
+
+    /// All Calls are answered, and none is released, until the client has used its credits twice.
+    #[test]
+    fn no_receive_is_missing_while_all_threads_are_blocked() {
+        for (max_queue, credits) in [(32768, 1), (32768, 32), (32768, 128), (100, 128)] {
+            let sizes = Sizes::new(&Bounds {
+                max_queue,
+                max_requests: credits,
+                ..LARGE
+            })
+            .unwrap();
+            let mut receives = Receives {
+                target: sizes.receives,
+                total: sizes.receives,
+                posted: sizes.receives,
+                free: 0,
+                waiting: 0,
+                answered: 0,
+            };
+            for _ in 0..2 * sizes.credits {
+                receives.arrive(&sizes);
+            }
+            assert!(receives.total <= sizes.contexts);
         }
     }
 

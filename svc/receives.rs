@@ -39,9 +39,10 @@ pub(super) fn decoded(buf: &mut CallBox) -> (&[u8], Option<&Parsed>) {
 ///
 /// One Receive is posted for each credit granted, and some more. A Call uses a credit until it is
 /// answered, and its Receive until it is released a moment later. A Receive is posted for each
-/// credit that the client has left, unless more Calls than a batch are between the two, see
-/// [`Sizes::is_post_due`]. When the client uses more than half of the posted Receives, more are
-/// added, and then more credits are granted.
+/// credit that the client has left, see [`Sizes::is_post_due`]. When the client uses more than half
+/// of the posted Receives, a service thread adds more, and then more credits are granted. If more
+/// Calls than a batch have been answered and hold their Receives, and no service thread has added
+/// any, the completion does, see [`Sizes::addition`].
 pub(super) struct Receives {
     pub(super) pool: RecvPool<CallData<CallState>>,
     /// The number of posted Receives while no Call is in process.
@@ -80,11 +81,12 @@ impl Receives {
         made
     }
 
-    /// Removes a free buffer, if enough Receives are posted without it. Posted Receives that
-    /// are to be replaced do not count: free buffers will replace them.
+    /// Removes a free buffer, if enough Receives are posted, or free to be posted, without it. Posted
+    /// Receives that are to be replaced do not count: free buffers will replace them.
     pub(super) fn take_spare(&mut self) -> Option<CallBox> {
         let lasting = self.pool.posted().saturating_sub(self.resize.outdated());
-        if lasting < self.target {
+        // Fewer than a batch may be missing, which are not posted.
+        if lasting.saturating_add(self.pool.free()) <= self.target {
             return None;
         }
         let spare = self.pool.take()?;

@@ -13,8 +13,10 @@
 //! A buffer exists for each credit granted, for each reply to a callback, and for one more batch. A
 //! buffer is posted, is free, or contains a Call in process, which counts against the client's
 //! credits as well until it is answered. More are allocated when the client uses many; see
-//! [`Receives`]. A client that exceeds its credits is served while buffers are available. Then no
-//! Receive is posted, and it loses its connection.
+//! [`Receives`]. Service threads allocate them. When they are blocked, the completion of a Receive
+//! does, because the client may have its credits back from Calls that still hold their buffers. A
+//! client that exceeds its credits is served while buffers are available. Then no Receive is
+//! posted, and it loses its connection.
 
 use super::{
     backchannel,
@@ -32,6 +34,7 @@ use crate::{
     kapi::{
         ext::{
             atomic::Relaxed,
+            noio::NoIo,
             spinlock::SpinLockGuard, //
         },
         rdma::{
@@ -249,9 +252,38 @@ impl Chan {
     /// Records that a posted Receive of `capacity` octets has completed, and posts the next ones.
     pub(super) fn received(&self, qp: &Qp<Chan>, capacity: usize) {
         let refilled = self.refill(qp, |recvs| recvs.note_completed(capacity));
+        let posted = self.params.live.receives.load(Relaxed);
+        let refilled = match refilled {
+            Ok(()) if self.params.sizes.is_nearly_dry(posted) => self.add_before_dry(qp),
+            other => other,
+        };
         if refilled.is_err() {
             self.fail();
         }
+    }
+
+    /// Adds a batch of Receives if none is free. Called by the completion, because all service threads
+    /// may be blocked after they have returned the credits of their Calls, but not the Receives. If
+    /// memory is short, the next completion tries again.
+    ///
+    /// # Errors
+    ///
+    /// Errors of posting.
+    #[cold]
+    #[inline(never)]
+    fn add_before_dry(&self, qp: &Qp<Chan>) -> Result {
+        let recvs = self.recvs.lock();
+        let wanted = self.params.sizes.addition(recvs.pool.free(), recvs.total);
+        drop(recvs);
+        if wanted == 0 {
+            return Ok(());
+        }
+        // Reclaim may wait for work that is queued behind this completion.
+        let _no_io = NoIo::begin();
+        self.make_receives(qp, wanted)?;
+        // The service thread that sees this starts the timer that frees them.
+        self.few_receives.store(true, Relaxed);
+        Ok(())
     }
 
     /// Keeps the buffer of a Receive that has failed. Nothing is posted any more.
@@ -277,14 +309,16 @@ impl Chan {
         }
     }
 
-    /// Frees unused buffers while enough Receives are posted.
-    pub(super) fn trim_receives(&self) {
+    /// Frees unused buffers while enough Receives are posted. Returns whether more Receives are left
+    /// than have to be posted, because Calls hold some.
+    pub(super) fn trim_receives(&self) -> bool {
         loop {
-            let spare = self.recvs.lock().take_spare();
-            match spare {
-                Some(spare) => drop(spare),
-                None => return,
-            }
+            let mut recvs = self.recvs.lock();
+            let Some(spare) = recvs.take_spare() else {
+                return recvs.total > recvs.target;
+            };
+            drop(recvs);
+            drop(spare);
         }
     }
 }

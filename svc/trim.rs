@@ -30,9 +30,10 @@ impl WorkItem for Chan {
         drop((spare, arrays));
         let left = left.saturating_add(this.reads.lock().trim());
         this.params.live.spare_pages.store(left, Relaxed);
-        this.trim_receives();
-        // The pages of replies that are not sent yet are returned later.
-        let in_use = left != 0 || this.sq.is_busy();
+        let surplus = this.trim_receives();
+        // The pages of replies that are not sent yet are returned later, and so are the Receives of
+        // Calls in process.
+        let in_use = left != 0 || surplus || this.sq.is_busy();
         let had_none = this.without_pages.xchg(!in_use, Relaxed);
         if in_use || !had_none {
             start(this);

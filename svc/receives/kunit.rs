@@ -62,6 +62,24 @@ mod tests {
     }
 
     #[test]
+    fn surplus_buffers_are_spare_while_a_part_of_a_batch_is_missing() -> Result {
+        let (pd, mut recvs, sizes) = (pd()?, Receives::new(64), sizes(4, 8));
+        recvs.add(&mut four(&pd, 64)?, &sizes);
+        let mut posted = recvs.pool.missing(4, 1);
+        recvs.add(&mut four(&pd, 64)?, &sizes);
+        let buf = posted.pop().ok_or(EINVAL)?;
+        recvs.note_completed(buf.capacity());
+        assert!(recvs.put(buf).is_none());
+        assert!(recvs.pool.missing(4, 2).is_empty());
+        for left in [7, 6, 5, 4] {
+            assert!(recvs.take_spare().is_some());
+            assert_eq!(recvs.total, left);
+        }
+        assert!(recvs.take_spare().is_none());
+        Ok(())
+    }
+
+    #[test]
     fn only_buffers_that_are_added_are_counted() -> Result {
         let (pd, mut recvs, sizes) = (pd()?, Receives::new(64), sizes(6, 10));
         let mut other = four(&pd, 128)?;
