@@ -48,10 +48,7 @@ use crate::{
             atomic::Atomic,
             debugfs::StatusDir,
             ratelimit::limited,
-            retry::{
-                retry_while_short,
-                Retries, //
-            },
+            retry::retry_while_short,
             spinlock::{
                 new_spinlock,
                 SpinLock, //
@@ -243,13 +240,30 @@ impl Chan {
         self.handle.is_closing()
     }
 
-    /// Retries `f` while memory is short, as that must not end the connection. Sleeps.
-    pub(super) fn retry_while_short<T>(&self, f: impl FnMut() -> Result<T>) -> Result<T> {
-        retry_while_short(|| self.is_closing(), f)
+    /// Retries `f` for up to 30 s while memory or a resource of the device is short, as a short time of
+    /// that must not end the connection. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `f`. A shortage may last forever, and nfsd cannot be stopped while a thread waits, so
+    /// the connection must be closed after it.
+    pub(super) fn retry_while_short<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut backpressure = None;
+        retry_while_short(
+            || self.is_closing(),
+            || {
+                let result = f();
+                if result.is_err() {
+                    // No other thread should wait for this connection.
+                    backpressure.get_or_insert_with(|| self.handle.apply_backpressure());
+                }
+                result
+            },
+        )
     }
 
-    /// Calls `map` to map the pages of a reply in `transfer`, and retries it for up to 30 s while memory or
-    /// a resource of the device is short. Sleeps.
+    /// Calls `map` to map the pages of a reply in `transfer`, and retries it as
+    /// [`Self::retry_while_short`] does.
     ///
     /// # Errors
     ///
@@ -259,21 +273,14 @@ impl Chan {
         transfer: &mut Transfer,
         mut map: impl FnMut(&mut Transfer) -> Result,
     ) -> Result {
-        let mut retries = Retries::new();
-        loop {
-            let Err(error) = map(transfer) else {
-                return Ok(());
-            };
-            // Other transfers may wait for the resources of a part that is mapped already.
-            transfer.unmap();
-            let _backpressure = self.handle.apply_backpressure();
-            // A mapping that fails is `ENOMEM` as well. It may fail forever, and nfsd cannot be stopped
-            // while a thread waits.
-            let short = if error == ENOMEM { EAGAIN } else { error };
-            if !retries.pause(short, || self.is_closing()) {
-                return Err(error);
+        self.retry_while_short(|| {
+            let mapped = map(transfer);
+            if mapped.is_err() {
+                // Other transfers may wait for the resources of a part that is mapped already.
+                transfer.unmap();
             }
-        }
+            mapped
+        })
     }
 
     /// Closes the connection because of a failed completion. Logs it, unless the connection is

@@ -480,7 +480,7 @@ impl Conn {
         }
     }
 
-    /// Allocates a context. Waits for memory.
+    /// Allocates a context. Waits for memory, for up to 30 s.
     #[cold]
     fn new_send_ctx(&self) -> Result<Pin<KBox<SendCtx>>> {
         self.chan()

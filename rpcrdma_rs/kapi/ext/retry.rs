@@ -10,25 +10,25 @@ use kernel::{
     }, //
 };
 
-/// Attempts after which a shortage of a device's resources is taken to be permanent: 30 s.
-const DEVICE_TURNS: u32 = 3000;
+/// Attempts after which a shortage is taken to be permanent: 30 s.
+const MOST_TURNS: u32 = 3000;
 
 /// The number of pauses taken so far for one allocation.
-pub(crate) struct Retries(u32);
+struct Retries(u32);
 
 impl Retries {
     /// Creates a counter for an allocation that has not been retried yet.
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         Retries(0)
     }
 
     /// Returns whether the caller should retry after `error`, and sleeps for 10 ms if so.
     ///
-    /// `ENOMEM` is retried until `give_up` returns true, and `EAGAIN`, which is a shortage of a
-    /// device's resources, for at most 30 s. No other error is retried.
-    pub(crate) fn pause(&mut self, error: Error, give_up: impl FnOnce() -> bool) -> bool {
-        let passes = error == ENOMEM || error == EAGAIN && self.0 < DEVICE_TURNS;
-        if !passes || give_up() {
+    /// `ENOMEM` and `EAGAIN`, which is a shortage of a device's resources, are retried for at most
+    /// 30 s: a large allocation, or a mapping, may fail forever. No other error is retried.
+    fn pause(&mut self, error: Error, give_up: impl FnOnce() -> bool) -> bool {
+        let is_short = error == ENOMEM || error == EAGAIN;
+        if !is_short || self.0 >= MOST_TURNS || give_up() {
             return false;
         }
         self.0 = self.0.saturating_add(1);
@@ -37,8 +37,8 @@ impl Retries {
     }
 }
 
-/// Calls `f` until it succeeds, fails for another reason than a shortage, or `give_up` returns
-/// true. Sleeps between the calls.
+/// Calls `f` until it succeeds, fails for another reason than a shortage, `give_up` returns true, or
+/// 30 s have passed. Sleeps between the calls.
 ///
 /// # Examples
 ///
@@ -50,7 +50,7 @@ impl Retries {
 ///
 /// # Errors
 ///
-/// Errors of `f`. `ENOMEM` and `EAGAIN` are returned only when [`Retries::pause`] gives up.
+/// Errors of `f`. `ENOMEM` and `EAGAIN` are returned only after `give_up` or 30 s.
 pub(crate) fn retry_while_short<T>(
     give_up: impl Fn() -> bool,
     mut f: impl FnMut() -> Result<T>,

@@ -251,9 +251,13 @@ impl Drop for RemovalGuard {
 ///
 /// `device` must be valid.
 unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
-    let data = match retry_while_short(|| false, DeviceData::new) {
-        Ok(data) => data,
-        Err(e) => return e.to_errno(),
+    let data = loop {
+        match retry_while_short(|| false, DeviceData::new) {
+            Ok(data) => break data,
+            // Memory is still short.
+            Err(ENOMEM) => {}
+            Err(e) => return e.to_errno(),
+        }
     };
     let data = Arc::into_raw(data).cast_mut().cast::<c_void>();
     // SAFETY: The device is valid by this function's contract, and `CLIENT` is the client that
