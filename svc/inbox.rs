@@ -20,7 +20,16 @@ use crate::kapi::{
     rdma::recv::RecvList,
     sunrpc::svc_rqst::CallData, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    }, //
+};
+
+/// The time in ms for which a Call waits for resources of the device.
+const SHORT_MS: u32 = 30_000;
 
 /// A pulled Call, which may have to wait for its turn.
 pub(super) trait Ordered {
@@ -52,6 +61,8 @@ pub(super) struct Inbox<P> {
     /// The place after the last pull that a service thread has begun. Messages that have arrived before
     /// it began, but after its Call, have earlier places.
     after_pull: Place,
+    /// The first Call for whose pull resources of the device were short, and since when.
+    short: Option<(Arrival, Jiffies)>,
 }
 
 /// Whether messages may be taken out of the inbox. Pulled Calls may always be taken.
@@ -83,6 +94,7 @@ impl<P: Ordered> Inbox<P> {
             gate: Gate::Open,
             last: Arrival::default(),
             after_pull: Place::default(),
+            short: None,
         })
     }
 
@@ -151,6 +163,26 @@ impl<P: Ordered> Inbox<P> {
         if has_access || self.gate != Gate::Pulling {
             self.gate = Gate::NoResources;
         }
+    }
+
+    /// Records that resources for the pull of a Call are short. Returns whether they have been short for
+    /// so long that the Call should not wait: a mapping may fail forever, and other Calls of the
+    /// connection wait as well.
+    pub(super) fn note_short(&mut self, call: Arrival, now: Jiffies) -> bool {
+        let since = self.short.get_or_insert((call, now)).1;
+        Self::is_long(since, now)
+    }
+
+    /// Records that the pull of a Call begins. That the pull of another Call began proves nothing about
+    /// the one that waits, which may need more. Once the wait was too long, it shows that resources are
+    /// available again.
+    pub(super) fn note_mapped(&mut self, call: Arrival, now: Jiffies) {
+        self.short
+            .take_if(|(first, since)| *first == call || Self::is_long(*since, now));
+    }
+
+    fn is_long(since: Jiffies, now: Jiffies) -> bool {
+        now.wrapping_sub(since) >= msecs_to_jiffies(SHORT_MS)
     }
 
     /// Removes the first message, whether or not it may be taken.

@@ -56,6 +56,7 @@ use super::{
 use crate::{
     kapi::{
         ext::{
+            jiffies,
             noio::NoIo,
             pages::PageVec, //
         },
@@ -347,8 +348,8 @@ impl Conn {
     }
 
     /// Posts the RDMA Reads of a Call. The Call returns to the inbox if it may not be pulled yet,
-    /// or if memory regions are in use. It is refused, or the connection closed, if the Reads
-    /// cannot be posted at all. Waits for memory.
+    /// or if memory regions are in use, for up to 30 s. It is refused, or the connection closed, if the
+    /// Reads cannot be posted at all. Waits for memory.
     fn pull(
         &self,
         mut receiver: Receiver<'_, CallBox>,
@@ -370,6 +371,7 @@ impl Conn {
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
                 let arrival = buf.data_mut().state.arrival;
+                self.chan().inbox.lock().note_mapped(arrival, jiffies());
                 let fields = ctx.as_mut().project();
                 *fields.call = Some(PullCall {
                     buf,
@@ -380,13 +382,13 @@ impl Conn {
                 *fields.layout = layout;
                 self.chan().submit_pull(self.qp(), ctx);
             }
-            Err(EAGAIN) => {
+            Err(EAGAIN) if !self.is_short_for_long(&mut buf) => {
                 // The Call keeps its place.
                 buf.data_mut().state.ordered = ordered;
                 self.chan().pull_ended(permit);
                 self.shared_chan().hold(buf);
             }
-            Err(E2BIG) => {
+            Err(E2BIG | EAGAIN) => {
                 self.refuse(buf, &call.header, ErrorBody::System);
                 self.chan().pull_ended(permit);
             }
@@ -395,6 +397,13 @@ impl Conn {
                 self.chan().fail();
             }
         }
+    }
+
+    /// Records that resources for the pull of the Call in `buf` are short. Returns whether they have been
+    /// short for too long.
+    fn is_short_for_long(&self, buf: &mut CallBox) -> bool {
+        let arrival = buf.data_mut().state.arrival;
+        self.chan().inbox.lock().note_short(arrival, jiffies())
     }
 
     /// Maps the pages for the RDMA Reads. Waits for pages, but not for a mapping.

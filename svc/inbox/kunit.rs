@@ -176,6 +176,25 @@ mod tests {
     }
 
     #[test]
+    fn calls_do_not_wait_forever_for_resources() -> Result {
+        let mut inbox = Inbox::<Pull>::new(4)?;
+        let (first, second) = (Arrival(1), Arrival(2));
+        let start = Jiffies::MAX - 1;
+        let after = |ms| start.wrapping_add(msecs_to_jiffies(ms));
+        assert!(!inbox.note_short(first, start));
+        // Another Call may need less.
+        inbox.note_mapped(second, after(1_000));
+        assert!(!inbox.note_short(first, after(29_000)));
+        assert!(inbox.note_short(first, after(30_000)));
+        assert!(inbox.note_short(second, after(30_000)));
+        inbox.note_mapped(Arrival(3), after(31_000));
+        assert!(!inbox.note_short(second, after(32_000)));
+        inbox.note_mapped(second, after(40_000));
+        assert!(!inbox.note_short(first, after(70_000)));
+        Ok(())
+    }
+
+    #[test]
     fn a_call_that_is_held_back_does_not_open_the_gate_for_a_second_pull() -> Result {
         let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
         for (gate, has_access, after) in [
