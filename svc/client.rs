@@ -73,7 +73,7 @@ impl<C> Wake for Handle<C> {
 #[pin_data]
 pub(super) struct Clients {
     #[pin]
-    list: Mutex<KVec<Arc<Client>>>,
+    list: Mutex<KVVec<Arc<Client>>>,
 }
 
 /// A client: an address from which connections exist.
@@ -96,7 +96,8 @@ struct ClientState {
     batch: Batch,
     /// The last time when the batch was found overdue.
     overdue_at: Option<Jiffies>,
-    members: KVec<ClientConn>,
+    /// The connections. They change only under the mutex of the list of clients as well.
+    members: KVVec<ClientConn>,
     /// Whether a member may wait.
     waits: bool,
 }
@@ -133,7 +134,7 @@ impl Clients {
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Clients {
-                list <- new_mutex!(KVec::new()),
+                list <- new_mutex!(KVVec::new()),
             }),
             GFP_KERNEL,
         )
@@ -164,10 +165,15 @@ impl Clients {
             connection,
             waits: waits.clone(),
         };
+        // Allocated before the spin lock is taken, as one address may have thousands of connections.
+        let mut room = client.room_for_one()?;
         let mut state = client.state.lock();
         let first = state.members.is_empty();
-        state.members.push(conn, GFP_ATOMIC)?;
+        state.move_to(&mut room);
+        let added = state.members.push_within_capacity(conn);
         drop(state);
+        drop(room);
+        added.map_err(|_| ENOMEM)?;
         if first {
             list.push_within_capacity(client.clone())
                 .map_err(|_| ENOMEM)?;
@@ -194,9 +200,34 @@ impl Client {
             GFP_KERNEL,
         )
     }
+
+    /// Allocates room for the connections and further ones, if there is none for another one. May
+    /// sleep. The caller holds the mutex of the list of clients.
+    fn room_for_one(&self) -> Result<KVVec<ClientConn>> {
+        let state = self.state.lock();
+        let (len, capacity) = (state.members.len(), state.members.capacity());
+        drop(state);
+        if len < capacity {
+            return Ok(KVVec::new());
+        }
+        let room = len.saturating_mul(2).max(4);
+        Ok(KVVec::with_capacity(room, GFP_KERNEL)?)
+    }
 }
 
 impl ClientState {
+    /// Moves the connections to `room`, if that has any, and leaves their former memory there.
+    fn move_to(&mut self, room: &mut KVVec<ClientConn>) {
+        if room.capacity() <= self.members.len() {
+            return;
+        }
+        for member in self.members.drain_all() {
+            // There is room.
+            let _ = room.push_within_capacity(member);
+        }
+        core::mem::swap(&mut self.members, room);
+    }
+
     /// Returns whether the message at `place` may be delivered.
     fn allows(&mut self, place: Place) -> bool {
         if self.order.allows(place) {
@@ -293,11 +324,13 @@ impl Drop for Member {
         let place = state.members.iter().position(place);
         let gone = place.and_then(|place| state.members.remove(place).ok());
         let last = state.members.is_empty();
+        // Large memory must not be freed where the last reference to the client is dropped.
+        let room = last.then(|| core::mem::take(&mut state.members));
         drop(state);
         if last {
             list.retain(|client| !Arc::ptr_eq(client, &self.client));
         }
         drop(list);
-        drop(gone);
+        drop((gone, room));
     }
 }

@@ -5,6 +5,10 @@
 use super::*;
 use crate::{
     kapi::{
+        ext::atomic::{
+            Atomic,
+            Relaxed, //
+        },
         fixture::{
             addr,
             pd, //
@@ -17,6 +21,7 @@ use crate::{
         Wake, //
     }, //
 };
+use kernel::sync::Arc;
 
 /// A pulled Call with the number of its arrival.
 struct Pull(Option<OrderedPull>, u32);
@@ -36,6 +41,15 @@ struct Nobody;
 
 impl Wake for Nobody {
     fn wake(&self) {}
+}
+
+/// A connection that counts how often it is woken.
+struct Counter(Arc<Atomic<u32>>);
+
+impl Wake for Counter {
+    fn wake(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
 }
 
 #[kunit_tests(rpcrdma_inbox)]
@@ -172,6 +186,27 @@ mod tests {
             assert_eq!(number, expected);
         }
         assert!(inbox.next(true, &member).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn all_connections_of_a_client_are_woken_when_a_pull_ends() -> Result {
+        const COUNT: u32 = 100;
+        let (clients, woken) = (Clients::new()?, Arc::new(Atomic::new(0), GFP_KERNEL)?);
+        let mut members = KVec::new();
+        for number in 0..COUNT {
+            let counter = KBox::new(Counter(woken.clone()), GFP_KERNEL)?;
+            let member = clients.join(&addr(0xc0a8_5801, 0)?, number.into(), counter)?;
+            members.push(member, GFP_KERNEL)?;
+        }
+        for left in [COUNT, COUNT / 2] {
+            members.truncate(left as usize);
+            woken.store(0, Relaxed);
+            let pull = members.first().and_then(|member| member.pull());
+            assert!(members.iter().all(|member| !member.allows(member.place())));
+            drop(pull);
+            assert_eq!(woken.load(Relaxed), left);
+        }
         Ok(())
     }
 
