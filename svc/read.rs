@@ -462,13 +462,14 @@ impl Conn {
         let pages = fields.transfer.unmap();
         let delivered = match call {
             Some(call) => {
-                self.trim_later();
                 trace_svcrdma_read_finished(call.buf.cid());
                 self.assemble(receiver, call, fields.layout, pages)
             }
             None => None,
         };
         self.chan().keep_read_ctx(ctx);
+        // Not before: the timer stops when it finds no pages.
+        self.trim_later();
         delivered
     }
 
