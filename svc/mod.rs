@@ -126,9 +126,10 @@ pub(crate) struct Registration {
 ///
 /// `EEXIST` if there is a class "rdma", that is, if the C module is loaded.
 pub(crate) fn register(module: &'static ThisModule) -> Result<Registration> {
-    let server = ClassRegistration::new(module)?;
+    let callbacks = backchannel::CLASS.register()?;
     Ok(Registration {
-        _server: server,
-        _callbacks: backchannel::CLASS.register()?,
+        // The last step that may fail: from then on a service may create transports.
+        _server: ClassRegistration::new(module)?,
+        _callbacks: callbacks,
     })
 }
