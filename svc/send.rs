@@ -93,7 +93,8 @@ use crate::{
             Credits,
             Handle,
             InlineSize, //
-        }, //
+        },
+        version::Version, //
     }, //
 };
 use core::ops::Range;
@@ -413,7 +414,8 @@ impl Conn {
         });
         let message = payloads.settle(total);
         let header_len = lists.reply_header_len(received.version);
-        let chunk_first = self.chan().params.reply_chunk_first;
+        // Private data is of version 1; in version 2 properties tell what the client receives.
+        let chunk_first = self.chan().params.reply_chunk_first && received.version == Version::One;
         let reply_chunk = lists.reply.as_ref();
         let response = choose_response(send, header_len, message, reply_chunk, chunk_first);
         let out = Outgoing {

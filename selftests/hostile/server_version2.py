@@ -318,6 +318,21 @@ def limits(server):
         check_null(client)
 
 
+@case("version 2: a Reply chunk that is not needed is not used, whatever the private data")
+def reply_chunk_unused(server):
+    if not ours(server):
+        return
+    region = server.device.region(PAGE)
+    chunk = wire.reply_chunk([wire.Segment(region.rkey, PAGE, region.address)])
+    for private in (b"", wire.cm_private()):
+        with server.connect(private=private) as client:
+            xid = next(XIDS)
+            lists = wire.u32(0, 0, 0) + wire.write_list([]) + chunk
+            got = answers(client, two(xid, wire.MSG, body=lists + wire.null(xid)), peer.TIMEOUT)
+            equal(got[4:12], wire.u32(2, wire.MSG), "version and procedure of a Reply")
+    region.close()
+
+
 @case("version 2: the limit on segments is told, and is the limit")
 def segments(server):
     if not ours(server):
