@@ -37,7 +37,8 @@ use crate::{
         header::Proc,
         message::{
             Direction,
-            Parsed, //
+            Parsed,
+            Rejected, //
         },
         reply::{
             check,
@@ -153,4 +154,12 @@ pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Parsed, bytes: &[u8]
     let requested = Credits(CALLBACK_CREDITS);
     let credits = message.grant().map(|grant| grant.usable(requested).0);
     xprt.complete_callback(message.header.xid.0, credits, reply);
+}
+
+/// Completes the callback that a malformed Reply answers, if there is one: no other Reply follows.
+#[cold]
+pub(super) fn receive_malformed(xprt: &SvcXprt<Conn>, rejected: &Rejected) {
+    if let Some(header) = rejected.failed_rpc() {
+        xprt.complete_callback(header.xid.0, None, Err(EIO));
+    }
 }

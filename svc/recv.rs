@@ -490,6 +490,9 @@ impl Conn {
         let message = match message::decode_into(&mut state.call, bytes, limits, accepts) {
             Ok(message) => message,
             Err(rejected) => {
+                if rejected.direction == Some(Direction::Reply) {
+                    backchannel::receive_malformed(xprt, &rejected);
+                }
                 self.reject(buf, rejected.header, rejected.answer());
                 return None;
             }

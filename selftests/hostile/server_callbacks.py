@@ -165,3 +165,22 @@ def not_called(server):
         session.call()
         equal(session.flags & BACKCHANNEL_FAULT, BACKCHANNEL_FAULT, "status flags of nfsd")
         check_null(client)
+
+
+@case("version 2: a malformed Reply ends a callback at once")
+def malformed_reply(server):
+    if not ours(server):
+        return
+    with waiting(server, INLINE) as (client, session):
+        call = session.callback(peer.TIMEOUT)
+        if call is None:
+            raise Failed("no callback")
+        # The Read list is cut off.
+        client.end.send(call[:4] + wire.u32(2, 32, wire.MSG, 1, 0, 1))
+        end = time.monotonic() + QUIET
+        while not session.flags & BACKCHANNEL_FAULT:
+            if time.monotonic() > end:
+                raise Failed("nfsd waits for the Reply")
+            session.call()
+            time.sleep(0.1)
+        check_null(client)
