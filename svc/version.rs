@@ -139,15 +139,25 @@ impl Conn {
                 let mut most = 0;
                 if let Some(octets) = want.receive() {
                     // The answer decides, as another request may change the size at the same time.
-                    let answer = self.chan().recvs.lock().resize.ask(octets);
-                    if answer == ResizeAnswer::Done {
+                    let mut recvs = self.chan().recvs.lock();
+                    if recvs.resize.ask(octets) == ResizeAnswer::Done {
+                        // Another thread may send the answer to another request.
+                        recvs.resize.hold_grant();
                         most = octets;
+                    }
+                    drop(recvs);
+                    if most != 0 {
                         self.show_receive_size(Proc::RespProp, octets);
                     }
                     self.chan().few_receives.store(true, Relaxed);
                 }
                 let sizes = Version::Two.default_inline().0..=most;
-                self.send_message(|buffer| encode_resprop(buffer, xid, credits, &want, &sizes))
+                let sent =
+                    self.send_message(|buffer| encode_resprop(buffer, xid, credits, &want, &sizes));
+                if most != 0 {
+                    self.chan().recvs.lock().resize.end_grant();
+                }
+                sent
             }
             // `take_properties` has recorded them, and the server requests nothing that could be
             // answered.

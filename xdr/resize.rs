@@ -14,7 +14,8 @@
 //!
 //! The peer may handle an announcement and the answer to its request in another order than they were
 //! decided in, if two threads send them. So a request is rejected from the decision to announce a size
-//! until the announcement is posted.
+//! until the announcement is posted. If several threads send answers, a granted request is treated
+//! in the same way, see [`Resize::hold_grant`].
 //!
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
 //! is in progress at a time.
@@ -40,6 +41,8 @@ pub(crate) struct Resize {
     announced: u32,
     /// The size that the peer knew before the announcement that is being sent; zero if none is.
     before: u32,
+    /// Whether the answer that grants a request is being sent.
+    granting: bool,
     /// The size that the peer has requested.
     asked: u32,
     /// The number of posted Receives of the former size.
@@ -55,6 +58,7 @@ impl Resize {
             size,
             announced: size,
             before: 0,
+            granting: false,
             asked: u32::MAX,
             old: 0,
             refused: 0,
@@ -117,7 +121,7 @@ impl Resize {
     /// Returns the larger size to announce to the peer, if there is one, and counts it as
     /// announced. The caller sends the announcement, and calls [`Self::end_announcement`].
     pub(crate) fn due(&mut self) -> Option<u32> {
-        if !self.is_due() || self.before != 0 {
+        if !self.is_due() || self.before != 0 || self.granting {
             return None;
         }
         self.before = self.announced;
@@ -134,15 +138,27 @@ impl Resize {
         }
     }
 
+    /// Records that the answer to the request that was just granted is being sent. Until
+    /// [`Self::end_grant`] other requests are rejected, and nothing is announced, because the peer may
+    /// receive the answers in another order.
+    pub(crate) fn hold_grant(&mut self) {
+        self.granting = true;
+    }
+
+    /// Records that the answer was posted, or that the peer does not get it.
+    pub(crate) fn end_grant(&mut self) {
+        self.granting = false;
+    }
+
     /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
-    /// a larger one is being announced. A larger one is rejected for now, and announced once the
+    /// a larger one is being announced, or the grant of another one is being sent. A larger one is rejected for now, and announced once the
     /// Receives have it, if the limit allows it.
     pub(crate) fn ask(&mut self, octets: u32) -> ResizeAnswer {
         if octets < Version::Two.default_inline().0 {
             return ResizeAnswer::Rejected;
         }
         self.asked = octets;
-        if octets > self.announced || self.before != 0 {
+        if octets > self.announced || self.before != 0 || self.granting {
             return ResizeAnswer::Rejected;
         }
         self.announced = octets;

@@ -218,3 +218,27 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
     println!("{announced} sizes announced, {done} requests granted");
     assert!(announced > 500 && done > 500);
 }
+
+#[test]
+fn requests_are_rejected_while_the_grant_of_another_is_being_sent() {
+    let mut resize = Resize::new(16384);
+    assert_eq!(resize.ask(8192), ResizeAnswer::Done);
+    resize.hold_grant();
+    // Another thread may answer this one first. The peer would then take the size for 8192.
+    assert_eq!(resize.ask(4096), ResizeAnswer::Rejected);
+    assert_eq!(resize.announced(), 8192);
+    resize.end_grant();
+    assert_eq!(resize.ask(4096), ResizeAnswer::Done);
+    assert_eq!(resize.announced(), 4096);
+}
+
+#[test]
+fn nothing_is_announced_while_a_grant_is_being_sent() {
+    let mut resize = Resize::new(16384);
+    assert_eq!(resize.ask(8192), ResizeAnswer::Done);
+    resize.hold_grant();
+    assert_eq!(resize.ask(16384), ResizeAnswer::Rejected);
+    assert_eq!(resize.due(), None);
+    resize.end_grant();
+    assert_eq!(resize.due(), Some(16384));
+}
