@@ -159,18 +159,31 @@ impl<T> Inner<T> {
         };
     }
 
+    /// Returns whether the transport is not being closed.
+    ///
+    /// sunrpc's trace events read the number of the transport's network namespace, to which the last
+    /// reference to the transport gives up a reference, before the data is dropped. XPT_CLOSE is set
+    /// long before that, so a caller that finds it clear may use the namespace: to be freed meanwhile, the
+    /// transport, nfsd and the namespace would have to end within the few instructions that follow.
+    /// No reference that modules can take keeps the memory of a namespace without keeping it from
+    /// exiting.
+    fn is_open(&self) -> bool {
+        !self.test(bindings::XPT_CLOSE)
+    }
+
     fn enqueue(&self) {
-        if !self.test(bindings::XPT_CLOSE) {
+        if self.is_open() {
             // SAFETY: The memory is a `struct svc_xprt`. Before sunrpc knows the transport, and
-            // after it is dead, it is BUSY, and the call reads nothing else.
+            // after it is dead, it is BUSY, and the call reads nothing else, except for its trace
+            // event, see `is_open`.
             unsafe { bindings::svc_xprt_enqueue(self.xprt.get()) };
         }
     }
 
     fn close(&self) {
-        if !self.test(bindings::XPT_CLOSE) {
+        if self.is_open() {
             // SAFETY: The memory is a `struct svc_xprt`, which is BUSY while sunrpc does not know
-            // it.
+            // it. For its trace event see `is_open`.
             unsafe { bindings::svc_xprt_deferred_close(self.xprt.get()) };
         }
     }
