@@ -275,12 +275,12 @@ class Sweep:
 
 @contextlib.contextmanager
 def one_connection(version, options=""):
-    """Mount, and check that the connection is the same at the end of the block."""
+    """Mount, and check that the connection is the same at the end of the block, and its version."""
     mount(version, "ipv4", FOLDER, options)
-    status = contents(f"{DEBUGFS}/rpcrdma_rs/client/*/status")
-    expect("versions", set(re.findall(r"^version: (.*)$", status, re.MULTILINE)), {VERSION})
     yield
     expect("connections", counters(FOLDER)["connect_count"], 1)
+    status = contents(f"{DEBUGFS}/rpcrdma_rs/client/*/status")
+    expect("versions", set(re.findall(r"^version: (.*)$", status, re.MULTILINE)), {VERSION})
     umount(FOLDER)
 
 

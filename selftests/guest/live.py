@@ -325,7 +325,7 @@ def held():
     if ONE_GUEST:
         raise Skip("the module is the server's as well")
     mount("4.2", "ipv4", FOLDER)
-    number = os.listdir(f"{LIVE}/client")[0]
+    number = of_side("client", look())["number"]
     with open(f"{LIVE}/client/{number}/status", encoding="ascii") as file:
         umount(FOLDER)
         time.sleep(2)

@@ -9,8 +9,9 @@
 //! `kernel::debugfs` does not set the owner of its file operations, so a file that stays open while
 //! the module is unloaded would call freed code. Here an open file holds a reference to the module.
 //!
-//! A work item removes each directory. Removal waits for readers, and a reader may wait for memory
-//! reclaim, which may need the very connection whose directory is being removed.
+//! A work item creates and removes each directory. Both take the lock of the parent directory, which a
+//! process that lists the parent holds, and removal waits for readers. Such a process may wait for
+//! memory, and that for the very connection whose directory it is, or for the one that follows it.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
@@ -183,74 +184,90 @@ unsafe fn create_file<T: Status>(_: *mut bindings::dentry, _: *const T) {}
 
 /// The directory of one object, and the object that its file shows.
 ///
+/// The work is queued for the first time to create the directory, and again to remove it. Its runs do
+/// not overlap.
+///
 /// # Invariants
 ///
 /// `dir` is null or a directory that only this type removes. The data of the file in it points to
-/// `status`.
+/// `status`. While `dir` is not null, the [`StatusDir`] exists or the work is queued or runs.
 #[pin_data]
 struct Files<T: Status> {
-    dir: *mut bindings::dentry,
+    parent: &'static Parent,
+    name: CString,
+    dir: Atomic<*mut bindings::dentry>,
+    /// Whether the [`StatusDir`] was dropped. It is set before the work is queued again.
+    gone: Atomic<bool>,
     status: Arc<T>,
     #[pin]
-    removal: Work<Self>,
+    work: Work<Self>,
 }
 
-// SAFETY: debugfs may be called from any thread, and `status` is `Send` and `Sync`.
-unsafe impl<T: Status> Send for Files<T> {}
-// SAFETY: A shared reference only gives access to `status`, which is `Sync`.
-unsafe impl<T: Status> Sync for Files<T> {}
-
 impl_has_work! {
-    impl{T: Status} HasWork<Self> for Files<T> { self.removal }
+    impl{T: Status} HasWork<Self> for Files<T> { self.work }
 }
 
 impl<T: Status> WorkItem for Files<T> {
-    type Pointer = Pin<KBox<Self>>;
+    type Pointer = Arc<Self>;
 
-    fn run(this: Pin<KBox<Self>>) {
-        // `remove` waits for readers, so `status` may be dropped afterwards.
-        remove(this.dir);
+    fn run(this: Arc<Self>) {
+        if this.gone.load(Acquire) {
+            // It is null if the first run had not begun before. `remove` waits for readers, so `status`
+            // may be dropped afterwards.
+            remove(this.dir.xchg(null_mut(), Full));
+        } else {
+            this.create();
+        }
     }
 }
 
-/// The directory of one object. Dropping it schedules the removal of the directory. Until that has
-/// run, the file shows the object's last status.
-pub(crate) struct StatusDir<T: Status>(Option<Pin<KBox<Files<T>>>>);
+impl<T: Status> Files<T> {
+    /// Creates the directory, in the work's first run. If [`Self::gone`] is set meanwhile, the next run
+    /// removes it: the work can be queued while it runs.
+    fn create(&self) {
+        // The parent exists: it is removed after the queue, which waits for this.
+        let dir = create_dir(&self.name, self.parent.dir.load(Acquire));
+        if !dir.is_null() {
+            // SAFETY: `dir` was created above. `self` holds a reference to the status until it has
+            // removed the directory.
+            unsafe { create_file(dir, Arc::as_ptr(&self.status)) };
+        }
+        // INVARIANT: `dir` is null, or was created above with a file that points to `status`. The
+        // `StatusDir` exists, or has queued the work again.
+        self.dir.store(dir, Release);
+    }
+}
+
+/// The directory of one object, which work creates soon. Dropping it schedules the removal of the
+/// directory. Until that has run, the file shows the object's last status.
+pub(crate) struct StatusDir<T: Status>(Option<Arc<Files<T>>>);
 
 impl<T: Status> StatusDir<T> {
-    /// Creates a directory named `number` in `parent`. May sleep.
+    /// Schedules the creation of a directory named `number` in `parent`. Allocates memory, but does not
+    /// wait for users of debugfs.
     ///
     /// Failure is not reported: an object must not fail because its status cannot be shown.
-    pub(crate) fn new(parent: &Parent, number: u64, status: Arc<T>) -> Self {
-        let parent = parent.dir.load(Acquire);
-        if parent.is_null() {
+    pub(crate) fn new(parent: &'static Parent, number: u64, status: Arc<T>) -> Self {
+        if parent.dir.load(Acquire).is_null() {
             return StatusDir(None);
         }
         StatusDir(Self::make(parent, number, status).ok())
     }
 
-    fn make(
-        parent: *mut bindings::dentry,
-        number: u64,
-        status: Arc<T>,
-    ) -> Result<Pin<KBox<Files<T>>>> {
+    fn make(parent: &'static Parent, number: u64, status: Arc<T>) -> Result<Arc<Files<T>>> {
         let name = CString::try_from_fmt(fmt!("{number}"))?;
-        let mut files = KBox::pin_init(
+        let files = Arc::pin_init(
             pin_init!(Files {
-                dir: null_mut(),
+                parent,
+                name,
+                dir: Atomic::new(null_mut()),
+                gone: Atomic::new(false),
                 status,
-                removal <- new_work!("rpcrdma_rs: debugfs removal"),
+                work <- new_work!("rpcrdma_rs: debugfs directory"),
             }),
             GFP_KERNEL,
         )?;
-        let dir = create_dir(&name, parent);
-        if !dir.is_null() {
-            // SAFETY: `dir` was created above. `Files` holds a reference to the status until it has
-            // removed the directory.
-            unsafe { create_file(dir, Arc::as_ptr(&files.status)) };
-        }
-        // INVARIANT: `dir` is null, or was created above with a file that points to `status`.
-        *files.as_mut().project().dir = dir;
+        let _ = OwnQueue::enqueue(files.clone());
         Ok(files)
     }
 }
@@ -258,7 +275,9 @@ impl<T: Status> StatusDir<T> {
 impl<T: Status> Drop for StatusDir<T> {
     fn drop(&mut self) {
         if let Some(files) = self.0.take() {
-            OwnQueue::enqueue(files);
+            files.gone.store(true, Release);
+            // If it is still queued, that run will see the change.
+            let _ = OwnQueue::enqueue(files);
         }
     }
 }
@@ -313,3 +332,6 @@ impl<T: Status> kernel::fmt::Display for Shown<'_, T> {
         self.0.show(f)
     }
 }
+
+#[cfg(rpcrdma_kunit)]
+mod kunit;
