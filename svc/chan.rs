@@ -195,12 +195,7 @@ impl Chan {
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
         let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
-        let client = SqClient {
-            handle: handle.clone(),
-            addr: params.peer,
-            live: params.live.clone(),
-        };
-        let sq = Sq::new(params.sizes.sends, contexts, client, CHECK_MS)?;
+        let sq = Self::send_queue(&params, &handle)?;
         let received = Inbox::new(contexts)?;
         let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = ReadPool::new(contexts)?;
@@ -226,6 +221,18 @@ impl Chan {
             }),
             GFP_KERNEL,
         )
+    }
+
+    // Not inlined, as for `new`.
+    #[inline(never)]
+    fn send_queue(params: &Params, handle: &Handle<Conn>) -> Result<Arc<Queue>> {
+        let client = SqClient {
+            handle: handle.clone(),
+            addr: params.peer,
+            live: params.live.clone(),
+        };
+        let contexts = params.sizes.contexts as usize;
+        Sq::new(params.sizes.sends, contexts, client, CHECK_MS)
     }
 
     /// Closes the connection after an error, and refuses further chains. Idempotent. Process
