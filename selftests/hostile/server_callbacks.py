@@ -183,4 +183,5 @@ def malformed_reply(server):
                 raise Failed("nfsd waits for the Reply")
             session.call()
             time.sleep(0.1)
-        check_null(client)
+        # nfsd may call again, so the next message need not be a Reply.
+        session.call()
