@@ -6,7 +6,8 @@ import os
 import subprocess
 import time
 
-from harness import EXPORT, LONG, Delta, case, contents, data, expect, expect_that, \
+from faultio import grows
+from harness import EXPORT, IWARP, LONG, Delta, case, contents, counters, data, expect, expect_that, \
     in_background, read_file, shell, write_file
 from mount_io import FOLDER, mounted, odd_io, server
 
@@ -99,7 +100,7 @@ def threads():
 
 
 def listeners():
-    """Remove and add nfsd's listeners by rpc.nfsd and by nfsdctl, with and without a client."""
+    """Remove and add nfsd's listeners by rpc.nfsd and by nfsdctl, without a client."""
     times = 50 if LONG else 10
     with mounted("4.1"):
         write_file(f"{FOLDER}/kept", data(100_000, 6))
@@ -115,10 +116,34 @@ def listeners():
     done""", 300)
     with mounted("4.1"):
         expect("content", read_file(f"{FOLDER}/kept", os.O_DIRECT), data(100_000, 6))
+
+
+# The client connects to a listener without threads, and loses the connection with the listener.
+WITHOUT_THREADS = """nfsdctl listener "+rdma:$SERVER:$PORT" && sleep 0.7 &&
+    nfsdctl listener "-rdma:$SERVER:$PORT" && ! grep -q rdma /proc/fs/nfsd/portlist &&"""
+
+
+def leftovers():
+    """Return the number of RDMA resources and the module's use count, of client and server."""
+    count = "settle connections; rdma_leftovers | wc -l; cat /sys/module/rpcrdma*/refcnt"
+    return shell(count).split(), server(count).split()
+
+
+def listeners_in_use(version, times):
+    """Remove and add the listeners while a mount is in use: it must get Replies again each time. Nothing of
+    its connections may be left afterwards."""
+    before, begun, slowest = leftovers(), time.monotonic(), 0
+    with mounted(version):
         with Load(2):
-            for _ in range(2):
-                server("rpc.nfsd 0; nfsd_start 8")
-                time.sleep(2)
+            for number in range(times):
+                connected, end = counters(FOLDER)["connect_count"], time.monotonic() + 150
+                server(f"rpc.nfsd 0 && {WITHOUT_THREADS if number % 2 else ''} nfsd_start 8")
+                grows(FOLDER, "connect_count", connected, end)
+                grows(FOLDER, "recvs", counters(FOLDER)["recvs"], end)
+                slowest = max(slowest, time.monotonic() + 150 - end)
+        odd_io(f"{FOLDER}/after", f"{EXPORT}/after")
+    print(f"{times} times in {time.monotonic() - begun:.0f} s, the slowest {slowest:.1f} s")
+    expect("resources and use counts of client and server", leftovers(), before)
 
 
 def deferred():
@@ -194,6 +219,12 @@ def main():
         threads()
     with case("listeners taken away and added"):
         listeners()
+    with case("listeners taken away and added while a mount is in use, version 4.1"):
+        listeners_in_use("4.1", 2)
+    if LONG:
+        # A new connection over siw may need the RPC timer, see Documentation/known-issues.rst.
+        with case("listeners taken away and added while a mount is in use, version 3"):
+            listeners_in_use("3", 10 if IWARP else 50)
     with case("mountd stands still while Calls are deferred"):
         deferred()
     with case("four slots for 32 jobs"):
