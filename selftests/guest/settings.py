@@ -51,9 +51,14 @@ def sizes(rsize, wsize):
 
 
 def all_sizes():
-    """Test rsize and wsize from a page to the limit."""
-    for size in 4096, 8192, 65536, 262144, 1048576:
-        sizes(size, size)
+    """Test rsize and wsize from a page to the limit; with --long also numbers of pages that are no powers
+    of two, and the smallest of each with the largest of the other."""
+    pairs = [(size, size) for size in (4096, 8192, 65536, 262144, 1048576)]
+    if LONG:
+        pairs += [(12288, 12288), (69632, 69632), (1044480, 1044480), (4096, 1048576), (1048576, 4096)]
+    for rsize, wsize in pairs:
+        sizes(rsize, wsize)
+    print(f"{len(pairs)} pairs of rsize and wsize")
 
 
 class Load:
