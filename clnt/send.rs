@@ -66,10 +66,14 @@ pub(super) fn send_call(
         let limits = conn.thresholds();
         let plan = plan(limits, conn.limits().pages_per_segment, slot)
             .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
+        let shortage = match conn.try_take(plan.regions, &mut regions) {
+            Ok(ctx) => break (plan, ctx),
+            Err(shortage) => shortage,
+        };
         let ctx = conn
-            .take(xprt, connection.qp(), plan.regions, &mut regions)
+            .take_more(xprt, connection.qp(), plan.regions, &mut regions, shortage)
             .map_err(retried)?;
-        // A request for smaller Receives may have been sent meanwhile. No longer message may follow it.
+        // It may have sent a request for smaller Receives. No longer message may follow that.
         if conn.thresholds().send >= limits.send {
             break (plan, ctx);
         }
@@ -102,27 +106,7 @@ pub(super) fn send_call(
 
 impl Conn {
     /// Takes the resources of a Call from the pools: a Send, and up to `count` regions, which are
-    /// appended to `regions`. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` or `ENOMEM` if
-    /// it has to retry after a delay. Any other error means that the connection is broken.
-    pub(super) fn take(
-        self: &Arc<Self>,
-        xprt: &SendLocked<'_, ClntXprt>,
-        qp: &Qp<Conn>,
-        count: usize,
-        regions: &mut MrList,
-    ) -> Result<Pin<KBox<SendCtx>>> {
-        match self.try_take(count, regions) {
-            Ok(ctx) => Ok(ctx),
-            Err(shortage) => self.take_more(xprt, qp, count, regions, shortage),
-        }
-    }
-
-    /// Takes the resources of a Call as [`Self::take`] does, or returns which one is short. Does
-    /// not sleep.
+    /// appended to `regions`. Returns which resource is short otherwise. Does not sleep.
     #[inline(always)]
     fn try_take(
         self: &Arc<Self>,
@@ -135,7 +119,13 @@ impl Conn {
         Ok(ctx)
     }
 
-    /// Allocates or waits for the resource that is short, and takes all of them.
+    /// Allocates or waits for the resource that is short, and takes all of them as [`Self::try_take`]
+    /// does. May sleep, and may send messages about the size of Receives.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if the sender is woken as soon as resources are available; `ENOBUFS` or `ENOMEM` if
+    /// it has to retry after a delay. Any other error means that the connection is broken.
     #[cold]
     fn take_more(
         self: &Arc<Self>,
