@@ -196,8 +196,7 @@ impl Conn {
                 if self.negotiation.is_awaited()
                     && self.handle_answer(xprt, parsed, buffer.bytes()) =>
             {
-                self.drop_message(buffer, Arrival::Other);
-                return self.restore_receives(qp);
+                return self.drop_other(qp, buffer);
             }
             Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
                 return self.reverse_property(qp, parsed, buffer);
@@ -212,8 +211,7 @@ impl Conn {
                 if self.negotiation.is_awaited() {
                     // An error report could arrive before the request for version 2, and would
                     // exceed the single message that may be sent before its answer.
-                    self.drop_message(buffer, Arrival::Other);
-                    return self.restore_receives(qp);
+                    return self.drop_other(qp, buffer);
                 }
                 Err(rejected)
             }
@@ -224,8 +222,7 @@ impl Conn {
                 Some(header) => header,
                 None => {
                     self.refuse_call(qp, rejected);
-                    self.drop_message(buffer, Arrival::Other);
-                    return self.restore_receives(qp);
+                    return self.drop_other(qp, buffer);
                 }
             },
         };
@@ -289,6 +286,13 @@ impl Conn {
             pools.received(arrival, buffer.capacity());
             pools.put_receive(buffer);
         });
+    }
+
+    /// Drops a message that is no Reply to a Call on this connection.
+    #[cold]
+    fn drop_other(self: &Arc<Self>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
+        self.drop_message(buffer, Arrival::Other);
+        self.restore_receives(qp);
     }
 
     /// Handles `parsed`, the message `bytes`, while the answer to the request for version 2 is
@@ -383,8 +387,7 @@ impl Conn {
     fn drop_bad_reply(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
         xprt.stats.bad_replies.add(1);
         self.live.bad_replies.add(1);
-        self.drop_message(buffer, Arrival::Other);
-        self.restore_receives(qp);
+        self.drop_other(qp, buffer);
     }
 
     /// Fences the regions in `list`, which the server did not invalidate, before a Reply is completed.
