@@ -150,9 +150,22 @@ impl Conn {
     ) -> Result {
         // A completion allocates nothing, see `restore_receives`.
         let ctx = self.take_reverse_send(false).ok_or_else(enobufs)?;
+        self.send_taken(qp, ctx, write)
+    }
+
+    /// Sends the message that `write` writes, from `ctx`, or else the reports that wait for a Send.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::send_written`].
+    fn send_taken(
+        self: &Arc<Self>,
+        qp: &Qp<Conn>,
+        ctx: Pin<KBox<SendCtx>>,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+    ) -> Result {
         let sent = self.send_written(qp, ctx, write);
         if sent == Err(EINVAL) {
-            // A report may wait for the Send.
             self.send_reports(qp);
         }
         sent
@@ -189,14 +202,12 @@ impl Conn {
         };
         let sizes = self.ask_of_us(want);
         let credits = Credits(REVERSE_REQUESTS);
-        let sent = self.send_written(qp, ctx, |body| {
+        let sent = self.send_taken(qp, ctx, |body| {
             encode_resprop(body, xid, credits, want, &sizes)
         });
-        match sent {
-            Ok(()) => (),
-            // The request has too many properties for an answer. A report may wait for the Send.
-            Err(EINVAL) => self.send_reports(qp),
-            Err(_) => self.lost(),
+        // A request with too many properties for an answer gets none.
+        if sent == Err(enotconn()) {
+            self.lost();
         }
     }
 
