@@ -110,20 +110,16 @@ impl Sizes {
         free >= self.batch || (free != 0 && posted < self.batch.saturating_mul(2))
     }
 
-    /// Returns whether the completion of a Receive should check [`Self::addition`], as only
+    /// Returns whether the completion of a Receive should add Receives unless some are free, as only
     /// `posted` are left.
     #[inline]
     pub(super) fn is_nearly_dry(&self, posted: u32) -> bool {
         posted <= self.batch
     }
 
-    /// Returns the number of Receives to add to `total` ones, of which `free` are free, when few are
-    /// posted.
-    pub(super) fn addition(&self, free: u32, total: u32) -> u32 {
-        match free {
-            0 => self.batch.min(self.contexts.saturating_sub(total)),
-            _ => 0,
-        }
+    /// Returns the number of Receives to add to `total` ones for those that Calls hold.
+    pub(super) fn addition(&self, total: u32) -> u32 {
+        self.batch.min(self.contexts.saturating_sub(total))
     }
 }
 
@@ -180,6 +176,18 @@ mod tests {
     }
 
     impl Receives {
+        /// Creates those of a connection that has granted all credits.
+        fn new(sizes: &Sizes) -> Self {
+            Receives {
+                target: sizes.receives,
+                total: sizes.receives,
+                posted: sizes.receives,
+                free: 0,
+                waiting: 0,
+                answered: 0,
+            }
+        }
+
         /// Posts free Receives as `RecvPool::missing` does.
         fn refill(&mut self, sizes: &Sizes) {
             let due = sizes.is_post_due(self.free, self.posted);
@@ -196,8 +204,8 @@ mod tests {
             self.posted -= 1;
             self.waiting += 1;
             self.refill(sizes);
-            if sizes.is_nearly_dry(self.posted) {
-                let added = sizes.addition(self.free, self.total);
+            if sizes.is_nearly_dry(self.posted) && self.free == 0 {
+                let added = sizes.addition(self.total);
                 self.total += added;
                 self.free += added;
                 self.refill(sizes);
@@ -217,14 +225,7 @@ mod tests {
             })
             .unwrap();
             let most = credits + LARGE.callbacks;
-            let mut receives = Receives {
-                target: sizes.receives,
-                total: sizes.receives,
-                posted: sizes.receives,
-                free: 0,
-                waiting: 0,
-                answered: 0,
-            };
+            let mut receives = Receives::new(&sizes);
             for _ in 0..100_000 {
                 seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 match (seed >> 16) % 8 {
@@ -261,14 +262,7 @@ mod tests {
                 ..LARGE
             })
             .unwrap();
-            let mut receives = Receives {
-                target: sizes.receives,
-                total: sizes.receives,
-                posted: sizes.receives,
-                free: 0,
-                waiting: 0,
-                answered: 0,
-            };
+            let mut receives = Receives::new(&sizes);
             for _ in 0..2 * sizes.credits {
                 receives.arrive(&sizes);
             }

@@ -197,7 +197,7 @@ impl Chan {
         let sizes = &self.params.sizes;
         // Doubles the number of posted Receives, or replaces those of Calls in process.
         let wanted = match sizes.receives.saturating_sub(target) {
-            0 => sizes.batch.min(sizes.contexts.saturating_sub(total)),
+            0 => sizes.addition(total),
             missing => target.min(missing),
         };
         if self.make_receives(qp, wanted).is_err() {
@@ -273,7 +273,10 @@ impl Chan {
     #[inline(never)]
     fn add_before_dry(&self, qp: &Qp<Chan>) -> Result {
         let recvs = self.recvs.lock();
-        let wanted = self.params.sizes.addition(recvs.pool.free(), recvs.total);
+        let wanted = match recvs.pool.free() {
+            0 => self.params.sizes.addition(recvs.total),
+            _ => 0,
+        };
         drop(recvs);
         if wanted == 0 {
             return Ok(());
