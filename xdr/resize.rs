@@ -121,7 +121,7 @@ impl Resize {
     /// Returns the larger size to announce to the peer, if there is one, and counts it as
     /// announced. The caller sends the announcement, and calls [`Self::end_announcement`].
     pub(crate) fn due(&mut self) -> Option<u32> {
-        if !self.is_due() || self.before != 0 || self.granting {
+        if !self.is_due() || self.is_telling() {
             return None;
         }
         self.before = self.announced;
@@ -150,15 +150,20 @@ impl Resize {
         self.granting = false;
     }
 
+    /// Returns whether a message that tells the peer a size is being sent.
+    fn is_telling(&self) -> bool {
+        self.before != 0 || self.granting
+    }
+
     /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
-    /// a larger one is being announced, or the grant of another one is being sent. A larger one is rejected for now, and announced once the
-    /// Receives have it, if the limit allows it.
+    /// a larger one is being announced, or the grant of another one is being sent. A larger one is
+    /// rejected for now, and announced once the Receives have it, if the limit allows it.
     pub(crate) fn ask(&mut self, octets: u32) -> ResizeAnswer {
         if octets < Version::Two.default_inline().0 {
             return ResizeAnswer::Rejected;
         }
         self.asked = octets;
-        if octets > self.announced || self.before != 0 || self.granting {
+        if octets > self.announced || self.is_telling() {
             return ResizeAnswer::Rejected;
         }
         self.announced = octets;
