@@ -401,7 +401,7 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 
     /// Returns whether the transport is closed or being closed.
     pub(crate) fn is_closing(&self) -> bool {
-        self.0.test(bindings::XPT_CLOSE)
+        !self.0.is_open()
     }
 
     /// Returns sunrpc's part of the transport.
@@ -499,6 +499,6 @@ impl<T> Handle<T> {
 
     /// Returns whether the transport is closed or being closed.
     pub(crate) fn is_closing(&self) -> bool {
-        self.0.test(bindings::XPT_CLOSE)
+        !self.0.is_open()
     }
 }
