@@ -124,6 +124,13 @@ class Session:
                 self.callbacks.append(self.client.end.receive(seconds)[0])
         return self.callbacks.pop(0) if self.callbacks else None
 
+    def next_callback(self):
+        """Return the next message that is no Reply."""
+        call = self.callback(peer.TIMEOUT)
+        if call is None:
+            raise Failed("no callback")
+        return call
+
 
 @contextlib.contextmanager
 def waiting(server, backward):
@@ -144,9 +151,7 @@ def called(server):
     if not ours(server):
         return
     with waiting(server, INLINE) as (_, session):
-        call = session.callback(peer.TIMEOUT)
-        if call is None:
-            raise Failed("no callback")
+        call = session.next_callback()
         head = wire.u32(2, wire.MSG, 0, 0, 0, 0, 0)
         equal(call[4:8] + call[12:36], head, "header of a Call")
         rpc = call[36:]
@@ -172,9 +177,7 @@ def malformed_reply(server):
     if not ours(server):
         return
     with waiting(server, INLINE) as (client, session):
-        call = session.callback(peer.TIMEOUT)
-        if call is None:
-            raise Failed("no callback")
+        call = session.next_callback()
         # The Read list is cut off.
         client.end.send(call[:4] + wire.u32(2, 32, wire.MSG, 1, 0, 1))
         end = time.monotonic() + QUIET
