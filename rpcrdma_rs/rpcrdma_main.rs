@@ -52,7 +52,7 @@ struct RpcRdma {
 
 impl RpcRdma {
     /// Registers everything, or nothing if an error occurs.
-    fn register(module: &'static ThisModule) -> Result<Self> {
+    fn register() -> Result<Self> {
         let live = kapi::live::register();
         let queue = kapi::ext::work::OwnQueue::new(c"rpcrdma_rs")?;
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
@@ -63,7 +63,7 @@ impl RpcRdma {
         let server_tunables = svc::tunables::register()?;
         // No name is in use from here on, since the other module registers all of them or none.
         let open = kapi::sunrpc::class::Open::new();
-        let server = svc::register(module)?;
+        let server = svc::register()?;
         Ok(RpcRdma {
             _open: open,
             _client: client,
@@ -78,8 +78,8 @@ impl RpcRdma {
 }
 
 impl kernel::Module for RpcRdma {
-    fn init(module: &'static ThisModule) -> Result<Self> {
-        Self::register(module).inspect_err(|error| {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        Self::register().inspect_err(|error| {
             if *error == EEXIST {
                 pr_err!(
                     "transport class \"rdma\" is taken: unload the C module first \

@@ -125,11 +125,11 @@ pub(crate) struct Registration {
 /// # Errors
 ///
 /// `EEXIST` if there is a class "rdma", that is, if the C module is loaded.
-pub(crate) fn register(module: &'static ThisModule) -> Result<Registration> {
+pub(crate) fn register() -> Result<Registration> {
     let callbacks = backchannel::CLASS.register()?;
     Ok(Registration {
         // The last step that may fail: from then on a service may create transports.
-        _server: ClassRegistration::new(module)?,
+        _server: ClassRegistration::new()?,
         _callbacks: callbacks,
     })
 }

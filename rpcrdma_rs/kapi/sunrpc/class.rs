@@ -47,7 +47,7 @@ const _: () = assert!(
 type Setup = unsafe extern "C" fn(*mut bindings::xprt_create) -> *mut bindings::rpc_xprt;
 
 impl ClassWithIds {
-    /// Creates a class without an owner that is on no list. A name that is too long does not
+    /// Creates a class of this module that is on no list. A name that is too long does not
     /// compile.
     const fn new(
         name: &'static CStr,
@@ -79,7 +79,7 @@ impl ClassWithIds {
                 },
                 ident,
                 setup: Some(setup),
-                owner: core::ptr::null_mut(),
+                owner: this_module(),
                 name: chars,
                 netid: bindings::__IncompleteArrayField::new(),
             },
@@ -125,12 +125,11 @@ pub(super) fn check_open() -> Result {
 ///
 /// # Invariants
 ///
-/// The network ids end with an empty one. After its registration, only sunrpc writes to the class.
+/// The network ids end with an empty one. Only sunrpc writes to the class: its list head.
 #[repr(transparent)]
 pub(crate) struct XprtClass<T>(UnsafeCell<ClassWithIds>, PhantomData<fn() -> T>);
 
-// SAFETY: It is written by `register` before sunrpc knows it, and by sunrpc under its own lock
-// from then on.
+// SAFETY: By the type's invariants only sunrpc writes to it, under its own lock.
 unsafe impl<T> Sync for XprtClass<T> {}
 
 impl<T: XprtOps> XprtClass<T> {
@@ -165,12 +164,9 @@ impl<T> XprtClass<T> {
     /// `EEXIST` if a class with this number is registered, for instance by the C module.
     pub(crate) fn register(&'static self) -> Result<Registration> {
         let raw = self.as_ptr();
-        // SAFETY: A class that is already registered has the same owner; otherwise nobody else uses
-        // the class. sunrpc refuses to register a class twice before it accesses the list head.
-        kernel::error::to_result(unsafe {
-            (&raw mut (*raw).owner).write(this_module());
-            bindings::xprt_register_transport(raw)
-        })?;
+        // SAFETY: The class is static and complete. sunrpc refuses to register a class twice before it
+        // accesses the list head.
+        kernel::error::to_result(unsafe { bindings::xprt_register_transport(raw) })?;
         Ok(Registration(raw))
     }
 }

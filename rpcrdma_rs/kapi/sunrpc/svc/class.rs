@@ -14,14 +14,20 @@ use super::{
     SvcXprt, //
     NO_OPS,
 };
-use crate::kapi::ext::atomic::{
-    Acquire,
-    Atomic,
-    Release, //
+use crate::kapi::{
+    compat::this_module,
+    ext::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    }, //
 };
 use core::{
     marker::PhantomData,
-    ptr::addr_of_mut, //
+    ptr::{
+        addr_of_mut,
+        null_mut, //
+    }, //
 };
 use kernel::{
     error::to_result,
@@ -56,21 +62,41 @@ pub(crate) trait Class: Sized + 'static {
 }
 
 /// The static memory of the class `C`, and of no other.
+///
+/// A transport refers to its class until it is freed, even if the class is no longer registered. So the
+/// class never changes, and may be registered again at any time.
+///
+/// # Invariants
+///
+/// `class` is complete, and does not change, except for its list head. That belongs to the registration
+/// while `in_use` is set.
 pub(crate) struct ClassCell<C> {
     class: Opaque<bindings::svc_xprt_class>,
     in_use: Atomic<bool>,
     _class: PhantomData<fn() -> C>,
 }
 
-// SAFETY: The class is written before it is registered, and afterwards by sunrpc under its own
-// lock.
+// SAFETY: By the type's invariants only the list head changes. The one registration does not use it
+// concurrently with sunrpc, which has a lock for it.
 unsafe impl<C> Sync for ClassCell<C> {}
 
-impl<C> ClassCell<C> {
-    /// Creates the memory of a class that is not registered.
+impl<C: Class> ClassCell<C> {
+    /// Creates a class that is not registered.
     pub(crate) const fn new() -> Self {
+        // INVARIANT: The class is complete.
         ClassCell {
-            class: Opaque::uninit(),
+            class: Opaque::new(bindings::svc_xprt_class {
+                // CAST: C strings of chars of either sign.
+                xcl_name: C::NAME.to_bytes_with_nul().as_ptr().cast(),
+                xcl_owner: this_module(),
+                xcl_ops: ClassTable::<C>::OPS,
+                xcl_list: bindings::list_head {
+                    next: null_mut(),
+                    prev: null_mut(),
+                },
+                xcl_max_payload: C::MAX_PAYLOAD,
+                xcl_ident: C::IDENT,
+            }),
             in_use: Atomic::new(false),
             _class: PhantomData,
         }
@@ -85,24 +111,14 @@ impl<C: Class> ClassRegistration<C> {
     ///
     /// # Errors
     ///
-    /// `EEXIST` if a class of this name is registered. So the C module and this one cannot be
-    /// loaded at the same time.
-    pub(crate) fn new(module: &'static ThisModule) -> Result<Self> {
+    /// `EBUSY` if `C` is registered. `EEXIST` if another class of this name is, so the C module and this
+    /// one cannot be loaded at the same time.
+    pub(crate) fn new() -> Result<Self> {
         let cell = C::cell();
         if cell.in_use.cmpxchg(false, true, Acquire).is_err() {
             return Err(EBUSY);
         }
-        let class = bindings::svc_xprt_class {
-            xcl_name: C::NAME.as_char_ptr(),
-            xcl_owner: module.as_ptr(),
-            xcl_ops: &ClassTable::<C>::OPS,
-            xcl_max_payload: C::MAX_PAYLOAD,
-            xcl_ident: C::IDENT,
-            ..Default::default()
-        };
-        // SAFETY: The cell was not in use, so nobody else sees its memory.
-        unsafe { cell.class.get().write(class) };
-        // SAFETY: The class is static, complete, and on no list.
+        // SAFETY: The class is static and complete. It was not in use, so it is on no list.
         let ret = to_result(unsafe { bindings::svc_reg_xprt_class(cell.class.get()) });
         if ret.is_err() {
             cell.in_use.store(false, Release);
@@ -113,7 +129,7 @@ impl<C: Class> ClassRegistration<C> {
 
 impl<C: Class> Drop for ClassRegistration<C> {
     fn drop(&mut self) {
-        // SAFETY: The class was registered. Transports hold the module that its memory is in.
+        // SAFETY: The class is registered. It is static, so transports may still refer to it.
         unsafe { bindings::svc_unreg_xprt_class(self.0.class.get()) };
         self.0.in_use.store(false, Release);
     }
@@ -123,7 +139,7 @@ impl<C: Class> Drop for ClassRegistration<C> {
 struct ClassTable<C>(PhantomData<C>);
 
 impl<C: Class> ClassTable<C> {
-    const OPS: bindings::svc_xprt_ops = bindings::svc_xprt_ops {
+    const OPS: &'static bindings::svc_xprt_ops = &bindings::svc_xprt_ops {
         xpo_create: Some(create_thunk::<C>),
         ..NO_OPS
     };
@@ -133,8 +149,8 @@ impl<C: Class> ClassTable<C> {
 ///
 /// # Invariants
 ///
-/// The class is registered, and all three are valid during `'a`. `T` is the listener of the class, or
-/// the connection of that listener.
+/// The class is that of a [`ClassCell`], and the others are valid during `'a`. `T` is the listener of the
+/// class, or the connection of that listener.
 pub(crate) struct NewXprtArgs<'a, T> {
     pub(super) class: *mut bindings::svc_xprt_class,
     pub(super) serv: *mut bindings::svc_serv,
@@ -154,13 +170,12 @@ impl<T> Copy for NewXprtArgs<'_, T> {}
 impl<T: Listener> NewXprtArgs<'_, T> {
     /// # Safety
     ///
-    /// `serv` and `net` are valid for the lifetime of the result, and `C` is registered.
+    /// `serv` and `net` are valid for the lifetime of the result.
     pub(in crate::kapi::sunrpc) unsafe fn new<C: Class<Listener = T>>(
         serv: *mut bindings::svc_serv,
         net: *mut bindings::net,
     ) -> Self {
-        // INVARIANT: The class is registered and the pointers are valid, by this function's
-        // contract.
+        // INVARIANT: The class is in the cell of `C`. The pointers are valid by this function's contract.
         NewXprtArgs {
             class: C::cell().class.get(),
             serv,
@@ -197,8 +212,8 @@ impl<T: Listener> SvcXprt<T> {
         let (class, serv, net) =
             unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
         // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service after its
-        // live transports, and forgets a class after its last transport. This listener was created
-        // with arguments for a listener, so it is that of the class.
+        // live transports. This listener was created with arguments for a listener, so their class is in
+        // a cell, and this is the listener of that class.
         NewXprtArgs {
             class,
             serv,
