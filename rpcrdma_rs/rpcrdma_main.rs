@@ -45,16 +45,13 @@ struct RpcRdma {
     _client_tunables: kapi::ext::sysctl::Registration,
     _server_tunables: kapi::ext::sysctl::Registration,
     _devices: kapi::rdma::client::Registration,
-    _queue: kapi::ext::work::OwnQueue,
-    /// Dropped after the queue, whose work items remove the directories in it.
-    _live: kapi::ext::debugfs::Registration,
+    _live: kapi::live::Registration,
 }
 
 impl RpcRdma {
     /// Registers everything, or nothing if an error occurs.
     fn register() -> Result<Self> {
-        let live = kapi::live::register();
-        let queue = kapi::ext::work::OwnQueue::new(c"rpcrdma_rs")?;
+        let live = kapi::live::Registration::new()?;
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
         // Before the tunables: if the C module is loaded, its class and its sysctls both exist, and
         // the error of the class names the cause.
@@ -71,7 +68,6 @@ impl RpcRdma {
             _client_tunables: client_tunables,
             _server_tunables: server_tunables,
             _devices: devices,
-            _queue: queue,
             _live: live,
         })
     }

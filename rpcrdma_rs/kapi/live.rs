@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The part of a connection's debugfs status that client and server share.
+//! The debugfs directories of client and server, and the part of a connection's status that they share.
 //!
 //! `Documentation/live.rst` explains each line.
 
 use core::fmt;
 
-use kernel::time::Jiffies;
+use kernel::{
+    prelude::*,
+    time::Jiffies, //
+};
 
 use super::{
     ext::{
@@ -16,11 +19,12 @@ use super::{
             SerialCount, //
         },
         debugfs::{
-            Parent,
-            Registration, //
+            self,
+            Parent, //
         },
         jiffies,
-        msecs_since, //
+        msecs_since,
+        work::OwnQueue, //
     },
     rdma::{
         device::DeviceName,
@@ -39,9 +43,28 @@ pub(crate) static SERVER: Parent = Parent::new(c"server");
 
 static PARENTS: [&Parent; 2] = [&CLIENT, &SERVER];
 
-/// Creates the directories of client and server, which exist until the result is dropped. May sleep.
-pub(crate) fn register() -> Registration {
-    Registration::new(c"rpcrdma_rs", &PARENTS)
+/// The module's own work queue, and the directories of client and server. Only this type creates them.
+///
+/// Dropping it waits for all work on the queue, and destroys the queue, before it removes the
+/// directories: some of that work removes directories in them.
+pub(crate) struct Registration {
+    // The fields are dropped in this order.
+    _queue: OwnQueue,
+    _dirs: debugfs::Registration,
+}
+
+impl Registration {
+    /// Creates the queue and the directories. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if the queue already exists; `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Registration {
+            _queue: OwnQueue::new(c"rpcrdma_rs")?,
+            _dirs: debugfs::Registration::new(c"rpcrdma_rs", &PARENTS),
+        })
+    }
 }
 
 /// The peer of a connection, and counters of the messages exchanged with it. Any context.

@@ -79,7 +79,8 @@ impl Parent {
 }
 
 /// A directory in the root of debugfs and the [`Parent`]s in it. Dropping it removes them with
-/// everything in them, and waits for readers.
+/// everything in them, and waits for readers. Its owner in `kapi` drops the [`OwnQueue`] before it, as
+/// work on the queue removes directories in it.
 ///
 /// # Examples
 ///
@@ -110,7 +111,7 @@ impl Registration {
     /// Creates the directory `root` and the directories of `parents` in it. May sleep.
     ///
     /// Failure is not reported: the objects work without a debugfs directory.
-    pub(crate) fn new(root: &CStr, parents: &'static [&'static Parent]) -> Self {
+    pub(in crate::kapi) fn new(root: &CStr, parents: &'static [&'static Parent]) -> Self {
         let root = create_dir(root, null_mut());
         if !root.is_null() {
             for parent in parents {

@@ -62,7 +62,7 @@ impl OwnQueue {
     /// # Errors
     ///
     /// `EBUSY` if the queue already exists; `ENOMEM`.
-    pub(crate) fn new(name: &CStr) -> Result<Self> {
+    pub(in crate::kapi) fn new(name: &CStr) -> Result<Self> {
         // SAFETY: Format and argument are strings; the name is copied.
         let queue = unsafe {
             bindings::alloc_workqueue_noprof(
