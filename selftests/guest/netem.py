@@ -5,10 +5,14 @@ Both guests drop, duplicate and reorder packets under verified I/O. The device
 recovers by itself, or ends the connection and the mount reconnects. The data read
 must be the data written.
 
+Refills: connections are broken, and mounts are killed while they connect, while packets are
+lost, so that the client waits for the CM and allocates regions at the same time.
+
 Late answers: when a process was killed, or its READ has timed out, its memory gets
 another user, and the server's RDMA Writes in flight must not reach it.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -17,9 +21,9 @@ import subprocess
 import sys
 import time
 
-from faultio import Churn, revive
-from harness import LONG, Skip, case, counters, data, expect, expect_that, mount, read_file, \
-    shell, umount, write_file
+from faultio import Churn, force_disconnect, grows, revive
+from harness import LONG, SERVER, Skip, case, counters, data, expect, expect_that, mount, \
+    read_file, shell, umount, write_file
 
 NETWORKS = {
     "loss": "loss 0.5%",
@@ -57,6 +61,63 @@ def bad_network(network, folders, seconds):
     expect_that(f"the device's packets did not go through netem: {mine}", mine["packets"] > 500)
     if "loss" in network:
         expect_that("no packet was dropped", mine["drops"] > 0)
+
+
+@contextlib.contextmanager
+def lossy(percent):
+    """Drop packets of both guests while the block runs."""
+    both = shell, lambda text: shell(f"peer '{text}'")
+    for run in both:
+        run(f"tc qdisc add dev eth0 root netem limit 10000 loss {percent}%")
+    try:
+        revive()
+        yield
+    finally:
+        for run in both:
+            run("tc qdisc del dev eth0 root")
+        revive()
+
+
+def refilled(folder):
+    """Break the connection. Return how many regions the client allocates on the next one, in addition
+    to those that it allocates before it connects."""
+    before, end = counters(folder), time.monotonic() + 150
+    force_disconnect(SERVER["ipv4"])
+    grows(folder, "connect_count", before["connect_count"], end)
+    begun = counters(folder)
+    grows(folder, "recvs", begun["recvs"], end)
+    time.sleep(1)
+    return counters(folder)["mrs_allocated"] - begun["mrs_allocated"]
+
+
+def killed_mounts(folder):
+    """Kill mounts at later and later stages of connecting, until one is ready before it is killed. No other
+    mount has version 4.2, so each has a connection of its own."""
+    os.makedirs(folder, exist_ok=True)
+    killed = 0
+    while not os.path.ismount(folder):
+        killed += 1
+        expect_that("no mount is ready within 8 s", killed <= 80)
+        shell(f"timeout -s KILL {killed / 10} mount -t nfs -o vers=4.2,proto=rdma,port=20049,retry=0 "
+              f"{SERVER['ipv4']}:/ {folder}", check=False)
+    umount(folder)
+    print(f"{killed - 1} mounts were killed")
+
+
+def refills():
+    """Break connections under requests that need many regions, and kill mounts, while packets are
+    lost. Nothing may wait for a workqueue that promises less than its own: the kernel would warn in
+    the log, which is checked at the end of the group."""
+    folder = "/mnt/net-refill"
+    mount("3", "ipv4", folder, "nosharecache,timeo=50,rsize=65536,wsize=65536")
+    with Churn(f"{folder}/net2", os.O_DIRECT) as one, Churn(f"{folder}/net3") as two:
+        with lossy(0.5):
+            regions = [refilled(folder) for _ in range(10)]
+            killed_mounts("/mnt/net-killed")
+        turns = one.stop() + two.stop()
+    umount(folder)
+    print(f"regions allocated on a new connection: {regions}; {turns} rounds of verified I/O")
+    expect_that("connections did not allocate regions", sum(map(bool, regions)) >= 5)
 
 
 # READs of 1 MiB by O_DIRECT until standard input closes; prints when the first has succeeded,
@@ -168,6 +229,8 @@ def main():
         with case(f"packets suffer from {name}"):
             bad_network(network, folders, seconds)
     if LONG:
+        with case("connections break and allocate regions while packets are lost"):
+            refills()
         with case("READs time out, and readers are killed, while answers are late"):
             late_answers(folders[0])
     for folder in folders:
