@@ -5,7 +5,7 @@ import glob
 import os
 import subprocess
 
-from harness import Skip, case, expect, expect_that, mount, read_file, shell, umount
+from harness import Skip, case, expect, expect_that, mount, read_file, shell, umount, write_file
 
 # An init function's EEXIST becomes EBUSY in the kernel's module loader, which keeps
 # EEXIST for a module that is loaded already.
@@ -147,6 +147,11 @@ def rdma_core():
         expect(f"modules after {name} of rdma-core's list (ours, C)",
                (os.path.exists(OURS), os.path.exists(THEIRS)), (True, False))
         shell("modprobe -r rpcrdma_rs")
+    # Both in one file, as they are there: the second name finds this module loaded.
+    write_file("/tmp/listed.conf", "\n".join(listed).encode())
+    shell("/usr/lib/systemd/systemd-modules-load /tmp/listed.conf && modprobe -r rpcrdma_rs")
+    expect("modules after modprobe -r (ours, C)",
+           (os.path.exists(OURS), os.path.exists(THEIRS)), (False, False))
 
 
 def other_kernel():
