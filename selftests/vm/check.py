@@ -19,7 +19,7 @@ import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from guest import GuestError
@@ -157,6 +157,8 @@ HOSTILE = Group(
     "module_load rust && server_start && client_start && bash /t/hostile/run.sh rust", 540,
     (r"WARNING: SOFTIRQ-safe -> SOFTIRQ-unsafe .*; clock-AF_INET in inet_child_forget",
      *RXE_WAKES_LATE))
+# For several processors: with --long, too, the default number of random messages.
+HOSTILE_BRIEF = replace(HOSTILE, script="LONG=\n" + HOSTILE.script)
 
 
 @dataclass
@@ -501,6 +503,7 @@ def boots(pairings, long, device):
     if device == "rxe" and "rust/rust" in pairings:
         every.append(Boot("siw rust/rust", "rust", "rust",
                           [group for group in pair_groups() if group.name == "load"]
+                          + [group for group in MORE_GROUPS if long and group.name == "settings"]
                           + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
     if long and "rust/rust" in pairings:
         every += more_cpus()
@@ -509,8 +512,13 @@ def boots(pairings, long, device):
 
 def more_cpus():
     """Return boots with two and with four processors, for this module on both sides."""
-    groups = [group for group in pair_groups() if group.name in ("load", "recall")]
-    return [Boot(f"cpus rust/rust {cpus}", "rust", "rust", groups, cpus=cpus) for cpus in (2, 4)]
+    groups = [group for group in pair_groups() + FAULTS + MORE_FAULTS
+              if group.name in ("load", "recall", "faults", "disconnects")]
+    found = []
+    for cpus in 2, 4:
+        found.append(Boot(f"cpus rust/rust {cpus}", "rust", "rust", list(groups), cpus=cpus))
+        found.append(Boot(f"cpus rust {cpus}", "rust", "rust", [HOSTILE_BRIEF], alone=True, cpus=cpus))
+    return found
 
 
 def every_boot(args, pairings, device):
