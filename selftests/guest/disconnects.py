@@ -14,15 +14,11 @@ import random
 import time
 
 from faultio import Churn, force_disconnect, grows
-from harness import DEBUG, IWARP, LONG, SERVER, Skip, case, counters, expect_that, mount, shell, umount
+from harness import DEBUG, LONG, PATIENCE, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
 CHANCE = random.Random(8166)
 PREFIX = {"ipv4": 32, "ipv6": 128}
-# The RPC layer's timer of 60 s recovers messages that siw loses on a new connection and, with the C
-# server, a Call that nfsd drops because it still processes the first copy (NFSv3). Until then a
-# new connection has one credit. On a busy machine siw was seen to lose messages three times in a row.
-PATIENCE = 400 if IWARP else 150
 MOUNTS = {"/mnt/dis-4": ("4.1", "ipv4"), "/mnt/dis-3": ("3", "ipv6")}
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from faultio import grows
-from harness import EXPORT, IWARP, LONG, Delta, case, contents, counters, data, expect, expect_that, \
+from harness import EXPORT, IWARP, LONG, PATIENCE, Delta, case, contents, counters, data, expect, expect_that, \
     in_background, read_file, shell, write_file
 from mount_io import FOLDER, mounted, odd_io, server
 
@@ -149,11 +149,11 @@ def listeners_in_use(version, times):
     with mounted(version):
         with Load(2):
             for number in range(times):
-                connected, end = counters(FOLDER)["connect_count"], time.monotonic() + 150
+                connected, end = counters(FOLDER)["connect_count"], time.monotonic() + PATIENCE
                 server(f"rpc.nfsd 0 && {WITHOUT_THREADS if number % 2 else ''} nfsd_start 8")
                 grows(FOLDER, "connect_count", connected, end)
                 grows(FOLDER, "recvs", counters(FOLDER)["recvs"], end)
-                slowest = max(slowest, time.monotonic() + 150 - end)
+                slowest = max(slowest, time.monotonic() + PATIENCE - end)
         odd_io(f"{FOLDER}/after", f"{EXPORT}/after")
     print(f"{times} times in {time.monotonic() - begun:.0f} s, the slowest {slowest:.1f} s")
     expect("resources and use counts of client and server", leftovers(), before)
