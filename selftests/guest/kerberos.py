@@ -281,7 +281,8 @@ def main():
             if IWARP:
                 raise Skip("there is no capture of iWARP")
             chunk_rules(capture, flavor)
-    for flavor in "krb5", "krb5i":
+    # Without checksums WRITEs are as fast as they are overtaken: no Call is dropped, whichever the modules.
+    for flavor in ("krb5", "krb5i") if LONG or all(RUST.values()) else ("krb5i",):
         with case(f"{flavor}: WRITEs that small Calls overtake for {SECONDS} s"):
             overtaking(flavor)
     with case("without Kerberos again"):
