@@ -67,11 +67,17 @@ def values(folder):
     expect("rates of counters that stand still", set(record["rates"].values()), {0.0})
 
 
-def rates(_):
-    """Rates are per second, and those of a connection that is new are zero."""
+def loaded():
+    """Return the tool as a module."""
     loader = importlib.machinery.SourceFileLoader("rpcrdma_top", TOP)
     tool = importlib.util.module_from_spec(importlib.util.spec_from_loader("rpcrdma_top", loader))
     loader.exec_module(tool)
+    return tool
+
+
+def rates(_):
+    """Rates are per second, and those of a connection that is new are zero."""
+    tool = loaded()
     after = 12.5, {"messages_sent": 140, "read_chunks": 1 << 20}
     shown = tool.rates((10.0, {"messages_sent": 100, "read_chunks": 0}), after)
     expect("rates", (shown["messages_sent"], shown["read_chunks"], shown["write_chunks"]),
@@ -91,6 +97,15 @@ def table(folder):
     lines = top(folder, "--once")[1].splitlines()
     expect("first words", [line.split()[0] for line in lines[1:]], ["SIDE", "client", "server"])
     expect("credits and idle time", (lines[2].split()[4], lines[2].split()[-1]), ("3/128", "1.5"))
+
+
+def sizes(_):
+    """The table fits into the terminal; nothing is omitted if its size is unknown."""
+    fitted = loaded().fitted
+    lines = ["12345678", "a", "b", "c"]
+    expect("3 lines of 5", fitted(lines, os.terminal_size((5, 3))), ["12345", "a", "2 mor"])
+    expect("4 lines", fitted(lines, os.terminal_size((80, 4))), lines)
+    expect("an unknown size", fitted(lines, os.terminal_size((0, 0))), lines)
 
 
 def odd_names(folder):
@@ -136,7 +151,7 @@ def bad_options(folder):
         refuses(folder, "interval", "--interval", interval)
 
 
-TESTS = (values, rates, table, odd_names, ended, not_there, removed_meanwhile, bad_options)
+TESTS = (values, rates, table, sizes, odd_names, ended, not_there, removed_meanwhile, bad_options)
 
 
 def main():
