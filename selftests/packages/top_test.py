@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,13 +146,26 @@ def removed_meanwhile(folder):
         raise Failed(f"it says {errors!r}")
 
 
+def interrupted(folder):
+    """Interrupted, --json has printed lines of JSON only."""
+    write(folder, "client", 1, STATUS % (1, 2))
+    with subprocess.Popen([sys.executable, TOP, "--folder", folder, "--interval", "0.1", "--json"],
+                          text=True, stdout=subprocess.PIPE) as child:
+        lines = [child.stdout.readline()]
+        child.send_signal(signal.SIGINT)
+        lines += child.stdout.readlines()
+    expect("exit status", child.returncode, 0)
+    expect("lines that are no JSON", [line for line in lines if not line.startswith('{"time"')], [])
+
+
 def bad_options(folder):
     """Intervals that are no time are refused."""
     for interval in ("0", "-1", "nan", "inf", "x", "1e9"):
         refuses(folder, "interval", "--interval", interval)
 
 
-TESTS = (values, rates, table, sizes, odd_names, ended, not_there, removed_meanwhile, bad_options)
+TESTS = (values, rates, table, sizes, odd_names, ended, not_there, removed_meanwhile, interrupted,
+         bad_options)
 
 
 def main():
