@@ -174,7 +174,7 @@ lint:
 	@selftests/lint/documents.py
 
 # The module itself names the release for which it was built.
-INSTALL_RELEASE = $(shell grep -aoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)
+INSTALL_RELEASE = $(shell grep -saoE 'vermagic=[^ ]+' $(MODULE) | head -n 1 | cut -d= -f2)
 MODLIB = $(INSTALL_MOD_PATH)/lib/modules/$(INSTALL_RELEASE)
 DEPMOD ?= $(shell PATH=$$PATH:/usr/sbin:/sbin command -v depmod)
 
@@ -182,6 +182,7 @@ install:
 	@[ -f $(MODULE) ] || { echo "error: no $(MODULE): run make (or make KDIR=<prepared kernel tree>) first" >&2; exit 1; }
 	@[ -n "$(INSTALL_RELEASE)" ] || { echo "error: $(MODULE) names no kernel release" >&2; exit 1; }
 	@[ -n "$(DEPMOD)" ] || { echo "error: no depmod here: install the package kmod" >&2; exit 1; }
+	@! ls $(MODLIB)/updates/dkms/rpcrdma_rs.ko* >/dev/null 2>&1 || { echo "error: DKMS has installed rpcrdma_rs for kernel $(INSTALL_RELEASE): first apt purge rpcrdma-rs-dkms" >&2; exit 1; }
 	@[ -d $(MODLIB) ] || { echo "error: no modules of kernel $(INSTALL_RELEASE) in $(MODLIB)" >&2; exit 1; }
 	install -D -m 644 $(MODULE) $(MODLIB)/updates/rpcrdma_rs.ko
 	install -D -m 644 rpcrdma_rs/modprobe.d/rpcrdma_rs.conf $(INSTALL_MOD_PATH)/etc/modprobe.d/rpcrdma_rs.conf
