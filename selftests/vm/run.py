@@ -22,7 +22,7 @@ runs in the client guest, has the functions of selftests/guest/lib.sh
   selftests/vm/run --server c -- -c \\
     'client_mount 4.1 $SERVER /mnt && cp -r /usr/share/doc/gcc-14-base /mnt && ls /mnt'
 
-Exit status: that of SCRIPT; 1 if a kernel log has faults; 125 if a guest failed.
+Exit status: that of SCRIPT; 1 if a kernel log has faults; 125 if a guest failed or a file is missing.
 Consoles, kernel logs and the shared directory stay in the run directory that it names.
 """
 
@@ -46,6 +46,9 @@ def host_name(path):
 def run_folder(prefix, module=None):
     """Create a directory that is shared with the guests, with their scripts and the module.
     Remove old ones that are not in use, and those of failed runs after a week."""
+    if module and not os.path.isfile(module):
+        name = module.removeprefix("/src/").removeprefix("/host")
+        raise FileNotFoundError(f"no {name}: first run make, or make debug-module for the debug kernel")
     os.makedirs("/cache/runs", exist_ok=True)
     for old in sorted(os.listdir("/cache/runs"))[:-20]:
         # Another process may remove it at the same time.
@@ -229,6 +232,6 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except GuestError as error:
+    except (GuestError, OSError) as error:
         say(f"error: {error}")
         sys.exit(125)
