@@ -133,6 +133,13 @@ def not_there(folder):
     refuses(f"{folder}/none", "is not loaded")
 
 
+def other_module(folder):
+    """If the C module is loaded, it says so."""
+    tool = loaded()
+    tool.MODULE, tool.C_MODULE = f"{folder}/none", folder
+    expect("it names the C module", "rmmod rpcrdma'" in str(tool.unavailable(tool.FOLDER)), True)
+
+
 def removed_meanwhile(folder):
     """The module is removed while it is read."""
     write(folder, "client", 1, STATUS % (1, 2))
@@ -164,8 +171,8 @@ def bad_options(folder):
         refuses(folder, "interval", "--interval", interval)
 
 
-TESTS = (values, rates, table, sizes, odd_names, ended, not_there, removed_meanwhile, interrupted,
-         bad_options)
+TESTS = (values, rates, table, sizes, odd_names, ended, not_there, other_module, removed_meanwhile,
+         interrupted, bad_options)
 
 
 def main():
