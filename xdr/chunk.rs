@@ -26,8 +26,9 @@ use super::units::{
 };
 use super::version::Version;
 
-/// Write chunks of one Call at most: as many results are placed directly. Version 1 has no error
-/// for it and takes more chunks, as long as they are not used.
+/// The largest number of Write chunks in a Call of version 2, which is the largest number of results
+/// that the server places directly. Version 1 has no error report for too many Write chunks, so a Call
+/// of version 1 may offer more, as long as the Reply does not need them.
 pub(crate) const MAX_WRITE_CHUNKS: u32 = 8;
 
 /// Limits on the chunk lists that a receiver accepts in one header.
@@ -477,8 +478,8 @@ impl<'a> WriteChunk<'a> {
         (!self.segments.is_empty()).then(|| self.capacity())
     }
 
-    /// The memory for the octets `[skip, skip + len)` of a payload, in order. Segments without
-    /// octets are left out.
+    /// Returns the segments, cut to size, for the octets `[skip, skip + len)` of a payload, in order.
+    /// Segments without octets are left out.
     #[inline]
     pub(crate) fn range(&self, skip: u32, len: u32) -> Cut<Segments<'a>> {
         Cut {
@@ -488,7 +489,7 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// Octets on the wire, the count included.
+    /// Returns the number of octets on the wire, the count included.
     pub(crate) fn wire_len(&self) -> usize {
         self.segments.len().saturating_add(WORD)
     }
@@ -550,7 +551,7 @@ impl<'a> WriteList<'a> {
         WriteChunks { items: self.items }
     }
 
-    /// Octets on the wire, the end of the list included.
+    /// Returns the number of octets on the wire, the end of the list included.
     pub(crate) fn wire_len(&self) -> usize {
         self.items.len().saturating_add(WORD)
     }

@@ -113,7 +113,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
             count = count.checked_add(1).ok_or(EncodeError::SegmentCount)?;
         }
         match (count, self.version) {
-            // Not each server of version 1 accepts a chunk without segments.
+            // Some servers of version 1 reject a chunk without segments.
             (0, Version::One) => Err(EncodeError::SegmentCount),
             _ => self.w.patch_u32(at, count),
         }
@@ -121,7 +121,7 @@ impl<'a, Stage> Encoder<'a, Stage> {
 }
 
 impl<Stage> Encoder<'_, Stage> {
-    /// Writes an offered chunk back, its segments filled in order with `octets` octets.
+    /// Writes an offered chunk as the Reply returns it: `octets` octets fill its segments in order.
     #[inline(always)]
     fn chunk_filled(&mut self, chunk: &WriteChunk<'_>, octets: u32) -> Result<(), EncodeError> {
         self.w.words([1, chunk.count()])?;
@@ -242,18 +242,18 @@ pub(crate) fn encode_one(
     Ok(w.len())
 }
 
-/// Writes the header of the Reply to `call`: the offered lists, with the lengths really
-/// written.
+/// Writes the header of the Reply to `call`: the offered lists, with the number of octets that were
+/// written to each segment as its length. Returns the length of the header.
 ///
-/// `written` tells, chunk by chunk in list order, how many octets went into the Write list;
-/// chunks it does not reach are returned unused. `reply_written` is what went into the Reply
-/// chunk; `None` means that the Payload stream follows inline (RDMA_MSG, an offered Reply
-/// chunk is returned unused), otherwise the message is RDMA_NOMSG.
+/// `written` is the number of octets in each chunk of the Write list, in order. If it has fewer items
+/// than the list, the other chunks are returned unused. `reply_written` is the number of octets in the
+/// Reply chunk; the message is RDMA_NOMSG then. With `None` it is RDMA_MSG: the Payload stream follows
+/// inline, and an offered Reply chunk is returned unused.
 ///
 /// # Errors
 ///
-/// [`EncodeError::TooLong`] if a chunk cannot hold what was written, [`EncodeError::Mismatch`]
-/// for octets in a chunk that was not offered, [`EncodeError::NoSpace`].
+/// [`EncodeError::TooLong`] if a chunk is too short for its octets, [`EncodeError::Mismatch`] for
+/// octets in a chunk that was not offered, [`EncodeError::NoSpace`].
 #[inline(always)]
 pub(crate) fn encode_reply(
     buf: &mut [u8],

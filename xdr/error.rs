@@ -179,7 +179,8 @@ impl ErrorBody {
         }
     }
 
-    /// This report in terms of `version`: version 1 has one error for all but a wrong version.
+    /// Returns this report as `version` can express it: version 1 has ERR_CHUNK for every error except
+    /// a wrong version.
     pub(crate) const fn in_version(self, version: Version) -> Self {
         match (version, self) {
             (Version::Two, report) => report,
@@ -228,7 +229,7 @@ impl DecodeError {
 pub(crate) enum EncodeError {
     /// The buffer is too small for the header.
     NoSpace,
-    /// A chunk of no segments, or of more than its count can tell.
+    /// A chunk of no segments, or of more segments than the count field can hold.
     SegmentCount,
     /// More octets than the offered chunk can hold.
     TooLong,

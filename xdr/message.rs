@@ -335,8 +335,9 @@ pub(crate) fn decode(
     }
 }
 
-/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it. If
-/// the slot has a header, it is the message's, which was decoded before. The slot is empty after an error.
+/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it. A
+/// header that is already in the slot is that of this message, which was decoded before; it is not decoded
+/// again. The slot is empty after an error.
 #[inline(always)]
 pub(crate) fn decode_into<'a>(
     slot: &'a mut Option<Parsed>,
@@ -369,8 +370,8 @@ pub(crate) fn decode_other_into<'a>(
     }
 }
 
-/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one segment.
-/// Returns `None` for another message, and for one that [`decode_any`] would refuse.
+/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one
+/// segment. Returns `None` for another message, and for one that [`decode_any`] would refuse.
 // Inlined, so that the header is built where the caller keeps it.
 #[inline(always)]
 pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {
@@ -407,7 +408,8 @@ pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) 
     })
 }
 
-/// Decodes and checks a message of any form, also of the most common ones: tests compare the two.
+/// Decodes and checks a message of any form. It also decodes the most common forms, so that tests can
+/// compare it with [`decode_fast`].
 #[inline(never)]
 pub(crate) fn decode_any(
     bytes: &[u8],

@@ -113,8 +113,8 @@ pub(crate) fn answer(
     }
 }
 
-/// Returns whether a message that settles the version serves no other purpose. If it serves one, the
-/// client handles it like any later message, and its sender need not send it again.
+/// Returns whether a message that settles the version has no other purpose. If it has one, the client
+/// handles it like any later message, so that its sender need not send it again.
 pub(crate) fn is_mere_answer(parsed: &Parsed) -> bool {
     matches!(parsed.body, Body::Error(_) | Body::Property(Proc::ConnProp))
 }

@@ -219,7 +219,7 @@ impl ReadChunks {
         self.count == 0 && self.call.length == 0
     }
 
-    /// Octets of the unreduced Payload stream, roundup included.
+    /// Returns the octets of the unreduced Payload stream, roundup included.
     pub(crate) fn stream_len(&self) -> u32 {
         self.stream_len
     }

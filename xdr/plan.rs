@@ -111,8 +111,8 @@ pub(crate) enum ReplyMode {
 /// Size of a page, for the count of SGEs.
 const PAGE_SIZE: u32 = 4096;
 
-/// Chooses for a Requester. `direct_placement` is false when the security flavor has to see
-/// every octet of the message (krb5i, krb5p; RFC 8166, section 8.2.2).
+/// Chooses the modes of a Requester's Call and of its Reply. `direct_placement` is false when the
+/// security flavor covers every octet of the message (krb5i, krb5p; RFC 8166, section 8.2.2).
 pub(crate) fn choose(
     limits: &Thresholds,
     call: &CallShape,
@@ -191,7 +191,7 @@ fn choose_call(
     CallMode::PositionZero
 }
 
-/// Longest header that a message of these modes can have.
+/// Returns the length of the longest header that a message of these modes can have.
 pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) -> usize {
     let segments = host_len(limits.segments);
     let read = match call {
@@ -216,7 +216,7 @@ pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) 
         .saturating_add(write)
 }
 
-/// SGEs of a gathered Call, at most: transport header, head, pages, tail.
+/// Returns the largest number of SGEs of a gathered Call: transport header, head, pages, tail.
 pub(crate) fn gather_sges(call: &CallShape) -> u32 {
     let pages = call
         .pages

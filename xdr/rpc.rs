@@ -21,10 +21,10 @@ use super::{
     },
 };
 
-/// Words before the credential.
+/// Octets of the six words before the credential.
 const FIXED: usize = 24;
 const RPCSEC_GSS: u32 = 6;
-/// The procedure of RPCSEC_GSS for Calls, and its service that covers the header alone.
+/// The RPCSEC_GSS procedure of an ordinary Call, and the service that protects only the RPC header.
 const GSS_DATA: u32 = 0;
 const GSS_NONE: u32 = 1;
 
@@ -33,16 +33,16 @@ const GSS_NONE: u32 = 1;
 pub(crate) struct Arguments {
     /// Octets of the Call before them.
     pub(crate) at: u32,
-    /// Whether the credential has a sequence number, as each of RPCSEC_GSS does, whatever its
+    /// Whether the credential has a sequence number. Every RPCSEC_GSS credential has one, whatever its
     /// service (RFC 2203, section 5.3.1).
     pub(crate) sequenced: bool,
 }
 
 /// Returns the arguments of the RPC Call in `payload`.
 ///
-/// `None` if the Call is cut off before them, or if they are no plain data: those of the
-/// establishment of a GSS context, and those that a GSS service covers, are a token for whoever
-/// unwraps it.
+/// `None` if the Call is cut off before its arguments, or if they are not plain data: while a GSS
+/// context is being established, and with krb5i and krb5p, they are a token that only the GSS
+/// mechanism can unwrap.
 pub(crate) fn plain_arguments(payload: &[u8]) -> Option<Arguments> {
     let mut r = Reader::new(payload);
     r.take(FIXED, Item::RpcHeader).ok()?;
@@ -58,14 +58,14 @@ pub(crate) fn plain_arguments(payload: &[u8]) -> Option<Arguments> {
     Some(Arguments { at, sequenced })
 }
 
-/// Takes an opaque of variable length and its roundup; returns it with that.
+/// Consumes an opaque of variable length. Returns its octets, roundup included.
 fn opaque<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
     let length = r.u32(Item::RpcHeader)?;
     let padded = padded_len(length).ok_or(DecodeError::TooLong)?;
     r.take(host_len(padded), Item::RpcHeader)
 }
 
-/// Returns whether a credential of RPCSEC_GSS leaves the arguments as they are.
+/// Returns whether the arguments behind this RPCSEC_GSS credential are plain data.
 fn is_plain(credential: &[u8]) -> bool {
     let mut r = Reader::new(credential);
     let mut word = || r.u32(Item::RpcHeader);

@@ -27,17 +27,16 @@ impl Position {
     pub(crate) const ZERO: Self = Position(0);
 }
 
-/// Number of messages: a request when in a Call, a grant when in a Reply (RFC 8166, section
-/// 3.3.1).
+/// Number of credits: those requested in a Call, or granted in a Reply (RFC 8166, section 3.3.1).
 ///
-/// The two directions of a connection have credits of their own (RFC 8167, section 4). What a
-/// Responder grants follows from the Receives it keeps posted: see the limits of the server.
+/// The two directions of a connection have credits of their own (RFC 8167, section 4). A Responder
+/// grants no more credits than it has Receives, see `svc/limits.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Credits(pub(crate) u32);
 
 impl Credits {
-    /// Returns what a Requester that asked for `requested` may use of this grant: at least one,
-    /// since none would be a deadlock, and not more than it asked for.
+    /// Returns the number of credits of this grant that a Requester may use: at least one, since a
+    /// grant of zero would be a deadlock, and at most the number `requested`.
     pub(crate) fn usable(self, requested: Self) -> Self {
         Credits(self.0.min(requested.0).max(1))
     }
@@ -59,22 +58,22 @@ impl InlineSize {
 /// Octets of one XDR word.
 pub(crate) const WORD: usize = 4;
 
-/// Octets of XDR roundup that follow an item of `len` octets (RFC 4506, section 3).
+/// Returns the octets of XDR roundup that follow an item of `len` octets (RFC 4506, section 3).
 pub(crate) const fn pad_len(len: u32) -> u32 {
     len.wrapping_neg() & 3
 }
 
-/// `len` rounded up to a whole number of XDR words, or `None` if that does not fit.
+/// Returns `len` rounded up to a whole number of XDR words, or `None` if that does not fit.
 pub(crate) const fn padded_len(len: u32) -> Option<u32> {
     len.checked_add(pad_len(len))
 }
 
-/// `len` as a wire length; lengths that do not fit are no lengths of this protocol.
+/// Returns `len` as a length on the wire, or `None` if it does not fit into a word.
 pub(crate) fn wire_len(len: usize) -> Option<u32> {
     u32::try_from(len).ok()
 }
 
-/// `n` as an index type. Total on every machine whose pointers have at least 32 bits.
+/// Returns `n` as an index type. Lossless on every machine whose pointers have at least 32 bits.
 pub(crate) fn host_len(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

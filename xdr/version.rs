@@ -37,8 +37,8 @@ impl Version {
         }
     }
 
-    /// Octets before the chunk lists: the four fixed words; in version 2 also the direction
-    /// and the handle to invalidate.
+    /// Returns the octets before the chunk lists: the four fixed words; in version 2 also the
+    /// direction and the handle to invalidate.
     pub(crate) const fn lists_at(self) -> usize {
         match self {
             Version::One => 4 * WORD,
@@ -46,7 +46,7 @@ impl Version {
         }
     }
 
-    /// Octets of the smallest header that can carry an RPC message: three empty lists.
+    /// Returns the octets of the smallest header of an RPC message: that with three empty lists.
     pub(crate) const fn least_header(self) -> usize {
         match self {
             Version::One => 7 * WORD,
@@ -64,7 +64,7 @@ impl Version {
         }
     }
 
-    /// Returns what every peer can receive, as long as nothing else is known of it (RFC 8166,
+    /// Returns the inline threshold to assume until the peer has announced its own (RFC 8166,
     /// section 3.3.3; version 2: section 2.3).
     pub(crate) const fn default_inline(self) -> InlineSize {
         match self {

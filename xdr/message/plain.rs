@@ -2,9 +2,9 @@
 
 //! RDMA_MSG without a chunk, as most messages are (RFC 8166, section 4.3; version 2: section 6.2.2).
 //!
-//! All words of such a header are known beforehand but for the XID, the credits and the direction. A
-//! few comparisons recognize it. Anything else goes to the rest of [`super`], which also says what is
-//! wrong with it: this decoder refuses nothing.
+//! Except for the XID, the credits and the direction, all words of such a header are constants, so a few
+//! comparisons recognize it. This decoder reports no errors: [`super`] decodes any other message, and
+//! reports what is wrong with a malformed one.
 
 use super::{
     payload_direction,
