@@ -3,9 +3,10 @@
 //! When a transport tries to connect again. Pure.
 //!
 //! ```text
-//!   the connection carried a good Reply or Call    at once
-//!   it did, but again lost the same Call           500 ms after its start, then doubled up to 2 s
-//!   there was no connection, or it carried neither 500 ms after its start, then doubled
+//!   last attempt                                   start of the next attempt
+//!   carried a good Reply or Call                   at once
+//!   did so, but lost the same Call again           500 ms after its own start, doubled up to 2 s
+//!   carried neither, or there was no connection    500 ms after its own start, doubled
 //! ```
 //!
 //! A client must not wait longer than needed for a server that restarts. A server that accepts
@@ -15,16 +16,16 @@
 //!
 //! A good Reply does not show that a connection can carry every Call. If the network drops large
 //! packets, small Calls are answered, and each Call with a large Reply ends its connection, forever.
-//! So connections that end before the same Call is answered, [`SAME_CALL`] in a row, are made less
-//! often. The pauses stay short, as other Calls are answered in between. They count from the start
-//! of the last attempt, so a connection that lasts longer is not delayed at all.
+//! So once [`SAME_CALL`] connections in a row have ended before the same Call was answered, the client
+//! pauses between attempts. The pauses stay short, as other Calls are answered in between. They count
+//! from the start of the last attempt, so the client does not pause after a longer connection.
 //!
 //! All times are in jiffies, which wrap around.
 
-/// The number of connections in a row that must end before the same Call is answered until there
-/// are pauses. A server that restarts, or a link that fails, ends fewer connections. The C server
-/// drops a Call with Kerberos up to ten times in a row while it answers other Calls, and sending
-/// the Call again at once is best.
+/// The client pauses once this number of connections in a row have ended before the same Call was
+/// answered. A server that restarts, or a link that fails, ends fewer connections. The C server drops
+/// a Call with Kerberos up to ten times in a row while it answers other Calls, and there sending the
+/// Call again at once is best.
 const SAME_CALL: u32 = 16;
 
 /// The shortest pauses, in jiffies.

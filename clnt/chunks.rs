@@ -119,19 +119,20 @@ impl Chunks {
         self.xid = xid;
     }
 
-    /// Returns whether a Reply is due. Any other Reply is not for this Call.
+    /// Returns whether a Reply is due. Otherwise a Reply that arrives is a second one, or the Call was
+    /// not sent on this connection.
     pub(super) fn is_outstanding(&self) -> bool {
         self.stage == Stage::Outstanding
     }
 
-    /// Maps `segs` into a chunk of at most `most` segments, each of which takes a region of `idle`.
+    /// Maps `segs` into a chunk of at most `most` segments, each of which takes a region from `idle`.
     /// The regions are registered later. Returns the number of regions and of bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the chunk comes before one that has regions; `EMSGSIZE` if `most` or the number
-    /// of idle regions is too small; `ENOMEM` if the IOMMU has no room or the driver no memory; `EIO`
-    /// if the device cannot map the memory. The chunk contains the regions that were mapped.
+    /// `EINVAL` if another chunk than the Read chunk already has regions; `EMSGSIZE` if `most` or the
+    /// number of idle regions is too small; `ENOMEM` if the IOMMU has no room or the driver no memory;
+    /// `EIO` if the device cannot map the memory. The chunk contains the regions that were mapped.
     pub(super) fn map<'a>(
         &mut self,
         kind: Kind,

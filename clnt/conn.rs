@@ -344,7 +344,7 @@ impl Conn {
         }
     }
 
-    /// Records that a Call was given up before its Reply has arrived. The server has its credit.
+    /// Records that a Call was given up before its Reply arrived. Its credit stays in use until then.
     pub(super) fn note_given_up(self: &Arc<Self>, xprt: &Xprt<ClntXprt>) {
         self.pools.lock().reserve.end_call();
         self.update_window(xprt);
@@ -608,8 +608,8 @@ impl Conn {
             pr_warn!("{}: {}: disconnecting\n", xprt.server(), why);
         }
         self.lost();
-        // Closing takes the send lock. Its holder may wait for a request whose local invalidation is
-        // in this queue, so flush the queue without it.
+        // sunrpc closes the connection under the send lock, whose holder may wait for a LOCAL_INV in this
+        // Send Queue. So disconnect here, without the lock, which flushes the queue.
         let connection = link.and_then(|xprt| xprt.conn());
         if let Some(connection) = connection.filter(|it| core::ptr::eq(&**it.conn(), self)) {
             connection.disconnect();

@@ -14,7 +14,8 @@
 //! 3.3.1). If such Calls hold all credits, no Call can be sent. Then the connection ends, unless the
 //! server answers soon.
 //!
-//! Messages about properties never hold the last credit: the end of RDMA2_UPDPROP needs a later Call.
+//! Messages about properties never hold the last credit, because only the Reply to a later Call
+//! releases the credit of RDMA2_UPDPROP.
 
 /// The number of checks in a row at which the connection is blocked before it ends.
 const BLOCKED_CHECKS: u32 = 3;
@@ -53,10 +54,11 @@ impl ReservedCredits {
         u32::from(requested) + u32::from(self.update != 0) + u32::from(self.waits)
     }
 
-    /// Returns the number of Calls that were given up, of those to which `due` Replies are due.
+    /// Returns the number of Calls that were given up and not answered yet, while `due` Replies are due
+    /// in all.
     ///
-    /// The Reply to a Call may arrive, as one that no task waits for, just before the Call is recorded
-    /// as given up. So these Calls have no count of their own.
+    /// The number is a difference and not a counter, because the Reply to such a Call may arrive just
+    /// before the Call is recorded as given up.
     pub(super) fn given_up(&self, due: u32) -> u32 {
         due.saturating_sub(self.awaited)
     }

@@ -16,7 +16,7 @@
 //!   invalidate   local invalidation of regions
 //!   pools        the Sends, regions and Receives of a connection
 //!   send_queue   entries of the Send Queue, and detection of stalls
-//!   credits      credits that messages about properties use
+//!   credits      credits that are not available for Calls
 //!   events       events of the CM, of device removal and of the QP
 //!   live         the status of a connection in debugfs
 //!   state        the state of a connection

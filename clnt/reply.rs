@@ -9,7 +9,7 @@
 //!      └─▶ XID known? ─no─▶ dropped
 //!               │ pin
 //!               ▼
-//!          delivery: lists against what was offered
+//!          delivery: compare the lists with those offered
 //!               │
 //!               ▼
 //!          regions all fenced by the server? ─no─▶ LOCAL_INV, then
@@ -273,7 +273,7 @@ impl Conn {
     }
 
     /// Returns whether a malformed message is the Reply to a Call that was given up: such a Reply is
-    /// due, and the message is a Reply by its `direction`, or the server may not call.
+    /// due, and the message cannot be a Call, by its `direction` or because the server may not call.
     fn is_late_reply(&self, direction: Option<Direction>) -> bool {
         let pools = self.pools.lock();
         let is_reply = direction == Some(Direction::Reply) || !pools.is_reverse_allowed();
@@ -296,7 +296,8 @@ impl Conn {
     }
 
     /// Handles `parsed`, the message `bytes`, while the answer to the request for version 2 is
-    /// awaited. Returns whether it is handled completely: it is no answer, or nothing else.
+    /// awaited. Returns whether the caller can drop the message: it is not the answer, or has no other
+    /// purpose.
     #[cold]
     fn handle_answer(
         self: &Arc<Self>,

@@ -73,7 +73,7 @@ pub(super) fn send_call(
         let ctx = conn
             .take_more(xprt, connection.qp(), plan.regions, &mut regions, shortage)
             .map_err(retried)?;
-        // It may have sent a request for smaller Receives. No longer message may follow that.
+        // `take_more` may have requested smaller Receives. No message longer than these may follow.
         if conn.thresholds().send >= limits.send {
             break (plan, ctx);
         }

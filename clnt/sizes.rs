@@ -55,7 +55,7 @@ use crate::{
     },
 };
 
-/// Returns the size that an administrator has set, but at least the default of version 2.
+/// Returns the size in octets that the administrator has set, but at least the default of version 2.
 fn most(octets: u32) -> InlineSize {
     InlineSize::representable(octets).max(Version::Two.default_inline())
 }
@@ -72,7 +72,7 @@ impl Conn {
         self.exchange_receives();
         let mut pools = self.pools.lock();
         if let Some(octets) = self.negotiation.expire_request() {
-            // The server may have granted the request, and may have smaller Receives now.
+            // If the server has granted the request, it may have smaller Receives by now. Assume so.
             let least = agreed.peer().0.min(octets);
             agreed.note_peer(least, self.negotiation.ours().send);
             self.live.show_sizes(agreed);

@@ -156,7 +156,7 @@ impl ClntXprt {
     }
 
     /// Records for a while that the server cannot handle the request for version 2, and logs it.
-    /// `does` says what the server does instead, which leaves no connection.
+    /// `does` is the part of that message that says what the server does instead.
     pub(super) fn avoid_version_2(&self, does: &str) {
         let before = self.no_version_2.xchg(jiffies().max(1), Relaxed);
         if let (0, Some(xprt)) = (before, self.link.get()) {

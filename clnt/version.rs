@@ -126,9 +126,9 @@ impl Agreed {
         self.receive.store(size.min(most).0, Relaxed);
     }
 
-    /// Returns whether Receives of `size` should be requested: this was not the last request, and the
-    /// server has another size, or the last request was for a smaller one, which limits the messages
-    /// of the client.
+    /// Returns whether Receives of `size` should be requested from the server. Not if that was the last
+    /// request, nor if the server has this size already. The exception is a last request for a smaller
+    /// size, which limits the client's messages until there is another request.
     pub(super) fn is_wanting(&self, size: InlineSize) -> bool {
         let wanted = self.wanted.load(Relaxed);
         size.0 != wanted && (size != self.peer() || wanted < size.0)
