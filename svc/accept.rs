@@ -203,8 +203,8 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
     (private, private.negotiate(client))
 }
 
-/// Returns the number of rdma_rw contexts, which have a pool of memory regions. Only iWARP needs
-/// regions for RDMA Reads.
+/// Returns the number of rdma_rw contexts, which determines the number of memory regions of the QP. It is
+/// zero except over iWARP, where RDMA Reads need memory regions.
 fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_, Conn>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);

@@ -433,8 +433,8 @@ pub(super) struct ReadPool {
 }
 
 impl ReadPool {
-    /// The contexts that may keep a page: as many as one client usually needs at a time. Their pages
-    /// count for no budget.
+    /// The number of contexts that may keep a page: as many as one client usually needs at a time. No
+    /// budget limits these pages.
     pub(super) const WITH_PAGE: usize = 16;
 
     /// Creates an empty pool with room for `contexts` contexts.

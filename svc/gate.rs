@@ -121,7 +121,8 @@ impl Chan {
                 self.handle.set_data();
             } else if inbox.waits() {
                 drop(inbox);
-                // If the work is already scheduled, this function schedules it again after it.
+                // If the work is already scheduled, it runs earlier than this, and wakes a thread that
+                // gets here again.
                 let delay = msecs_to_jiffies(OLDEST_PULL_MS);
                 let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
             }

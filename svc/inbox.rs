@@ -58,8 +58,8 @@ pub(super) struct Inbox<P> {
     pub(super) gate: Gate,
     /// The number of the last message that arrived.
     last: Arrival,
-    /// The place after the last pull that a service thread has begun. Messages that have arrived before
-    /// it began, but after its Call, have earlier places.
+    /// The place after the last pull that a service thread has begun. Messages that arrived after the
+    /// pull's Call, but before the pull began, have earlier places; they get this one when they are taken.
     after_pull: Place,
     /// The first Call for whose pull resources of the device were short, and since when.
     short: Option<(Arrival, Jiffies)>,
@@ -173,9 +173,9 @@ impl<P: Ordered> Inbox<P> {
         Self::is_long(since, now)
     }
 
-    /// Records that the pull of a Call begins. That the pull of another Call began proves nothing about
-    /// the one that waits, which may need more. Once the wait was too long, it shows that resources are
-    /// available again.
+    /// Records that the pull of `call` begins. This ends the shortage if `call` is the one that waits.
+    /// The pull of another Call does not end it, as that Call may need less, unless the shortage has
+    /// lasted for too long: then it shows that resources are available again.
     pub(super) fn note_mapped(&mut self, call: Arrival, now: Jiffies) {
         self.short
             .take_if(|(first, since)| *first == call || Self::is_long(*since, now));

@@ -117,7 +117,7 @@ impl Sizes {
         posted <= self.batch
     }
 
-    /// Returns the number of Receives to add to `total` ones for those that Calls hold.
+    /// Returns the number of Receives to add, when `total` exist, for those that Calls hold.
     pub(super) fn addition(&self, total: u32) -> u32 {
         self.batch.min(self.contexts.saturating_sub(total))
     }

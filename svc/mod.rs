@@ -25,7 +25,7 @@
 //!   live         the status of a connection in debugfs
 //!   call         the state of a Call
 //!   client       the order of Calls over all connections of one client
-//!   order        the same, as pure code
+//!   order        the pure code of `client`
 //!   payloads     the parts of a Reply that are written to the Write list
 //!   sq           room in the Send Queue, waiting chains
 //!   ledger       entries of the Send Queue, and detection of stalls

@@ -8,13 +8,12 @@
 //! client may use up the window by itself, and no Call may overtake one that arrived before it,
 //! however short its pull is.
 //!
-//! Pulls are numbered as they begin, or when their Call arrives if a service thread has to begin them
-//! later. A message records the number of the next pull when it arrives,
-//! and waits until all pulls with a lower number have ended. Pulls still run in parallel; only the
-//! delivery is ordered.
+//! A pull gets its number when it begins, or when its Call arrives if a service thread has to begin the
+//! pull later. A message records the number of the next pull when it arrives, and waits until all pulls
+//! with a lower number have ended. Pulls still run in parallel; only the delivery is ordered.
 
-/// The number of pulls of one client, counted from the oldest in progress, that are kept in order.
-/// Further ones are not.
+/// The largest number of pulls of one client that are ordered, counted from the oldest in progress. No
+/// message waits for further pulls.
 const SPAN: u32 = 512;
 
 /// The position of a message in the order: the number of the first pull that it need not wait for.
@@ -186,7 +185,7 @@ mod tests {
 
     #[test]
     fn many_pulls_that_end_in_time_are_none() {
-        // It does not matter how long that lasts: each ends within the time.
+        // However many pulls follow each other, each ends within its time.
         assert_eq!(batch(0, 40, 100, true, 600_000), None);
         assert_eq!(batch(u32::MAX - 100, 4, 1_000, true, 600_000), None);
     }

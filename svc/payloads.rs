@@ -25,7 +25,7 @@ use core::ops::Range;
 /// them cannot be answered.
 pub(super) const MAX_PAYLOADS: usize = 8;
 
-/// A limit on the length of a symbolic link's text.
+/// The text of a symbolic link is shorter than this. Longer payloads need no [`Payloads::locate`].
 const MAX_TEXT: u32 = 4096;
 
 /// A result that is placed directly.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Read chunks. They are pulled from the client before the Call is delivered (RFC 8166, section
-//! 3.5), because the service decodes a Call from memory:
+//! Read chunks. The server pulls them, that is, fetches them from the client by RDMA Read, before it
+//! delivers the Call (RFC 8166, section 3.5), because the service decodes a Call from memory. The
+//! *pull* of a Call is the chain of RDMA Reads for all of its Read chunks:
 //!
 //! ```text
 //!   Receive completes:    RDMA Reads posted, into spare pages of the connection
@@ -400,7 +401,7 @@ impl Conn {
     }
 
     /// Records that resources for the pull of the Call in `buf` are short. Returns whether they have been
-    /// short for too long.
+    /// short for so long that the Call should not wait.
     fn is_short_for_long(&self, buf: &mut CallBox) -> bool {
         let arrival = buf.data_mut().state.arrival;
         self.chan().inbox.lock().note_short(arrival, jiffies())

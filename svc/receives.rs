@@ -85,7 +85,7 @@ impl Receives {
     /// Receives that are to be replaced do not count: free buffers will replace them.
     pub(super) fn take_spare(&mut self) -> Option<CallBox> {
         let lasting = self.pool.posted().saturating_sub(self.resize.outdated());
-        // Fewer than a batch may be missing, which are not posted.
+        // Free buffers count as well: while less than a batch is missing, they are not posted.
         if lasting.saturating_add(self.pool.free()) <= self.target {
             return None;
         }

@@ -90,7 +90,7 @@ impl Chan {
 }
 
 impl Conn {
-    /// Sends the size of the Receives to the client, if they are larger than it knows. May sleep.
+    /// Announces the size of the Receives, if they are larger than the client knows. May sleep.
     pub(super) fn tell_receive_size(&self) {
         let due = self.chan().recvs.lock().resize.due();
         let Some(size) = due else {
