@@ -11,7 +11,7 @@
 //!
 //! A work item creates and removes each directory. Both take the lock of the parent directory, which a
 //! process that lists the parent holds, and removal waits for readers. Such a process may wait for
-//! memory, and that for the very connection whose directory it is, or for the one that follows it.
+//! reclaim, and reclaim for the very connection whose directory it is, or for the one that replaces it.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 

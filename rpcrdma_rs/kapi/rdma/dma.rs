@@ -66,9 +66,9 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Allocates and maps `len` bytes near the device. May sleep, but does not wait until memory is
-    /// free: an allocation of a page would wait without end, while its caller holds a lock that the
-    /// RPCs need by which memory is freed.
+    /// Allocates and maps `len` bytes near the device. May sleep, but fails if one attempt at reclaim
+    /// does not suffice. Otherwise it might wait forever: its caller may hold a lock that is needed by the
+    /// RPCs that free memory.
     ///
     /// # Errors
     ///

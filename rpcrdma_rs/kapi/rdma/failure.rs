@@ -3,9 +3,9 @@
 //! Failures of Work Requests that are not the last one of their chain.
 //!
 //! A device reports each request that fails, signaled or not, and flushes the requests behind it. So the
-//! last request of the chain completes as flushed, which does not tell why the chain failed. The requests
-//! before it name the `ib_cqe` of this file. Its callback keeps the status of the one that failed for the
-//! completion of the chain, which follows, as the Send Queue completes in order.
+//! last request of the chain completes as flushed, which does not tell why the chain failed. All requests
+//! before the last one share one `ib_cqe`, [`UNSIGNALED`]. Its callback keeps the status of the request
+//! that failed. The completion of the chain takes it; it comes later, as the Send Queue completes in order.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -34,7 +34,7 @@ impl Failure {
     /// Keeps the status of a request that is not the last one of its chain, if it has failed.
     fn note(&self, wc: &bindings::ib_wc) {
         match wc.status {
-            // A request that succeeds is not reported. One that is flushed tells nothing.
+            // Nothing has failed, or the request was flushed, which does not tell the cause.
             bindings::ib_wc_status_IB_WC_SUCCESS | bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR => (),
             status => {
                 let failure = u64::from(status) << 32 | u64::from(wc.vendor_err);

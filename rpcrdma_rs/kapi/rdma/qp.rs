@@ -173,9 +173,9 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 /// # Invariants
 ///
 /// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ. `cq` does not change. `qp`
-/// does once, to null: when the device refuses to stop the QP, which is then destroyed after both
-/// gates are closed and all who entered them have left. The context of the QP is this object, and
-/// that of the CQ is its `failure`. Every object of this type is in an `Arc`.
+/// becomes null if the device refuses to stop the QP: then the QP is destroyed, after both gates are
+/// closed and every use that they count has ended. The context of the QP is this object, and that of
+/// the CQ is its `failure`. Every object of this type is in an `Arc`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,

@@ -314,7 +314,7 @@ impl<T: XprtOps> Slot<T> {
         unsafe { bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) }
     }
 
-    /// Gives the place in the congestion window up, if the request has one. Does not sleep.
+    /// Releases the place in the congestion window, if the request has one. Does not sleep.
     pub(super) fn put_cong(&self) {
         let rqst = self.as_rqst();
         // SAFETY: A request that is in use has its task and its transport. The field is a word that
@@ -332,8 +332,8 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
-    /// Gives the place in the congestion window up when the Reply has arrived, if the task is a
-    /// process. sunrpc gives it up only when the process runs, which may be frozen.
+    /// Releases the place in the congestion window when the Reply has arrived, if the task runs in a
+    /// process. sunrpc releases it only when that process runs, and the process may be frozen.
     fn put_cong_of_process(&self) {
         // SAFETY: A request that is being answered has its task. The flags are a word that is read
         // atomically.

@@ -161,12 +161,12 @@ impl<T> Inner<T> {
 
     /// Returns whether the transport is not being closed.
     ///
-    /// sunrpc's trace events read the number of the transport's network namespace, to which the last
-    /// reference to the transport gives up a reference, before the data is dropped. XPT_CLOSE is set
-    /// long before that, so a caller that finds it clear may use the namespace: to be freed meanwhile, the
-    /// transport, nfsd and the namespace would have to end within the few instructions that follow.
-    /// No reference that modules can take keeps the memory of a namespace without keeping it from
-    /// exiting.
+    /// sunrpc's trace events read the number of the transport's network namespace. Dropping the last
+    /// reference to the transport releases the namespace, and only later the data. XPT_CLOSE is set long
+    /// before that, so a caller that finds it clear may use the namespace: it could only be freed
+    /// meanwhile if transport, nfsd and namespace all ended within the few instructions that follow. A
+    /// handle cannot hold the namespace instead: any reference that a module can take also keeps the
+    /// namespace from exiting.
     fn is_open(&self) -> bool {
         !self.test(bindings::XPT_CLOSE)
     }

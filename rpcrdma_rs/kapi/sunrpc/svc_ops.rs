@@ -93,7 +93,7 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
 
     /// Records that the reply to `call` will have a payload of `length` bytes at `offset` that is
     /// eligible for direct placement. Not called if the security service protects the reply as a whole
-    /// (krb5i, krb5p): its payload then is no part of what is sent, or must not be moved apart.
+    /// (krb5i, krb5p), because then no part of the reply may be placed directly.
     ///
     /// # Errors
     ///

@@ -68,8 +68,8 @@ pub(crate) const KEPT: usize = 8;
 ///
 /// # Invariants
 ///
-/// Without pages, or page `k` was entry `first + k` of `rq_respages` of `thread` when a Call was
-/// delivered to that thread with this.
+/// There are no pages, or page `k` was entry `first + k` of `rq_respages` of `thread` when a Call with
+/// this object in its context was delivered to that thread.
 pub(crate) struct Lent {
     pages: PageVec,
     first: usize,

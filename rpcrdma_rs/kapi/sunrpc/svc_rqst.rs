@@ -119,8 +119,8 @@ impl<'a, S> CallRef<'a, S> {
 ///
 /// # Invariants
 ///
-/// The thread is in the transport's `xpo_recvfrom`, and the first `nfree` entries of
-/// `rq_pages` are null, the others are pages, `rq_maxpages` in all.
+/// The thread is in the transport's `xpo_recvfrom`. `rq_pages` has `rq_maxpages` entries: the first
+/// `rq_pages_nfree` are null, the others are pages.
 pub(crate) struct Receiver<'a, C> {
     rqstp: NonNull<bindings::svc_rqst>,
     /// The entries of the reply array whose pages are lent for the Call.

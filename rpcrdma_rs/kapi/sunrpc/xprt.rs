@@ -286,8 +286,8 @@ impl<T: XprtOps> Xprt<T> {
         };
         drop(guard);
         if waits {
-            // The end of a wait for buffer space wakes the next sender. One that really waits for
-            // that checks again.
+            // Begins and ends a wait for buffer space, because the end of one wakes the next sender. A
+            // sender that really waits for buffer space checks again.
             // SAFETY: The transport is live, and the function sets an atomic flag.
             unsafe { bindings::xprt_wait_for_buffer_space(xprt) };
             self.write_space();

@@ -134,12 +134,12 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Destroys the C object, which the device has refused to stop: afterwards the device does not
-    /// use the buffers of Work Requests in flight. A device that refuses this as well is taken for
-    /// dead. Sleeps. Called once, by [`Self::close`], when no post is in progress.
+    /// use the buffers of Work Requests in flight. A device that refuses this as well counts as dead.
+    /// Sleeps. Called once, by [`Self::close`], when no post is in progress.
     #[cold]
     fn destroy(&self) {
         shut(&self.uses);
-        // INVARIANT: Both gates are closed, and nobody is inside.
+        // INVARIANT: Both gates are closed, and every use that they count has ended.
         self.qp.store(null_mut(), Relaxed);
         // SAFETY: The id's QP is ours, and nobody uses it: see above.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };

@@ -273,9 +273,9 @@ impl Segment {
     }
 }
 
-/// Deregisters the memory regions of an rdma_rw context whose QP is destroyed: without it nothing
-/// else would. The rest, a few allocations and DMA mappings, leaks, because rdma_rw cannot free it
-/// without the QP. Sleeps.
+/// Deregisters the memory regions of an rdma_rw context whose QP is destroyed. They are not in the QP's
+/// pool, so nothing else would deregister them. The rest, a few allocations and DMA mappings, leaks,
+/// because rdma_rw cannot free it without the QP. Sleeps.
 ///
 /// # Safety
 ///
