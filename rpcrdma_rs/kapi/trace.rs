@@ -177,8 +177,8 @@ impl_argument! {
 impl Task<'_> {
     /// Returns the numbers of the task and of its RPC client, as the trace events print them.
     fn numbers(self) -> bindings::rpcrdma_trace_task {
-        // SAFETY: By the type's invariant. A request that no RPC client has made has a task
-        // without one.
+        // SAFETY: The request and its task are valid by the type's invariant, and so is the client,
+        // if the task has one.
         unsafe {
             let task = (*self.0).rq_task;
             let client = (*task).tk_client;

@@ -60,14 +60,14 @@ impl ClassWithIds {
         let mut i = 0;
         assert!(bytes.len() < chars.len());
         while i < bytes.len() {
-            // CAST: A byte is a byte.
+            // CAST: `c_char` has one byte, with or without a sign.
             chars[i] = bytes[i] as c_char;
             i += 1;
         }
         let mut ids = [core::ptr::null(); 3];
         let mut i = 0;
         while i < netids.len() {
-            // CAST: C strings of chars of either sign.
+            // CAST: `c_char` may be signed.
             ids[i] = netids[i].to_bytes_with_nul().as_ptr().cast();
             i += 1;
         }

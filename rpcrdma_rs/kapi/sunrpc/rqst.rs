@@ -324,7 +324,7 @@ impl<T: XprtOps> Slot<T> {
             ((*rqst).rq_task, has_place)
         };
         if has_place {
-            // SAFETY: The task has the request, and the function asks for the transport lock.
+            // SAFETY: The task has the request, and the function requires the transport lock.
             unsafe {
                 let _guard = lock_transport((*rqst).rq_xprt);
                 bindings::xprt_release_rqst_cong(task);

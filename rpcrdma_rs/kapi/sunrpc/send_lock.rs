@@ -157,7 +157,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
 
     /// Makes the sender wait for [`Xprt::write_space`].
     pub(crate) fn wait_for_buffer_space(&self) {
-        // SAFETY: The transport is live, and the function asks for the send lock, which we hold.
+        // SAFETY: The transport is live, and the function requires the send lock, which we hold.
         unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
     }
 

@@ -169,7 +169,8 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     /// Returns the pages that were not taken.
     fn pages(&mut self) -> &mut [*mut bindings::page] {
         let rqstp = self.rqstp.as_ptr();
-        // SAFETY: By the invariants; the array is the thread's own.
+        // SAFETY: By the type's invariant the array has `rq_maxpages` entries, and the thread is in
+        // `xpo_recvfrom`, so nobody else uses them.
         unsafe {
             core::slice::from_raw_parts_mut(
                 (*rqstp).rq_pages.add((*rqstp).rq_pages_nfree),
@@ -314,7 +315,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
     ) -> Delivered<'a> {
         let rqstp = self.rqstp.as_ptr();
         if !self.slots.is_empty() {
-            // SAFETY: By the invariants.
+            // SAFETY: By the type's invariant the thread is in `xpo_recvfrom`.
             unsafe { call.parts_mut().0.begin(rqstp, self.slots) };
         }
         // SAFETY: The thread is valid and ours.

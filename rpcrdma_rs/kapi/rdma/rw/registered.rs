@@ -247,7 +247,7 @@ impl Segment {
         Ok(total)
     }
 
-    /// Unmaps the context. Sleeps if there is no `qp` any more.
+    /// Unmaps the context. Without `qp`, which means that the QP was destroyed, it sleeps.
     fn unmap(&mut self, qp: Option<&RawQp<'_>>) {
         if !core::mem::take(&mut self.mapped) {
             return;

@@ -86,7 +86,7 @@ impl<C: Class> ClassCell<C> {
         // INVARIANT: The class is complete.
         ClassCell {
             class: Opaque::new(bindings::svc_xprt_class {
-                // CAST: C strings of chars of either sign.
+                // CAST: `c_char` may be signed.
                 xcl_name: C::NAME.to_bytes_with_nul().as_ptr().cast(),
                 xcl_owner: this_module(),
                 xcl_ops: ClassTable::<C>::OPS,
