@@ -131,8 +131,6 @@ impl Conn {
                     ..Properties::DEFAULT
                 };
                 self.send_message(|buffer| encode_connprop(buffer, xid, credits, &ours))
-                    // It grants credits, so the client need not wait for the answer to its first Call.
-                    .inspect(|()| self.chan().events.answer())
             }
             // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
