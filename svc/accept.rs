@@ -258,7 +258,6 @@ fn build(
         receive_size: private.receive.0 as usize,
         remote_invalidation: agreed.remote_invalidation,
         can_invalidate: attrs.mem_mgt_extensions,
-        reply_chunk_first: pending.client.is_none(),
         list_limits: list_limits(args.max_pages()),
         read_mrs: rdma_ctxs(port, args, sizes.credits)?,
     };

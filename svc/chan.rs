@@ -117,10 +117,6 @@ pub(super) struct Params {
     /// Whether the device can invalidate remotely. A client that speaks version 2 names the handle
     /// in the Call.
     pub(super) can_invalidate: bool,
-    /// Whether a reply is sent in the Reply chunk that the Call offers, even if it fits inline: the
-    /// client sent no private data. Linux clients before 4.9 send none, and consider an inline
-    /// reply malformed if it returns a Reply chunk.
-    pub(super) reply_chunk_first: bool,
     /// The limits on the chunk lists of one message. A Call must fit into a thread's pages.
     pub(super) list_limits: ListLimits,
     /// The number of memory regions for RDMA Reads; 0 if the device needs none.

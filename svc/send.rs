@@ -4,8 +4,9 @@
 //!
 //! ```text
 //!   reply --remove payloads that have a Write chunk--> message
-//!     message fits behind its header               inline, RDMA_MSG (see `reply_chunk_first`)
-//!     message fits a Reply chunk that was offered  in the Reply chunk, RDMA_NOMSG
+//!     version 1, message fits the Reply chunk      in the Reply chunk, RDMA_NOMSG
+//!     message fits behind its header               inline, RDMA_MSG
+//!     version 2, message fits the Reply chunk      in the Reply chunk, RDMA2_NOMSG
 //!     otherwise                                    RDMA_ERROR, ERR_CHUNK
 //! ```
 //!
@@ -414,8 +415,8 @@ impl Conn {
         });
         let message = payloads.settle(total);
         let header_len = lists.reply_header_len(received.version);
-        // Private data is of version 1; in version 2 properties tell what the client receives.
-        let chunk_first = self.chan().params.reply_chunk_first && received.version == Version::One;
+        // Clients of Linux before 4.14 consider an inline reply malformed if it returns a Reply chunk.
+        let chunk_first = received.version == Version::One;
         let reply_chunk = lists.reply.as_ref();
         let response = choose_response(send, header_len, message, reply_chunk, chunk_first);
         let out = Outgoing {

@@ -254,8 +254,8 @@ pub(crate) enum Response {
 /// threshold towards the Requester.
 ///
 /// An offered Reply chunk need not be used when the message fits inline (RFC 8166, section
-/// 4.3.3): a Send costs less than an RDMA Write and a Send. `chunk_first` is set for a Requester
-/// that may not know that. It gets the message in the Reply chunk if that has room for it.
+/// 4.3.3): a Send costs less than an RDMA Write and a Send. With `chunk_first` it is used if it has
+/// room, for a Requester that may not know that rule.
 pub(crate) fn choose_response(
     send: InlineSize,
     header: usize,
