@@ -48,6 +48,28 @@ fn is_passing(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
+/// Returns what `->send_request` reports for `rqst`: zero or an errno after which sunrpc sends it again.
+/// Any other error ends the RPC.
+///
+/// # Safety
+///
+/// `rqst` must be a request that sunrpc is sending.
+#[inline]
+pub(super) unsafe fn report_sent(rqst: *mut bindings::rpc_rqst, sent: Result) -> c_int {
+    match sent {
+        Ok(()) => 0,
+        Err(error) if is_passing(error) => error.to_errno(),
+        Err(error) => {
+            // sunrpc would report an error to the task that holds the send lock, which also
+            // sends the requests of other tasks. So this fails the task of the request itself,
+            // and reports the request to sunrpc as sent.
+            // SAFETY: A request that is sent has its task.
+            unsafe { bindings::rpcrdma_shim_rpc_task_fail((*rqst).rq_task, error.to_errno()) };
+            0
+        }
+    }
+}
+
 /// Returns whether a request is one of the backchannel.
 ///
 /// # Safety
@@ -351,25 +373,14 @@ impl<T: XprtOps> OpsTable<T> {
         // SAFETY: By this function's contract the request is of a transport of ours, whose send
         // lock the caller holds. It is in a `BcRqst` if it is marked as one of the backchannel, and
         // in a slot otherwise.
-        let result = unsafe {
+        unsafe {
             let mut locked = SendLocked::new(Xprt::<T>::from_raw((*rqst).rq_xprt));
-            if is_backchannel(rqst) {
+            let sent = if is_backchannel(rqst) {
                 T::bc_send_reply(&mut locked, BcRqst::from_rqst(rqst))
             } else {
                 T::send_request(&mut locked, Slot::from_rqst(rqst))
-            }
-        };
-        match result {
-            Ok(()) => 0,
-            Err(error) if is_passing(error) => error.to_errno(),
-            Err(error) => {
-                // sunrpc would report an error to the task that holds the send lock, which also
-                // sends the requests of other tasks. So this fails the task of the request itself,
-                // and reports the request to sunrpc as sent.
-                // SAFETY: A request that is sent has its task.
-                unsafe { bindings::rpcrdma_shim_rpc_task_fail((*rqst).rq_task, error.to_errno()) };
-                0
-            }
+            };
+            report_sent(rqst, sent)
         }
     }
 

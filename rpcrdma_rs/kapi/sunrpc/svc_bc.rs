@@ -20,6 +20,7 @@ use super::{
         ebadslt,
         enotconn, //
     },
+    ops::report_sent,
     svc::{
         is_connection_of,
         Class,
@@ -77,7 +78,8 @@ pub(crate) trait Callbacks: Connection {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` if the connection is lost; `ENOBUFS` if the caller should retry after a delay.
+    /// `ENOTCONN` if the connection is lost; `ENOBUFS` if the caller should retry after a delay. Any
+    /// other error ends the callback.
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result;
 }
 
@@ -338,7 +340,7 @@ impl<T: Callbacks> CallbackOps<T> {
     unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
         // SAFETY: The sender has the send lock, by this function's contract; the users of the
         // client transport hold the server's.
-        let sent = unsafe {
+        unsafe {
             // The window permits one Call before the first grant.
             if !bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) {
                 return ebadslt().to_errno();
@@ -346,17 +348,14 @@ impl<T: Callbacks> CallbackOps<T> {
             let server = SvcXprt::<T>::from_raw((*(*rqst).rq_xprt).bc_xprt);
             (*rqst).rq_xtime = bindings::ktime_get();
             let call = XdrBuf::from_raw(addr_of_mut!((*rqst).rq_snd_buf));
-            if server.is_closing() {
+            let sent = if server.is_closing() {
                 // Until sunrpc closes this transport, the sender would retry without a pause.
                 bindings::xprt_disconnect_done((*rqst).rq_xprt);
                 Err(enotconn())
             } else {
                 T::send_call(server, u32::from_be((*rqst).rq_xid), call)
-            }
-        };
-        match sent {
-            Ok(()) => 0,
-            Err(e) => e.to_errno(),
+            };
+            report_sent(rqst, sent)
         }
     }
 
