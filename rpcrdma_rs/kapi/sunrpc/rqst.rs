@@ -502,11 +502,15 @@ impl<T: XprtOps> Pinned<T> {
     /// # Errors
     ///
     /// `EIO` if the message does not fit the buffers of the RPC, which completes with the same
-    /// error.
+    /// error. The same if memory of the request is still lent, which is a bug; the RPC does not
+    /// complete then.
     #[inline(always)]
     pub(crate) fn complete_inline(self, bytes: &[u8], placed: usize) -> Result<usize> {
+        if kernel::warn_on!(!self.lender.has_all()) {
+            return Err(EIO);
+        }
         let delivered = self.deliver(bytes, placed);
-        self.complete(delivered.map(|(len, _)| len));
+        self.finish(delivered.map(|(len, _)| len));
         delivered.map(|(_, copied)| copied)
     }
 
@@ -516,9 +520,14 @@ impl<T: XprtOps> Pinned<T> {
     /// If memory of the request is still lent, which is a bug, the RPC does not complete.
     #[inline(always)]
     pub(crate) fn complete(self, result: Result<usize>) {
-        if kernel::warn_on!(!self.lender.has_all()) {
-            return;
+        if !kernel::warn_on!(!self.lender.has_all()) {
+            self.finish(result);
         }
+    }
+
+    /// Completes the RPC, whose memory is all back.
+    #[inline(always)]
+    fn finish(self, result: Result<usize>) {
         let this = ManuallyDrop::new(self);
         this.put_cong_of_process();
         let rqst = this.as_rqst();
