@@ -213,7 +213,8 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Passes a copy of the Call `message` to the callback service. `xid` is in host order. Returns
     /// `false` if the Call is not passed on: `limit` requests are in use, there is no service, or the
-    /// Call is longer than a page. Does not sleep.
+    /// Call is longer than a page or shorter than two words. sunrpc would never return a request
+    /// without these. Does not sleep.
     #[must_use]
     pub(crate) fn deliver_bc(
         &self,
@@ -222,7 +223,7 @@ impl<T: XprtOps> Xprt<T> {
         connection: u64,
         limit: usize,
     ) -> bool {
-        if !self.has_bc_service() || message.len() > PAGE_SIZE {
+        if !self.has_bc_service() || !(8..=PAGE_SIZE).contains(&message.len()) {
             return false;
         }
         let Some(mut rqst) = self.bc_pool().get(limit) else {
