@@ -51,8 +51,8 @@ pub(super) struct Sizes {
     /// Receives that are posted together, unless few are posted. The completion of a Receive adds
     /// as many before the last ones are used.
     pub(super) batch: u32,
-    /// The largest number of Receive buffers: one posted and one in process for each credit. So as
-    /// many Calls as there are credits may have been answered and hold their Receives.
+    /// The largest number of Receive buffers: `receives`, which are posted, and one more for each
+    /// credit. So as many Calls as there are credits may have been answered and hold their buffers.
     pub(super) contexts: u32,
     /// Entries of the Send Queue.
     pub(super) sends: u32,

@@ -127,7 +127,7 @@ impl Chan {
     /// Errors of posting.
     fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
         let size = host_len(self.recvs.lock().resize.size());
-        // Not one by one: `trim_receives` would free those that are not granted yet.
+        // Before the lock is taken, as allocating sleeps.
         let mut list = allocate(qp, size, wanted);
         let sizes = &self.params.sizes;
         let mut recvs = self.recvs.lock();
