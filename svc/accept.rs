@@ -89,8 +89,8 @@ const LEAST_RW_SGES: u32 = 5;
 /// A request that was adopted and waits for a service thread. Dropping it refuses the request.
 pub(super) struct Pending {
     id: Id<Events<Conn>>,
-    /// The private data of the client, if it sent any that can be read.
-    client: Option<Private>,
+    /// The private data of the client; the defaults if it sent none that can be read.
+    client: Private,
     /// RDMA Reads that the client answers concurrently.
     read_depth: u32,
     /// Delays removal of the device until the id is destroyed.
@@ -118,7 +118,7 @@ pub(super) fn adopt<R: Removal>(
     let removal = Arc::new(removal(events.clone()), GFP_KERNEL)?;
     let _removal = RemovalGuard::new(request.device().ok_or(ENODEV)?, removal)?;
     let info = request.info();
-    let client = Private::decode(info.private_data);
+    let client = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
     let read_depth = u32::from(info.initiator_depth);
     Ok(Pending {
         id: request.adopt(events)?,
@@ -246,8 +246,7 @@ fn build(
     })
     .ok_or(ENODEV)?;
 
-    let client = pending.client.unwrap_or(Private::DEFAULT);
-    let (private, agreed) = private_data(&client, &attrs);
+    let (private, agreed) = private_data(&pending.client, &attrs);
     let removal = RemovalGuard::new(port.device(), id.handler().clone())?;
     let pd = Pd::new(&id).inspect_err(|e| trace_svcrdma_pd_err(&peer, e.to_errno()))?;
     let device = port.device().name();
