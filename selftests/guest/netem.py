@@ -33,14 +33,25 @@ NETWORKS = {
 }
 
 
+@contextlib.contextmanager
+def queueing(network):
+    """Give both guests a queueing discipline while the block runs."""
+    both = shell, lambda text: shell(f"peer '{text}'")
+    for run in both:
+        run(f"tc qdisc add dev eth0 root netem limit 10000 {network}")
+    try:
+        yield
+    finally:
+        for run in both:
+            run("tc qdisc del dev eth0 root")
+        revive()
+
+
 def bad_network(network, folders, seconds):
     """Run verified I/O with a queueing discipline in both guests."""
-    both = "tc qdisc {} dev eth0 root netem limit 10000 {}"
     before = {folder: counters(folder)["connect_count"] for folder in folders}
     with Churn(f"{folders[0]}/net0", os.O_DIRECT) as one, Churn(f"{folders[1]}/net1") as two:
-        for run in shell, lambda text: shell(f"peer '{text}'"):
-            run(both.format("add", network))
-        try:
+        with queueing(network):
             # While a queueing discipline is replaced, a device may also stop answering the CM.
             for _ in range(10):
                 revive()
@@ -50,10 +61,6 @@ def bad_network(network, folders, seconds):
                     break
             one.runs()
             two.runs()
-        finally:
-            shell("tc qdisc del dev eth0 root")
-            shell("peer 'tc qdisc del dev eth0 root'")
-        revive()
         turns = one.stop() + two.stop()
     connected = sum(counters(folder)["connect_count"] - before[folder] for folder in folders)
     print(f"{mine['packets']} packets sent, {mine['drops']} dropped; {connected} new "
@@ -61,21 +68,6 @@ def bad_network(network, folders, seconds):
     expect_that(f"the device's packets did not go through netem: {mine}", mine["packets"] > 500)
     if "loss" in network:
         expect_that("no packet was dropped", mine["drops"] > 0)
-
-
-@contextlib.contextmanager
-def lossy(percent):
-    """Drop packets of both guests while the block runs."""
-    both = shell, lambda text: shell(f"peer '{text}'")
-    for run in both:
-        run(f"tc qdisc add dev eth0 root netem limit 10000 loss {percent}%")
-    try:
-        revive()
-        yield
-    finally:
-        for run in both:
-            run("tc qdisc del dev eth0 root")
-        revive()
 
 
 def refilled(folder):
@@ -111,7 +103,8 @@ def refills():
     folder = "/mnt/net-refill"
     mount("3", "ipv4", folder, "nosharecache,timeo=50,rsize=65536,wsize=65536")
     with Churn(f"{folder}/net2", os.O_DIRECT) as one, Churn(f"{folder}/net3") as two:
-        with lossy(0.5):
+        with queueing(NETWORKS["loss"]):
+            revive()
             regions = [refilled(folder) for _ in range(10)]
             killed_mounts("/mnt/net-killed")
         turns = one.stop() + two.stop()
