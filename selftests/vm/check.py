@@ -90,6 +90,11 @@ ONLY_LONG = ("matrix-4.0-ipv6", "matrix-4.1-ipv6")
 ONLY_LONG_IN = {"rust/c": ("recall",), "c/c": ("recall",)}
 
 
+def named(groups, *names):
+    """Return the groups that have one of these names."""
+    return [group for group in groups if group.name in names]
+
+
 # For Rust on both sides; with --long in every pairing.
 MORE_GROUPS = [
     Group("live", "python3 -B /t/guest/live.py"),
@@ -508,8 +513,8 @@ def boots(pairings, long, device):
     # siw breaks connections in ways of its own.
     if device == "rxe" and "rust/rust" in pairings:
         every.append(Boot("siw rust/rust", "rust", "rust",
-                          [group for group in pair_groups() if group.name == "load"]
-                          + [group for group in MORE_GROUPS if long and group.name == "settings"]
+                          named(pair_groups(), "load")
+                          + (named(MORE_GROUPS, "settings") if long else [])
                           + FAULTS[:1] + MORE_FAULTS[:1], device="siw"))
     if long and "rust/rust" in pairings:
         every += more_cpus()
@@ -518,11 +523,10 @@ def boots(pairings, long, device):
 
 def more_cpus():
     """Return boots with two and with four processors, for this module on both sides."""
-    groups = [group for group in pair_groups() + FAULTS + MORE_FAULTS
-              if group.name in ("load", "recall", "faults", "disconnects")]
+    groups = named(pair_groups() + FAULTS + MORE_FAULTS, "load", "recall", "faults", "disconnects")
     found = []
     for cpus in 2, 4:
-        found.append(Boot(f"cpus rust/rust {cpus}", "rust", "rust", list(groups), cpus=cpus))
+        found.append(Boot(f"cpus rust/rust {cpus}", "rust", "rust", groups, cpus=cpus))
         found.append(Boot(f"cpus rust {cpus}", "rust", "rust", [HOSTILE_BRIEF], alone=True, cpus=cpus))
     return found
 
