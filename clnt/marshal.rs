@@ -76,7 +76,8 @@ use crate::{
             Credits,
             Handle,
             Position,
-            Xid, //
+            Xid,
+            WORD, //
         },
         version::Version, //
     },
@@ -106,14 +107,15 @@ pub(super) struct Plan {
     reply: ReplyMode,
     /// The largest number of segments of a chunk.
     segments: u32,
-    /// Pages that a Reply chunk offers in addition to the caller's memory.
-    scratch_pages: usize,
+    /// Bytes that the chunk of the Reply offers in addition to the caller's memory.
+    scratch: usize,
     /// The largest number of regions that the plan needs.
     pub(super) regions: usize,
 }
 
 /// Chooses the transfer modes of the Call in `slot` and of its Reply. `pages_per_segment` is the
-/// length of a region in pages.
+/// length of a region in pages; `expects_roundup` is whether a Write chunk needs room for the
+/// roundup of its payload.
 ///
 /// # Errors
 ///
@@ -121,6 +123,7 @@ pub(super) struct Plan {
 pub(super) fn plan<T: XprtOps>(
     mut thresholds: Thresholds,
     pages_per_segment: u32,
+    expects_roundup: bool,
     slot: &Slot<T>,
 ) -> Result<Plan> {
     let (call, answer) = (slot.call(), slot.answer());
@@ -132,7 +135,7 @@ pub(super) fn plan<T: XprtOps>(
                 call: CallMode::Copy,
                 reply: ReplyMode::Inline,
                 segments: thresholds.segments,
-                scratch_pages: 0,
+                scratch: 0,
                 regions: 0,
             });
         }
@@ -141,8 +144,9 @@ pub(super) fn plan<T: XprtOps>(
         answer.fill_sparse()?;
     }
     let open_ended = is_open_ended(answer);
+    let roundup = expects_roundup && answer.is_read() && answer.page_len() % WORD != 0;
     // One region for the scratch page.
-    thresholds.segments += u32::from(open_ended);
+    thresholds.segments += u32::from(open_ended || roundup);
     let (call_mode, reply_mode) = choose(
         &thresholds,
         &call_shape(call),
@@ -162,23 +166,20 @@ pub(super) fn plan<T: XprtOps>(
         CallMode::ReadChunk { .. } => pages(call),
         CallMode::PositionZero => whole(call),
     };
-    let for_reply = match reply_mode {
-        ReplyMode::Inline => 0,
-        ReplyMode::WriteChunk => pages(answer),
-        ReplyMode::ReplyChunk => whole(answer) + usize::from(open_ended),
+    let (for_reply, scratch) = match reply_mode {
+        ReplyMode::Inline => (0, 0),
+        ReplyMode::WriteChunk => (pages(answer), if roundup { WORD } else { 0 }),
+        ReplyMode::ReplyChunk if open_ended => (whole(answer), LONGEST_OPEN_ENDED - answer.total()),
+        ReplyMode::ReplyChunk => (whole(answer), 0),
     };
+    let for_reply = for_reply + usize::from(scratch != 0);
     let most = thresholds.segments as usize;
-    let scratch_pages = if open_ended {
-        (LONGEST_OPEN_ENDED - answer.total()).div_ceil(kernel::page::PAGE_SIZE)
-    } else {
-        0
-    };
     Ok(Plan {
         version: thresholds.version,
         call: call_mode,
         reply: reply_mode,
         segments: thresholds.segments,
-        scratch_pages,
+        scratch,
         regions: for_call.min(most) + for_reply.min(most),
     })
 }
@@ -316,11 +317,15 @@ fn map<T: XprtOps>(
             let (count, bytes) = chunks.map(Kind::Write, segs, tag, most, regions)?;
             stats.write_segments.add(count);
             stats.offered_bytes.add(bytes);
+            if plan.scratch != 0 {
+                let scratch = with.scratch.segs(plan.scratch);
+                chunks.map(Kind::Write, scratch, tag, most, regions)?;
+            }
         }
         ReplyMode::ReplyChunk => {
             let segs = slot.lend_answer(0..answer.total());
             let (count, bytes) = chunks.map(Kind::Reply, segs, tag, most, regions)?;
-            let scratch = with.scratch.segs(plan.scratch_pages);
+            let scratch = with.scratch.segs(plan.scratch);
             let (more, room) = chunks.map(Kind::Reply, scratch, tag, most, regions)?;
             stats.reply_segments.add(count + more);
             stats.offered_bytes.add(bytes + room);

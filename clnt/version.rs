@@ -69,6 +69,8 @@ pub(super) struct Agreed {
     most: Atomic<u32>,
     /// Octets of the Receives that were last requested from the server.
     wanted: Atomic<u32>,
+    /// Whether the server may expect room for the roundup of a payload in its Write chunk.
+    roundup: bool,
 }
 
 impl Agreed {
@@ -81,6 +83,7 @@ impl Agreed {
             peer: Atomic::new(send.0),
             most: Atomic::new(receive.0),
             wanted: Atomic::new(u32::MAX),
+            roundup: false,
         }
     }
 
@@ -210,6 +213,11 @@ impl Negotiation {
         self.agreed.as_ref()
     }
 
+    /// Returns whether the server may expect room for the roundup of a payload in its Write chunk.
+    pub(super) fn expects_roundup(&self) -> bool {
+        self.agreed().is_some_and(|agreed| agreed.roundup)
+    }
+
     /// Returns the versions that messages of the server may have.
     pub(super) fn accepts(&self) -> Versions {
         Versions::only(match (self.agreed(), self.asks) {
@@ -286,10 +294,16 @@ impl Negotiation {
 
     /// Ends the negotiation. Unless version 2 was agreed, the sizes are those of the private data
     /// `peer`.
+    ///
+    /// A server whose private data says no more than that of a server that sends none may be older than
+    /// RFC 8166, and expect what RFC 5666 had not ruled out: room for the roundup in a Write chunk.
     pub(super) fn agree(&self, peer: &Private) {
         let both = self.ours.negotiate(peer);
         let one = Agreed::new(Version::One, both.send, both.receive);
-        self.agreed.populate(one);
+        self.agreed.populate(Agreed {
+            roundup: *peer == Private::DEFAULT,
+            ..one
+        });
     }
 
     /// Records an outstanding request for Receives of `size`, which has the XID `xid`.

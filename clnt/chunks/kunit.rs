@@ -14,7 +14,10 @@ use crate::kapi::{
         pd, //
     },
 };
-use kernel::sync::Arc;
+use kernel::{
+    page::PAGE_SIZE,
+    sync::Arc, //
+};
 
 /// The number of regions of the request.
 const REGIONS: u32 = 32;
@@ -50,7 +53,7 @@ mod tests {
             for _ in 0..REGIONS {
                 idle.push(Mr::new(&pd, 1)?);
             }
-            let pages = request.memory.segs(REGIONS as usize);
+            let pages = request.memory.segs(REGIONS as usize * PAGE_SIZE);
             let mut chunks = request.chunks.lock();
             chunks.map(Kind::Reply, pages, 0, REGIONS, &mut idle)?;
             chunks.set_outstanding(7);

@@ -13,7 +13,7 @@ import time
 import peer
 import wire
 from client_cases import PATIENCE, POOL, RETRIED, TABLE, UNASKED_PAUSE, hang_up, spoiled
-from fake import GETATTR, READ, READLINK, WRITE
+from fake import DATA, GETATTR, READ, READLINK, WRITE
 from cases import Failed, Skip
 
 
@@ -401,6 +401,63 @@ def _acceptances(mount):
             raise Failed(f"{what}: a message of {largest} bytes")
     mount.fake.private = wire.cm_private()
     mount.fake.do(mount.fake.hang_up)
+
+
+ODD = 5001
+
+
+def read_odd(mount):
+    """Cause a READ of an odd length. Returns the error, or 0; the memory behind must not change."""
+    memory = bytearray(b"\xc3" * 8192)
+    fd = os.open(mount.path("data"), os.O_RDONLY | os.O_DIRECT)
+    try:
+        got = os.preadv(fd, [memoryview(memory)[:ODD]], 4096)
+    except OSError as error:
+        return error.errno
+    finally:
+        os.close(fd)
+        if any(byte != 0xc3 for byte in memory[ODD:]):
+            raise Failed("the READ has changed memory behind its buffer")
+    if memory[:got] != DATA[4096:4096 + ODD]:
+        raise Failed(f"{got} bytes, or other bytes than were sent")
+    return 0
+
+
+def room_for_roundup(mount, placed, private, wanted):
+    """Answer a READ of an odd length by `placed` octets in its Write chunk, on a connection with this
+    `private` data. Returns how many octets the chunk had room for."""
+    room = []
+
+    def spoil(call):
+        room.append(sum(segment.length for segment in call.head.writes[0]))
+        data = (call.payload + b"\xee" * 8)[:placed]
+        chunk = call.push(call.head.writes[0], data)
+        call.reply(call.reduced, writes=[chunk])
+    mount.fake.private = private
+    mount.fake.do(mount.fake.hang_up)
+    mount.fake.answer_next(READ, spoil)
+    error = POOL.submit(read_odd, mount).result(PATIENCE)
+    if error != wanted:
+        raise Failed(f"a READ whose chunk has {placed} octets gives {error}")
+    return room[0]
+
+
+@TABLE.case("a Write chunk has room for the roundup if the server sends no private data")
+def _roundup(mount):
+    try:
+        for placed, wanted in ((ODD, 0), (ODD + 3, 0), (ODD + 4, errno.EIO)):
+            if mount.kind == "c" and wanted:
+                continue
+            room = room_for_roundup(mount, placed, b"", wanted)
+            if room != ODD + 4:
+                raise Failed(f"room for {room} octets")
+        room = room_for_roundup(mount, ODD, wire.cm_private(), 0)
+        # The C client always leaves room for the roundup.
+        if room != ODD and mount.kind != "c":
+            raise Failed(f"room for {room} octets, though the server sends private data")
+    finally:
+        mount.fake.private = wire.cm_private()
+        mount.fake.do(mount.fake.hang_up)
 
 
 @TABLE.case("a refused connection is tried again")

@@ -34,7 +34,7 @@ use crate::kapi::bindings;
 /// ```ignore
 /// let scratch = ScratchPage::new()?;
 /// // Room for 64 KiB, all of it the same page.
-/// region.map(&mut scratch.segs(16), 0)?;
+/// region.map(&mut scratch.segs(64 << 10), 0)?;
 /// ```
 pub(crate) struct ScratchPage(Lender);
 
@@ -49,16 +49,16 @@ impl ScratchPage {
         Lender::new(Some(page)).map(Self)
     }
 
-    /// Returns a buffer of `pages` pages, all of which are this page.
-    pub(crate) fn segs(&self, pages: usize) -> LentSegs<'_, impl Iterator<Item = MemSeg<'_>>> {
+    /// Returns a buffer of `len` bytes, all pages of which are this page.
+    pub(crate) fn segs(&self, len: usize) -> LentSegs<'_, impl Iterator<Item = MemSeg<'_>>> {
         let page = self
             .0
             .page()
             .map(|page| page.as_ptr().cast::<bindings::page>());
         let page = page.and_then(NonNull::new);
-        let runs = (0..pages).filter_map(move |_| {
+        let runs = (0..len).step_by(PAGE_SIZE).filter_map(move |at| {
             // SAFETY: `self` owns the page, which is valid while `self` is borrowed.
-            unsafe { MemSeg::from_page(page?, 0, PAGE_SIZE) }
+            unsafe { MemSeg::from_page(page?, 0, (len - at).min(PAGE_SIZE)) }
         });
         // SAFETY: The lender was created with the page, which a loan keeps allocated. Nobody reads
         // it.

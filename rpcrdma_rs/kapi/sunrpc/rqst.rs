@@ -449,7 +449,8 @@ impl<T: XprtOps> Pinned<T> {
         }
         let head = &bytes[..bytes.len() & !3];
         let aligned = placed.next_multiple_of(4);
-        if placed > answer.page_len() {
+        // A peer that was offered room for the roundup may have placed it.
+        if aligned > answer.page_len().next_multiple_of(4) {
             return Err(EIO);
         }
         // A pad that does not fit the pages is in the tail. A head that is longer than planned
