@@ -79,6 +79,17 @@ pub(super) enum Shortage {
     Receives,
 }
 
+/// What a sender that lacks a resource does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It sends at once: the resource is available by now.
+    Needless,
+    /// It waits, and is woken when a resource is returned.
+    Woken,
+    /// It retries after a delay: nothing that is in flight returns the resource.
+    Delay,
+}
+
 /// An error report about a message of the server, which waits for a Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Report {
@@ -538,14 +549,24 @@ impl Pools {
         self.posted
     }
 
-    /// Records that the sender waits, unless a Call with `regions` regions could be sent now.
-    pub(super) fn starve(&mut self, regions: usize) -> bool {
-        let possible = self.has_receive()
+    /// Returns what the sender does that lacks resources for a Call with `regions` regions, and records
+    /// whether it is to be woken.
+    pub(super) fn starve(&mut self, regions: usize) -> Wait {
+        let has_receive = self.has_receive();
+        let possible = has_receive
             && self.idle.len() >= regions
             && self.queue.has_room(Self::entries(regions))
             && !self.sends.is_empty();
-        self.starved = !possible;
-        self.starved
+        // Only a Reply, or the end of a post, makes another Receive available.
+        let wait = if possible {
+            Wait::Needless
+        } else if !has_receive && self.owed == 0 && self.posting == 0 {
+            Wait::Delay
+        } else {
+            Wait::Woken
+        };
+        self.starved = wait == Wait::Woken;
+        wait
     }
 
     /// Returns whether the sender waits. If so, the caller must wake it.

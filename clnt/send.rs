@@ -20,7 +20,10 @@ use super::{
         Marshal,
         Plan, //
     },
-    pools::Shortage,
+    pools::{
+        Shortage,
+        Wait, //
+    },
     sendctx::SendCtx,
     stats::Sending,
     transport::ClntXprt, //
@@ -139,7 +142,7 @@ impl Conn {
         regions: &mut MrList,
         mut shortage: Shortage,
     ) -> Result<Pin<KBox<SendCtx>>> {
-        // Each turn allocates the resource that was short; the last one waits for it.
+        // Each turn allocates the resource that was short, or some of it.
         for _ in 0..4 {
             match shortage {
                 Shortage::Receives => {
@@ -155,24 +158,27 @@ impl Conn {
                     Err(_) if self.pools.lock().has_sends() => break,
                     Err(_) => return Err(enobufs()),
                 },
-                Shortage::Regions => {
-                    self.refill_regions(0);
-                    break;
-                }
-                Shortage::Room => break,
+                Shortage::Regions | Shortage::Room => break,
             }
             match self.try_take(count, regions) {
                 Ok(ctx) => return Ok(ctx),
                 Err(another) => shortage = another,
             }
         }
+        if shortage == Shortage::Regions {
+            self.refill_regions(0);
+        }
         Sending::of(xprt).send_waits.add(1);
         xprt.wait_for_buffer_space();
         // A resource that was returned before the line above has not woken the sender.
-        if !self.pools.lock().starve(count) {
+        let wait = self.pools.lock().starve(count);
+        if wait != Wait::Woken {
             xprt.write_space();
         }
-        Err(EAGAIN)
+        Err(match wait {
+            Wait::Delay => enobufs(),
+            Wait::Needless | Wait::Woken => EAGAIN,
+        })
     }
 }
 

@@ -75,7 +75,7 @@ mod tests {
         // No refill can help: the sender waits for a Reply.
         let mut list = MrList::new();
         assert!(pools.take(REGIONS, &mut list).err() == Some(Shortage::Room));
-        assert!(pools.starve(REGIONS) && pools.take_starved());
+        assert!(pools.starve(REGIONS) == Wait::Woken && pools.take_starved());
         pools.recycled(&mut taken);
         assert!(pools.take(REGIONS, &mut list).is_ok());
         Ok(())
@@ -121,10 +121,12 @@ mod tests {
             pools.received(Arrival::Reply, 1024);
         }
         assert!(pools.take(0, &mut list).err() == Some(Shortage::Receives));
+        // No Reply is due, and nobody posts Receives: nothing would wake the sender.
+        assert!(pools.starve(0) == Wait::Delay && !pools.take_starved());
         let (_, count, size) = pools.receives_to_post(true);
         // Another thread posts them.
         assert!(count != 0 && pools.take(0, &mut list).err() == Some(Shortage::Receives));
-        assert!(pools.starve(0));
+        assert!(pools.starve(0) == Wait::Woken);
         pools.end_post(count, RecvList::new(), 0, size);
         assert!(pools.take_starved());
         assert!(pools.take(0, &mut list).is_ok());
