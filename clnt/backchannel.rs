@@ -183,8 +183,12 @@ impl Conn {
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
         let written = write(ctx.as_mut().body()).map_err(|_| EINVAL);
-        match written.and_then(|len| ctx.as_mut().message_mut().add_part(0..len)) {
-            Ok(()) => self.post_reverse(qp, ctx),
+        let added = written.and_then(|len| {
+            ctx.as_mut().message_mut().add_part(0..len)?;
+            Ok(len)
+        });
+        match added {
+            Ok(len) => self.post_reverse(qp, ctx, len),
             Err(_) => {
                 self.put_reverse_send(ctx);
                 Err(EINVAL)
@@ -211,7 +215,7 @@ impl Conn {
         }
     }
 
-    /// Requests version 2 from the server by RDMA2_CONNPROP with the given `xid`.
+    /// Requests version 2 from the server by RDMA2_CONNPROP with the given `xid`. May sleep.
     ///
     /// # Errors
     ///
@@ -222,8 +226,10 @@ impl Conn {
             ..Properties::DEFAULT
         };
         let credits = Credits(self.limits().requests);
+        // Answers to messages that the server has sent first may be in flight.
+        let ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
         self.negotiation.note_asked();
-        self.send_message(qp, |body| encode_connprop(body, xid, credits, &ours))
+        self.send_taken(qp, ctx, |body| encode_connprop(body, xid, credits, &ours))
     }
 
     /// Handles a message about properties, or an optional operation.
@@ -266,11 +272,13 @@ impl Conn {
         let reply = rqst.reply();
         let marshalled =
             marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, &limits, reply);
-        if marshalled.is_err() {
-            self.put_reverse_send(ctx);
-            return Err(enotconn());
+        match marshalled {
+            Ok(len) => self.post_reverse(qp, ctx, len),
+            Err(_) => {
+                self.put_reverse_send(ctx);
+                Err(enotconn())
+            }
         }
-        self.post_reverse(qp, ctx)
     }
 
     /// Returns the buffers of a Send that was not posted.
@@ -279,9 +287,11 @@ impl Conn {
         self.give_back(|pools| pools.reverse_done(ctx));
     }
 
-    fn post_reverse(&self, qp: &Qp<Conn>, ctx: Pin<KBox<SendCtx>>) -> Result {
+    /// Posts a message of `octets`.
+    fn post_reverse(&self, qp: &Qp<Conn>, ctx: Pin<KBox<SendCtx>>, octets: usize) -> Result {
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.message()));
-        posted.map_err(|failed| {
+        let sent = posted.map(|()| self.live.traffic.note_sent(octets));
+        sent.map_err(|failed| {
             self.put_reverse_send(failed.owner);
             enotconn()
         })

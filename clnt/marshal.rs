@@ -475,7 +475,7 @@ fn place(
 }
 
 /// Writes a Reply of the reverse direction, all of it inline, into `ctx`. If it is too long for that, writes
-/// an error report instead.
+/// an error report instead. Returns the length of the message in octets.
 ///
 /// # Errors
 ///
@@ -486,7 +486,7 @@ pub(super) fn marshal_reverse(
     credits: u32,
     limits: &Thresholds,
     reply: &XdrBuf,
-) -> Result {
+) -> Result<usize> {
     let body = ctx.as_mut().body();
     let prefix = HeaderPrefix {
         version: limits.version,
@@ -501,7 +501,8 @@ pub(super) fn marshal_reverse(
         None => write_too_long(body, &prefix, reply),
     };
     let len = written.map_err(|_| EMSGSIZE)?;
-    ctx.message_mut().add_part(0..len)
+    ctx.message_mut().add_part(0..len)?;
+    Ok(len)
 }
 
 /// Writes `reply` behind its header. Returns the length of the message; `None` if it does not fit.

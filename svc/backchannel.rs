@@ -130,12 +130,16 @@ impl Conn {
         // The last step, because only the completion may return entries that were taken.
         let reserved = written.and_then(|end| {
             ctx.as_mut().set_message(end, None)?;
-            chan.sq.try_reserve(ctx.as_mut().project().reservation, 1)
+            chan.sq.try_reserve(ctx.as_mut().project().reservation, 1)?;
+            Ok(end)
         });
         match reserved {
-            Ok(()) => chan
-                .post(self.qp(), Work::Reply(ctx))
-                .map_err(|_| enotconn()),
+            Ok(octets) => {
+                let posted = chan.post(self.qp(), Work::Reply(ctx));
+                posted.map_err(|_| enotconn())?;
+                chan.params.live.traffic.note_sent(octets);
+                Ok(())
+            }
             Err(e) => {
                 chan.keep_send_ctx(ctx);
                 Err(e)
