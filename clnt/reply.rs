@@ -247,7 +247,7 @@ impl Conn {
         self.live.stray_replies.add(1);
         let is_reply = match parsed {
             Ok(parsed) => {
-                self.note_refused_request(parsed);
+                self.note_refused_property(parsed);
                 parsed.direction == Some(Direction::Reply) || self.is_late_reply(None)
             }
             // The direction of a malformed message of version 1 is not known.

@@ -213,12 +213,23 @@ impl Conn {
         }
     }
 
-    /// Handles an error report that belongs to no RPC. It may be the answer to the request for other
-    /// sizes. Whatever it reports, no other answer follows.
-    pub(super) fn note_refused_request(self: &Arc<Self>, parsed: &Parsed) {
-        let is_error = matches!(parsed.body, Body::Error(_));
-        if is_error && self.negotiation.has_requested_with(parsed.header.xid) {
+    /// Handles a message that belongs to no RPC. If it is an error report, it may be the answer to a
+    /// message about sizes. Whatever it reports, no other answer follows.
+    pub(super) fn note_refused_property(self: &Arc<Self>, parsed: &Parsed) {
+        let xid = parsed.header.xid;
+        if !matches!(parsed.body, Body::Error(_)) || !self.is_property_xid(xid) {
+            return;
+        }
+        if self.negotiation.has_requested_with(xid) {
             self.end_request();
+            return;
+        }
+        // The server has not noted RDMA2_UPDPROP, and assumes that the client's Receives have their former
+        // size. The error may also be a late answer to RDMA2_REQPROP; then longer Replies take a chunk.
+        if let Some(agreed) = self.negotiation.agreed() {
+            let _pools = self.pools.lock();
+            self.negotiation.server_sends_less();
+            self.live.show_sizes(agreed);
         }
     }
 

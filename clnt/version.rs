@@ -340,8 +340,8 @@ impl Negotiation {
         }
     }
 
-    /// Records that the server had no room for a Reply that would fit inline: it can send less than
-    /// it receives. The caller holds the lock of the pools.
+    /// Records that the server sends no Replies as long as the client's Receives: it had no room for one
+    /// that would fit inline, or has not noted their size. The caller holds the lock of the pools.
     pub(super) fn server_sends_less(&self) {
         if let Some(agreed) = self.agreed() {
             let least = agreed.version.default_inline().min(agreed.receive());

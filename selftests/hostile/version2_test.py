@@ -54,7 +54,7 @@ class Fake2(FakeServer):
         super().__init__(*args)
         self.greeting = self.agree
         self.opening = None
-        self.requested = None
+        self.requested = self.updated = None
         self.questions = []
         self.calls = []
         self.longest = 0
@@ -82,6 +82,8 @@ class Fake2(FakeServer):
             self.answers.append(data)
             if proc == REQPROP and self.requested:
                 self.requested(xid)
+            if proc == UPDPROP and self.updated:
+                self.updated(xid)
         else:
             self.longest = max(self.longest, len(data))
             self.calls.append(xid)
@@ -111,7 +113,7 @@ class Subject:
     def mount(self, greeting=None):
         """Mount, and check that the mount works, in any version."""
         fake = self.fake
-        fake.greeting, fake.requested = greeting or fake.agree, None
+        fake.greeting, fake.requested, fake.updated = greeting or fake.agree, None, None
         fake.connections = fake.longest = 0
         fake.questions, fake.calls, fake.answers = [], [], []
         subprocess.run(self.command, check=True, timeout=90)
@@ -423,9 +425,15 @@ def asked(subject):
             fake.answers = []
             fake.burst(two(9, REQPROP, 1, *want))
             mount.check()
-            wanted = wire.u32(RESPROP, *done, *rejected, 0)
-            if [answer[12:] for answer in fake.answers] != [wanted]:
+            if [answer[12:] for answer in fake.answers] != [wire.u32(RESPROP, *done, *rejected, 0)]:
                 raise Failed(f"answers to {want}: {[a.hex() for a in fake.answers]}")
+        # A request may have the XID of an RPC in flight.
+        fake.answers = []
+        fake.answer_next(GETATTR, lambda call: (
+            call.end.send(two(call.xid, REQPROP, 1, RBSIZ, 4, 4096)), call.good()))
+        mount.check()
+        if [int.from_bytes(data[:4], "big") for data in fake.answers] != [fake.spoiled.xid]:
+            raise Failed(f"answers to a request with the XID of an RPC: {fake.answers}")
     subject.expect(1, 1)
 
 
@@ -532,8 +540,7 @@ def reports(subject):
     fake = subject.fake
     with subject.mount() as mount:
         for proc in (GETATTR, READ, WRITE, READDIR):
-            for words in ((2,), (3,), (4, 16), (5, 8), (6, 64), (7, 1, 9000), (8, 9000), (9,),
-                          (10,)):
+            for words in ((2,), (3,), (4, 16), (5, 8), (6, 64), (7, 1, 9000), (8, 9000), (9,), (10,)):
                 fake.answer_next(proc, lambda call, words=words: call.send(
                     two(call.xid, wire.ERROR, *words)))
                 result = mount.attempt(mount.operation(proc))
@@ -543,27 +550,43 @@ def reports(subject):
     subject.expect(1, 1)
 
 
+def read_page(mount):
+    """READ 4096 octets, and return the number of Write chunks that the Call offered."""
+    fd = os.open(mount.path("data"), os.O_RDONLY | os.O_DIRECT)
+    try:
+        if os.pread(fd, 4096, 0) != DATA[:4096]:
+            raise Failed("READ brought other bytes than were sent")
+        return len(mount.fake.last[READ].head.writes)
+    finally:
+        os.close(fd)
+
+
 @case("a server that has no room for a Reply is not expected to send as long ones again")
 def sends_less(subject):
     fake = subject.fake
-    chunks = []
-
-    def read():
-        fd = os.open(mount.path("data"), os.O_RDONLY | os.O_DIRECT)
-        try:
-            if os.pread(fd, 4096, 0) != DATA[:4096]:
-                raise Failed("READ brought other bytes than were sent")
-            chunks.append(len(fake.last[READ].head.writes))
-        finally:
-            os.close(fd)
     with setting(RECEIVES, 8192), subject.mount(lambda xid: fake.agree(xid, 8192)) as mount:
-        read()
+        chunks = [read_page(mount)]
         fake.answer_next(READ, lambda call: call.send(two(call.xid, wire.ERROR, 8, 4224)))
-        result = mount.attempt(read)
-        read()
+        result = mount.attempt(lambda: read_page(mount))
+        chunks.append(read_page(mount))
     subject.expect(1, 1)
     if (result, chunks) != ("EIO", [0, 1]):
         raise Failed(f"{result}; Write chunks {chunks}")
+
+
+@case("a server that refuses to note larger Receives is not expected to send longer Replies")
+def refuses_update(subject):
+    fake = subject.fake
+    for answer, wanted in ((None, 0), (lambda xid: fake.end.send(two(xid, wire.ERROR, 9)), 1)):
+        with subject.mount(lambda xid: fake.agree(xid, 8192)) as mount, setting(RECEIVES, 8192):
+            fake.updated = answer
+            for _ in range(400):
+                mount.attempt(mount.getattr)
+            told = wire.u32(UPDPROP) in [data[12:16] for data in fake.answers]
+            chunks = read_page(mount)
+        subject.expect(1, 1)
+        if not told or chunks != wanted:
+            raise Failed(f"RDMA2_UPDPROP: {told}; {chunks} Write chunks")
 
 
 def fuzz(table, args):
