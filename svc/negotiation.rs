@@ -31,7 +31,10 @@ use crate::{
             PropSet,
             Properties, //
         },
-        units::InlineSize,
+        units::{
+            InlineSize,
+            Xid, //
+        },
         version::{
             Version,
             Versions, //
@@ -44,7 +47,10 @@ pub(super) struct Negotiation {
     max: Version,
     /// The number of the version; zero until it is decided.
     decided: Atomic<u32>,
-    /// Whether the client has sent its properties.
+    /// Whether the message with the client's properties has arrived, and its XID.
+    connected: Atomic<bool>,
+    xid: Atomic<u32>,
+    /// Whether a service thread has answered that message.
     pub(super) announced: Atomic<bool>,
     /// Octets of the largest message that the client receives in version 2.
     pub(super) receive: Atomic<u32>,
@@ -62,6 +68,8 @@ impl Negotiation {
         Self {
             max,
             decided: Atomic::new(0),
+            connected: Atomic::new(false),
+            xid: Atomic::new(0),
             announced: Atomic::new(false),
             receive: Atomic::new(defaults.receive.0),
             calls: Atomic::new(defaults.backward != BackwardSupport::None),
@@ -125,6 +133,24 @@ impl Negotiation {
             Err(other) if other == version.word() => Ok(()),
             Err(_) => Err(DecodeError::Version(self.accepts())),
         }
+    }
+
+    /// Records that RDMA2_CONNPROP has arrived in the message `xid`. Returns whether it is the first one.
+    /// Called by the completion, for one message at a time.
+    pub(super) fn note_connected(&self, Xid(xid): Xid) -> bool {
+        let is_first = !self.connected.load(Relaxed);
+        if is_first {
+            self.xid.store(xid, Relaxed);
+            self.connected.store(true, Relaxed);
+        }
+        is_first
+    }
+
+    /// Returns whether the RDMA2_CONNPROP in the message `xid` is to be answered, which is so once and for
+    /// the first one only: several service threads may have such messages.
+    pub(super) fn announce(&self, Xid(xid): Xid) -> bool {
+        let is_first = self.connected.load(Relaxed) && self.xid.load(Relaxed) == xid;
+        is_first && !self.announced.xchg(true, Relaxed)
     }
 
     /// Returns the longest message that may be sent to the client from a buffer of `buffer` octets.

@@ -428,6 +428,10 @@ impl Conn {
             message,
         };
         match response {
+            // No Reply chunk helps if the client cannot receive the lists alone.
+            Response::TooLarge if header_len > host_len(send.0) => {
+                self.send_error(&received.header, ErrorBody::System)
+            }
             Response::TooLarge => {
                 let needed = message;
                 let report = ErrorBody::ReplyResource { needed };

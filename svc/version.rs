@@ -61,7 +61,9 @@ impl Chan {
         };
         match message.properties(bytes) {
             Some(Message::Update { now }) => self.note_properties(Proc::UpdProp, &now),
-            Some(Message::Connect { start }) if !self.negotiation.announced.load(Relaxed) => {
+            Some(Message::Connect { start })
+                if self.negotiation.note_connected(message.header.xid) =>
+            {
                 self.note_properties(Proc::ConnProp, &start)
             }
             _ => {}
@@ -125,7 +127,7 @@ impl Conn {
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
             // The client sends all of its properties once.
-            Some(Message::Connect { .. }) if !negotiation.announced.xchg(true, Relaxed) => {
+            Some(Message::Connect { .. }) if negotiation.announce(xid) => {
                 let ours = Properties {
                     receive,
                     ..Properties::DEFAULT

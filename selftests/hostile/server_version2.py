@@ -152,6 +152,10 @@ def malformed_in_a_row(server):
             if not octets or name.startswith("version-"):
                 continue
             check_answer(client, name, bytes.fromhex(octets), bytes.fromhex(answer))
+        # The header says Call, and the payload says Reply.
+        xid = next(XIDS)
+        got = answers(client, two(xid, OPTIONAL, 0, 77, 0, body=wire.accepted(xid)), peer.TIMEOUT)
+        equal(got, wire.u32(xid, 2, wire.ERROR, 2), "answer to RDMA2_OPTIONAL: BAD_XDR")
         check_null(client)
 
 
@@ -271,6 +275,23 @@ def updated_at_once(server):
             equal(found[xid][12:20], wire.u32(wire.ERROR, 8), "answer without room: REPLY_RESOURCE")
 
 
+@case("version 2: a second RDMA2_CONNPROP directly behind the first one changes nothing")
+def connected_twice(server):
+    if not ours(server):
+        return
+    handle = server.handle(FILE)
+    for _ in range(20):
+        with server.connect(receives=8, sends=8) as client:
+            ask, xid = next(XIDS), next(XIDS)
+            read = two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.v3_read(xid, handle, 0, 3000))
+            client.end.send(two(ask, CONNPROP, 1, RBSIZ, 4, 4096, 0),
+                            two(next(XIDS), CONNPROP, 1, RBSIZ, 4, 1024, 0), read)
+            received = [client.end.receive()[0] for _ in range(2)]
+            found = {int.from_bytes(data[:4], "big"): data for data in received}
+            equal(sorted(found), sorted((ask, xid)), "XIDs of the answers")
+            equal(found[xid][12:16], wire.u32(wire.MSG), "Reply inline")
+
+
 @case("version 2: sets of properties that are too large to be true")
 def large_sets(server):
     if not ours(server):
@@ -353,6 +374,11 @@ def segments(server):
         got = answers(client, call(most), peer.TIMEOUT)
         equal(got[4:12], wire.u32(2, wire.MSG), "Reply with as many segments as may be")
         server.notes.append(f"{most} segments")
+        check_null(client)
+    # A client that receives 4096 octets has no room for the lists, and no Reply chunk would help.
+    with setting(RECEIVES, 8192), server.connect(size=8192) as client:
+        got = answers(client, call(most), peer.TIMEOUT)
+        equal(got[4:], wire.u32(2, wire.ERROR, 10), "SYSTEM")
         check_null(client)
 
 
