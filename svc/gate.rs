@@ -200,7 +200,7 @@ impl Chan {
         let mut inbox = self.inbox.lock();
         if inbox.gate == Gate::Pulling {
             buf.data_mut().state.place = self.member.place();
-            inbox.held.push(buf);
+            inbox.push_held(buf);
             return None;
         }
         if let Some(share) = NO_ACCESS.take_all(pages) {

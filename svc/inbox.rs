@@ -48,7 +48,7 @@ pub(super) trait Ordered {
 /// The received messages of a connection.
 pub(super) struct Inbox<P> {
     pub(super) messages: RecvList<CallData<CallState>>,
-    /// The first message, if it has to wait for its turn.
+    /// The next message, if it has to wait for its turn.
     pub(super) first: Option<CallBox>,
     /// Calls whose RDMA Reads had to wait. They are older than `messages`.
     pub(super) held: RecvList<CallData<CallState>>,
@@ -159,9 +159,22 @@ impl<P: Ordered> Inbox<P> {
     /// While the client has not proved that it has access, a pull in progress keeps the gate closed:
     /// another one must not begin before it has ended.
     pub(super) fn hold(&mut self, message: CallBox, has_access: bool) {
-        self.held.push(message);
+        self.push_held(message);
         if has_access || self.gate != Gate::Pulling {
             self.gate = Gate::NoResources;
+        }
+    }
+
+    /// Adds a Call that was taken out of the inbox, before the messages that arrived after it: one of
+    /// them may wait for the pull of this Call.
+    pub(super) fn push_held(&mut self, mut message: CallBox) {
+        let arrival = message.data_mut().state.arrival;
+        let later = self
+            .first
+            .take_if(|first| arrival.precedes(first.data_mut().state.arrival));
+        self.held.push(message);
+        if let Some(first) = later {
+            self.held.push(first);
         }
     }
 
@@ -221,7 +234,7 @@ impl<P: Ordered> Inbox<P> {
         }
         self.first = self.pop_message();
         let first = self.first.as_mut();
-        first.is_some_and(|first| member.allows(first.data_mut().state.place))
+        first.is_some_and(|first| may_take(&first.data_mut().state, member))
     }
 
     /// Removes the next entry that may be taken: a message if it arrived before the first pulled Call.
@@ -233,7 +246,7 @@ impl<P: Ordered> Inbox<P> {
             if let Some(mut message) = self.pop_message() {
                 let state = &message.data_mut().state;
                 let is_older = pulled.is_none_or(|pulled| state.arrival.precedes(pulled));
-                if is_older && member.allows(state.place) {
+                if is_older && may_take(state, member) {
                     return Some(Incoming::Message(message));
                 }
                 self.first = Some(message);
@@ -241,6 +254,12 @@ impl<P: Ordered> Inbox<P> {
         }
         pulled.and_then(|_| self.pulled.pop().map(Incoming::Pulled))
     }
+}
+
+/// Returns whether a service thread may take a message now. A Call that has a pull of its own is only
+/// taken to begin that pull, which need not wait for others: the Call waits for its turn when it is pulled.
+fn may_take(state: &CallState, member: &Member) -> bool {
+    state.ordered.is_some() || member.allows(state.place)
 }
 
 /// Permission to pull the Read chunks of a Call.

@@ -13,7 +13,10 @@ use crate::{
             addr,
             pd, //
         },
-        rdma::recv::RecvBox, //
+        rdma::{
+            pd::Pd,
+            recv::RecvBox, //
+        }, //
     },
     svc::client::{
         Clients,
@@ -158,6 +161,72 @@ mod tests {
             inbox.next(true, &member),
             Some(Incoming::Pulled(_))
         ));
+        Ok(())
+    }
+
+    /// Adds a message that arrives now; it is a Call with a pull of its own if it is `ordered`.
+    fn arrive(inbox: &mut Inbox<Pull>, pd: &Arc<Pd>, member: &Member, ordered: bool) -> Result {
+        let mut message = RecvBox::new(pd, 64, CallData::<CallState>::default())?;
+        let state = &mut message.data_mut().state;
+        if ordered {
+            state.ordered = member.pull();
+        }
+        state.take_place(|| member.place());
+        state.arrival = inbox.arrive();
+        inbox.messages.push(message);
+        Ok(())
+    }
+
+    #[test]
+    fn threads_begin_the_pulls_of_several_calls_at_the_same_time() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5806, 0)?, 1, nobody)?;
+        let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
+        for ordered in [true, true, false] {
+            arrive(&mut inbox, &pd, &member, ordered)?;
+        }
+        let mut pulls = KVec::new();
+        for _ in 0..2 {
+            assert!(inbox.has_next(true, &member));
+            let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
+                return Err(EINVAL);
+            };
+            pulls.push(message.data_mut().state.ordered.take(), GFP_KERNEL)?;
+        }
+        // The third message waits for both.
+        assert!(!inbox.has_next(true, &member) && inbox.next(true, &member).is_none());
+        pulls.truncate(1);
+        assert!(!inbox.has_next(true, &member));
+        pulls.truncate(0);
+        assert!(inbox.has_next(true, &member));
+        Ok(())
+    }
+
+    #[test]
+    fn a_call_that_is_held_back_precedes_the_message_that_waits_for_it() -> Result {
+        let clients = Clients::new()?;
+        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+        let member = clients.join(&addr(0xc0a8_5807, 0)?, 1, nobody)?;
+        let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
+        for ordered in [true, false, false] {
+            arrive(&mut inbox, &pd, &member, ordered)?;
+        }
+        let Some(Incoming::Message(call)) = inbox.next(true, &member) else {
+            return Err(EINVAL);
+        };
+        assert!(!inbox.has_next(true, &member) && inbox.first.is_some());
+        inbox.hold(call, true);
+        inbox.gate = Gate::Open;
+        for number in 1..=3 {
+            let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
+                return Err(EINVAL);
+            };
+            let state = &mut message.data_mut().state;
+            assert!(state.arrival == Arrival(number));
+            // The pull ends.
+            drop(state.ordered.take());
+        }
         Ok(())
     }
 
