@@ -161,7 +161,7 @@ pub(super) struct Chan {
     /// Whether a service thread should add Receives.
     pub(super) few_receives: Atomic<bool>,
     #[pin]
-    pub(super) sends: SpinLock<KVec<Pin<KBox<SendCtx>>>>,
+    pub(super) sends: SpinLock<KVVec<Pin<KBox<SendCtx>>>>,
     #[pin]
     pub(super) reads: SpinLock<ReadPool>,
     #[pin]
@@ -193,7 +193,7 @@ impl Chan {
         let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
         let sq = Self::send_queue(&params, &handle)?;
         let received = Inbox::new(contexts)?;
-        let sends = KVec::with_capacity(contexts, GFP_KERNEL)?;
+        let sends = KVVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = ReadPool::new(contexts)?;
         Arc::pin_init(
             pin_init!(Chan {
@@ -423,7 +423,7 @@ pub(super) type Pulled = Pin<KBox<ReadCtx>>;
 
 /// The contexts of a connection that are not in use. The one that was used last is the next.
 pub(super) struct ReadPool {
-    kept: KVec<Pulled>,
+    kept: KVVec<Pulled>,
     /// The fewest contexts since the last [`Self::trim`].
     low: usize,
 }
@@ -440,7 +440,7 @@ impl ReadPool {
     /// `ENOMEM`.
     pub(super) fn new(contexts: usize) -> Result<Self> {
         Ok(ReadPool {
-            kept: KVec::with_capacity(contexts, GFP_KERNEL)?,
+            kept: KVVec::with_capacity(contexts, GFP_KERNEL)?,
             low: 0,
         })
     }

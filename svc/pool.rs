@@ -24,7 +24,7 @@ use kernel::{
 
 /// A first-in, first-out queue of bounded capacity.
 pub(super) struct Ring<T> {
-    slots: KVec<Option<T>>,
+    slots: KVVec<Option<T>>,
     first: usize,
     len: usize,
 }
@@ -32,7 +32,7 @@ pub(super) struct Ring<T> {
 impl<T> Ring<T> {
     /// Allocates a queue with room for `capacity` items.
     pub(super) fn new(capacity: usize, flags: Flags) -> Result<Self> {
-        let mut slots = KVec::with_capacity(capacity, flags)?;
+        let mut slots = KVVec::with_capacity(capacity, flags)?;
         for _ in 0..capacity {
             slots.push_within_capacity(None).map_err(|_| ENOMEM)?;
         }

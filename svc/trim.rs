@@ -26,6 +26,8 @@ impl WorkItem for Chan {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        // First, so that a thread that keeps pages from now on starts the timer again.
+        this.trimming_runs.store(false, Relaxed);
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
         let left = left.saturating_add(this.reads.lock().trim());
@@ -36,25 +38,25 @@ impl WorkItem for Chan {
         let in_use = left != 0 || surplus || this.sq.is_busy();
         let had_none = this.without_pages.xchg(!in_use, Relaxed);
         if in_use || !had_none {
-            start(this);
-        } else {
-            this.trimming_runs.store(false, Relaxed);
+            start(&this);
         }
     }
 }
 
-fn start(chan: Arc<Chan>) {
-    // The work may be queued already.
-    let _ = xprtiod().enqueue_delayed::<_, 0>(chan, msecs_to_jiffies(PERIOD_MS));
+/// Starts the timer unless it runs.
+fn start(chan: &Arc<Chan>) {
+    if !chan.trimming_runs.xchg(true, Relaxed) {
+        let _ = xprtiod().enqueue_delayed::<_, 0>(chan.clone(), msecs_to_jiffies(PERIOD_MS));
+    }
 }
 
 impl Conn {
     /// Schedules the release of unused memory. Must be called whenever pages are used.
     pub(super) fn trim_later(&self) {
         let chan = self.shared_chan();
-        if !chan.trimming_runs.load(Relaxed) && !chan.trimming_runs.xchg(true, Relaxed) {
+        if !chan.trimming_runs.load(Relaxed) {
             chan.without_pages.store(false, Relaxed);
-            start(chan.clone());
+            start(chan);
         }
     }
 }
