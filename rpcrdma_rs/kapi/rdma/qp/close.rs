@@ -3,15 +3,18 @@
 //! Closing a Queue Pair.
 //!
 //! ```text
-//!   open ──close──► refusing posts ──► error state ──drained──► all has completed ──► closed
-//!                                       ▲   │  │                                       ▲
-//!                                       │   │  └──drained, but some did not complete─► flushed
-//!                                       └───┴──the device refuses──too often─►destroyed─┘
+//!   open ──close──► posts refused ──► stop: move to the error state, drain
+//!
+//!   stop ──every request has completed────────────────► closed
+//!        ──stopped, some requests are in flight───────► flushed ──► closed
+//!        ──refused by the device, some are in flight──► stop again, `REFUSALS` attempts in all
+//!        ──refused at the last attempt────────────────► destroyed ──► flushed ──► closed
 //! ```
 //!
 //! A chain in flight owns its buffers, and through them the id of the connection, which the removal
-//! of a device waits for. So every chain has to complete, whatever the device does. Completing a chain
-//! or a Receive returns its buffers, so a QP that the device does not stop is destroyed before.
+//! of a device waits for. So every chain has to complete, whatever the device does. Its completion
+//! returns the buffers, which may then be freed. So a QP that the device refuses to stop is
+//! destroyed first.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -46,7 +49,7 @@ use crate::kapi::{
     }, //
 };
 
-/// How long the completions of a QP that is drained may take.
+/// How long completions may arrive after a drain, in milliseconds.
 const LATE_MS: u32 = 1000;
 
 /// The number of attempts to stop a QP, [`LATE_MS`] apart. cxgb4 refuses while it ends a connection
@@ -58,7 +61,7 @@ struct Stop {
     /// Whether the device has moved the QP to its error state. If not, a peer may still reach
     /// registered memory.
     stopped: bool,
-    /// Whether all that was in flight has completed. If not, it never will.
+    /// Whether every request has completed. If not, the device will not complete the rest.
     settled: bool,
 }
 
@@ -94,8 +97,8 @@ impl<H: QpHandler> Qp<H> {
     /// `EINVAL` if there is no connection; other errors of rdma_cm.
     pub(crate) fn disconnect(&self) -> Result {
         if self.port().iwarp() {
-            // Over iWARP rdma_cm disconnects gracefully, which need not flush the Send Queue; siw
-            // forgets its requests. If this fails, the drain handles that.
+            // Over iWARP rdma_cm disconnects gracefully, which need not flush the Send Queue: siw
+            // never completes the requests in it. If this fails, the drain handles that.
             if let Some(_used) = self.raw_qp() {
                 // SAFETY: The C object is valid as long as `_used`.
                 let _ = unsafe { self.fail() };

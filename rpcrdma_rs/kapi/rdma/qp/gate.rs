@@ -16,17 +16,17 @@ use crate::kapi::ext::atomic::{
     Release, //
 };
 
-/// The bit of [`Gate::begun`] that refuses posts. The bits above count the chains and Receives whose
-/// post has begun or was refused, of which each is [`ONE`].
+/// The bit of [`Gate::begun`] that is set once posts are refused. The bits above it count the
+/// chains and Receives whose post has begun or was refused, in units of [`ONE`].
 const CLOSED: u64 = 1;
 const ONE: u64 = 2;
 
 /// See the module's documentation. A chain counts as one, and so does each Receive.
 pub(super) struct Gate {
     begun: Atomic<u64>,
-    /// The number of those that have ended. One that is refused has not begun and does not end.
+    /// The number of chains and Receives whose post has ended. A refused post does not count.
     ended: Atomic<u64>,
-    /// The number of those that the device has not accepted.
+    /// The number of those whose post has ended without the device accepting them.
     unposted: Atomic<u64>,
 }
 
@@ -53,7 +53,8 @@ impl Gate {
         let count = count as u64;
         // Counts first, so that `close` either sees us or is seen by us.
         let begun = self.begun.fetch_add(count * ONE, Acquire);
-        // Not `then_some`: it would create a posting that is refused, and drop it as one that ends.
+        // Not `then_some`: for a refused post it would create a `Posting` and drop it, which counts
+        // as ended.
         let posting = if begun & CLOSED == 0 {
             Some(Posting {
                 gate: self,
