@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completion queue entries, and recovery of those that a driver forgets.
+//! Completion queue entries, and recovery of those that a driver never completes.
 //!
 //! ```text
-//!   idle ──start──► in flight ──completion, or flush at the QP's end──► idle
-//!                       └──not posted──► idle
+//!   idle ──start──► in flight ──end: completed, flushed, or could not be posted──► idle
 //! ```
 //!
 //! A driver must complete each chain and each Receive once. Some drivers violate that: siw leaves
-//! requests in the Send Queue if a connection is closed in order while it sends. The owner of such a
-//! request would hold its buffers forever, and through them the id, and removal of the device would
-//! wait for the id. So each entry stays in the [`EntryList`] of the QP that it was posted on last,
-//! from its first post until it is dropped. Posting it again on that QP costs one comparison.
+//! requests in the Send Queue if a connection is closed gracefully while it sends. The owner of
+//! such a request would hold its buffers forever, and through them the id that device removal waits
+//! for. So each entry is in the [`EntryList`] of the QP that it was last posted on, from its first
+//! post until it is dropped. Closing the QP flushes the entries of the list that are still in
+//! flight. Posting an entry again on the same QP costs one comparison.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -46,9 +46,9 @@ pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings:
 /// # Invariants
 ///
 /// If `entries` is not null, it is a reference that the entry owns, as [`Arc::into_raw`] returns it.
-/// Then the entry does not move, and is in that list, whose lock protects
-/// `previous` and `next`. The other fields belong to the owner of the entry: the thread that posts
-/// it, until it is in flight, and then its completion. `in_flight` is atomic because
+/// Then the entry does not move, and is in that list, whose lock protects `previous` and `next`.
+/// The other fields belong to the owner of the entry: the thread that posts it, until it is in
+/// flight, and then its completion. `in_flight` is atomic because
 /// [`EntryList::flush`] reads it in all entries of its list.
 #[repr(C)]
 struct Raw {
@@ -91,8 +91,8 @@ impl Entry {
         this.cast()
     }
 
-    /// Marks the entry as in flight on the QP whose list `entries` is. Returns `false` if it already is in
-    /// flight, because a driver has completed an earlier post twice.
+    /// Marks the entry as in flight on the QP whose list `entries` is. Returns `false` if it is in
+    /// flight already, which means that a driver has completed an earlier post twice.
     ///
     /// # Safety
     ///
@@ -131,7 +131,7 @@ impl Entry {
     }
 
     /// Marks the entry as idle and returns the number of the chain. Returns `None` if the entry was
-    /// idle, because the driver has completed it twice.
+    /// idle, which means that the driver has completed it twice.
     ///
     /// # Safety
     ///
