@@ -215,9 +215,10 @@ impl Drop for IdInner {
 ///
 /// The C id's context points to what `handler` points to.
 pub(crate) struct Id<H: Handler> {
-    /// Dropped before `handler`: a listener on all devices gets its connection requests under the
-    /// mutexes of ids of the CM, so the drop below does not wait for them. As a listener has no PD
-    /// and no QP, dropping this field destroys its C id, which does wait for them.
+    /// Dropped before `handler`. A listener on all devices gets its connection requests under the
+    /// handler mutexes of internal ids of the CM, so the drop of the `Id` does not wait for them. A
+    /// listener has no PD and no QP, so dropping this field destroys its C id, and that waits for
+    /// them.
     inner: Arc<IdInner>,
     handler: Arc<H>,
 }
@@ -342,7 +343,8 @@ impl<H: Handler> Id<H> {
         to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
     }
 
-    /// Accepts the connection of an adopted id. An event reports the result.
+    /// Accepts the connection of an adopted id. An event reports the result. A handler of the id
+    /// must not call this.
     ///
     /// # Errors
     ///
@@ -362,7 +364,7 @@ impl<H: Handler> Id<H> {
     /// Calls `f` with the C id under its handler mutex. Sleeps.
     ///
     /// Address, device and port change in the methods above, which borrow the id mutably, and under
-    /// this mutex, when the CM resolves an address. A handler of the id must not get here.
+    /// this mutex, when the CM resolves an address. A handler of the id must not call this.
     fn locked<R>(&self, f: impl FnOnce(*const bindings::rdma_cm_id) -> R) -> R {
         // SAFETY: The id is valid.
         unsafe { bindings::rdma_lock_handler(self.as_raw()) };
@@ -541,7 +543,8 @@ unsafe extern "C" fn handle_event<H: Handler>(
 ) -> c_int {
     // SAFETY: The id is valid, and its context is an `H`, by this function's contract.
     let handler = unsafe { &*(*id).context.cast::<H>() };
-    // SAFETY: The event is valid by this function's contract, and its private data as long as it.
+    // SAFETY: The event is valid by this function's contract, and so is its private data, as long
+    // as the event.
     if let Some(event) = unsafe { read_event(&*event) } {
         handler.event(event);
         return 0;

@@ -103,8 +103,8 @@ impl Pd {
         self.closed.store(true, Release);
     }
 
-    /// Returns whether the PD's QP is closed. Only a peer may still use regions that are registered
-    /// in the PD, if the device could not stop the QP; deregistering a region ends that as well.
+    /// Returns whether the PD's QP is closed. Then no Work Request uses regions of the PD any more.
+    /// If the device could not stop the QP, a peer may still use them until they are deregistered.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Acquire)
     }

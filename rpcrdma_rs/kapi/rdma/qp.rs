@@ -93,8 +93,9 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
         result: Result<RecvWc, WcError>,
     );
 
-    /// Called when the QP has failed and the connection has to be torn down. Any context; must
-    /// not sleep. May be called during QP teardown, so the QP is not available here.
+    /// Called for each event of the QP. After [`QpEvent::Fatal`] or [`QpEvent::Broken`] the
+    /// connection has to be torn down. Any context; must not sleep. May be called during QP
+    /// teardown, so the QP is not available here.
     fn event(&self, event: QpEvent);
 }
 
@@ -137,7 +138,7 @@ pub(crate) struct PostError<T> {
 }
 
 impl<T> PostError<T> {
-    /// Proof for [`Mr::retract`](super::mr::Mr::retract) that the chain was not posted.
+    /// Returns proof for [`Mr::retract`](super::mr::Mr::retract) that the chain was not posted.
     pub(crate) fn unposted(&self) -> Unposted {
         Unposted(self.ticket)
     }

@@ -223,7 +223,7 @@ impl<T> RecvBox<T> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `data` is dropped.
+    /// `EINVAL` if `len` is zero; `ENOMEM`. `data` is dropped.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, data: T) -> Result<Self> {
         let buffer = DmaBuf::new(pd, len, DataDirection::FromDevice)?;
         let sge = buffer.sge(0..len)?;
@@ -323,8 +323,8 @@ impl<T> RecvList<T> {
     ///
     /// # Safety
     ///
-    /// The QP's Receives must complete on the CQ of an open `Qp<H>`, whose QP `qp` is, with that PD
-    /// and list of entries.
+    /// `qp` must be the C object of an open `Qp<H>`, and `pd` and `entries` must be those of that
+    /// `Qp`.
     pub(super) unsafe fn post<H: QpHandler<Recv = T>>(
         mut self,
         qp: *mut bindings::ib_qp,
@@ -467,7 +467,7 @@ impl<T> RecvPool<T> {
         list
     }
 
-    /// Returns buffers that could not be posted.
+    /// Takes back buffers that could not be posted.
     pub(crate) fn unposted(&mut self, mut rest: RecvList<T>) {
         // CAST: They were counted above.
         self.posted -= rest.len() as u32;
