@@ -135,6 +135,9 @@ static CLIENT: Client = Client(Opaque::new(bindings::ib_client {
 }));
 
 kernel::sync::global_lock! {
+    // Whether the client is registered. Client data is removed from a device only with this lock
+    // held.
+    //
     // SAFETY: `Registration::new` initialises it before ib_core calls a function of this file, and
     // before it sets `EVENTS`, without which `RemovalGuard::new` does not use it.
     unsafe(uninit) static DEVICES: Mutex<bool> = false;

@@ -9,7 +9,7 @@
 //!   idle ──post──► in flight ──done──► idle
 //! ```
 //!
-//! A `Cqe` can be in flight only once at a time. Completions run on ib_core's workqueue, in process
+//! A `Cqe` is in flight at most once at a time. Completions run on ib_core's workqueue, in process
 //! context, one at a time for each QP. The thread that closes a QP completes the chains that the
 //! driver forgot. A completion must not wait for another one.
 //!
@@ -217,8 +217,9 @@ impl WcError {
         })
     }
 
-    /// Returns the error of a chain. If its last request, of which `self` is the error, was flushed
-    /// because of an earlier one, this is the error of that.
+    /// Returns the error of a chain, of whose last request `self` is the error. If an earlier
+    /// request of the chain failed, and the last one was therefore flushed, returns the error of
+    /// the earlier one.
     fn of_chain(self, failure: &Failure) -> Self {
         match failure.take() {
             Some((status, vendor)) if self.flushed() => WcError {
@@ -282,7 +283,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
         return;
     };
     let _completing = qp.completing();
-    // SAFETY: ib_core calls with a valid CQ.
+    // SAFETY: ib_core passes a valid CQ.
     let cid = unsafe { cid_of(cq, ticket.post) };
     let result = match WcError::of(wc, cid) {
         Some(error) => Err(error.of_chain(qp.failure())),

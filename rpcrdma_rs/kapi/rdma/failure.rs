@@ -4,8 +4,9 @@
 //!
 //! A device reports each request that fails, signaled or not, and flushes the requests behind it. So the
 //! last request of the chain completes as flushed, which does not tell why the chain failed. All requests
-//! before the last one share one `ib_cqe`, [`UNSIGNALED`]. Its callback keeps the status of the request
-//! that failed. The completion of the chain takes it; it comes later, as the Send Queue completes in order.
+//! before the last one share one `ib_cqe`, [`UNSIGNALED`]. Its callback keeps the status of the
+//! request that failed. The completion of the chain takes that status. It comes later, because the
+//! Send Queue completes in order.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -59,7 +60,7 @@ static UNSIGNALED: bindings::ib_cqe = bindings::ib_cqe {
     done: Some(handle_completion),
 };
 
-/// Returns what a request that is not the last one of its chain names as its completion queue entry.
+/// Returns the completion queue entry of a request that is not the last one of its chain.
 #[inline]
 pub(super) fn unsignaled() -> bindings::ib_send_wr__bindgen_ty_1 {
     bindings::ib_send_wr__bindgen_ty_1 {

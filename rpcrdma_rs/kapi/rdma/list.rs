@@ -185,7 +185,7 @@ impl<T: Linked> List<T> {
             // the invariant and by what `Linked` says of the layout, and the list is borrowed.
             let (next, item) = unsafe { (*T::link(node.as_ptr()), &mut *slot.cast::<T>()) };
             let result = f(item);
-            // SAFETY: The list owns the node. `f` may have put another one there, for the first.
+            // SAFETY: The list owns the node. `f` may have put another node into the slot.
             let link = unsafe { T::link(*slot) };
             // INVARIANT: The nodes behind are those that were behind before.
             // SAFETY: The list owns the node, and with it the link.

@@ -315,7 +315,7 @@ impl Mr {
         Ok(this.inv.get())
     }
 
-    /// Undoes the step that a chain recorded, after that chain was not posted.
+    /// Undoes the step that a chain recorded, because that chain was not posted.
     pub(crate) fn retract(&mut self, unposted: Unposted) {
         let ticket = unposted.ticket();
         let this = self.inner_mut();
@@ -553,7 +553,7 @@ unsafe impl Linked for Mr {
 }
 
 impl MrList {
-    /// Undoes the steps that a chain recorded for the regions, after that chain was not posted.
+    /// Undoes the steps that a chain recorded for the regions, because that chain was not posted.
     pub(crate) fn retract(&mut self, unposted: Unposted) {
         let _ = self.try_for_each(|mr| {
             mr.retract(unposted);

@@ -231,8 +231,8 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// The caller must have entered a chain of the transfer's QP. The transfer must be in no other
-    /// chain.
+    /// The transfer must have entered a chain of its QP with [`Self::enter_chain`], and be in no
+    /// other chain.
     pub(super) unsafe fn requests(&self, mut f: impl FnMut(Requests)) {
         if let Some(list) = self.direct.link() {
             f(list);

@@ -127,7 +127,7 @@ impl SendBuf {
     }
 
     /// Appends runs of pages to the message. May be called once per message. Does not sleep. It
-    /// allocates only if there are more pages than in any message before, and than elements.
+    /// allocates only if there are more pages than elements, and more than in any earlier message.
     ///
     /// # Errors
     ///

@@ -91,7 +91,7 @@ pub(super) struct Direct {
     direction: TransferDir,
 }
 
-/// Makes room for `more` items. In steady state there is.
+/// Makes room for `more` items. In steady state there is room already.
 #[inline]
 fn make_room<T>(items: &mut KVec<T>, more: usize) -> Result {
     if items.capacity().saturating_sub(items.len()) < more {
@@ -387,7 +387,7 @@ impl Direct {
         self.runs.clear();
     }
 
-    /// Unmaps the runs, for a device with real DMA. The caller forgets them.
+    /// Unmaps the runs, for a device with real DMA. The caller clears `runs`.
     ///
     /// # Safety
     ///

@@ -44,7 +44,7 @@ use crate::kapi::{
 /// The most pages that rdma_rw registers as one.
 const MOST_PAGES: u32 = 256;
 
-/// How many segments are kept for the next use: what ordinary peers offer.
+/// The number of segments kept for the next use: as many as ordinary peers offer.
 const KEPT_SEGMENTS: usize = 4;
 
 /// A part of the peer's memory, read by one request.
@@ -182,7 +182,7 @@ impl Registered {
         }
     }
 
-    /// Unmaps everything. Some memory stays for the next use.
+    /// Unmaps everything. Some memory stays allocated for the next use.
     #[inline(never)]
     pub(super) fn unmap(&mut self) {
         let Some(qp) = self.qp.take() else { return };
