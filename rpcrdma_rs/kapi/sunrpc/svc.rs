@@ -159,14 +159,16 @@ impl<T> Inner<T> {
         };
     }
 
-    /// Returns whether the transport is not being closed.
+    /// Returns whether the transport is open: neither closed nor being closed. [`Self::enqueue`]
+    /// and [`Self::close`] check it before they call functions of sunrpc that have trace events.
     ///
-    /// sunrpc's trace events read the number of the transport's network namespace. Dropping the last
-    /// reference to the transport releases the namespace, and only later the data. XPT_CLOSE is set long
-    /// before that, so a caller that finds it clear may use the namespace: it could only be freed
-    /// meanwhile if transport, nfsd and namespace all ended within the few instructions that follow. A
-    /// handle cannot hold the namespace instead: any reference that a module can take also keeps the
-    /// namespace from exiting.
+    /// The trace events read the number of the transport's network namespace. The last reference to
+    /// the transport releases the namespace, but handles remain in use until the data is dropped,
+    /// which is later. XPT_CLOSE is set long before the last reference is dropped. So while this
+    /// function returns `true`, the namespace exists. It could be freed between this check and the
+    /// trace event only if transport, nfsd and namespace were all torn down within these few
+    /// instructions. A handle cannot hold a reference to the namespace instead: any reference that
+    /// a module can take keeps the namespace from exiting.
     fn is_open(&self) -> bool {
         !self.test(bindings::XPT_CLOSE)
     }
@@ -267,9 +269,9 @@ impl<T: Connection> SvcXprt<T> {
 
     /// Creates a connection between these addresses with the data that `build` returns. May sleep.
     ///
-    /// Handles read the network namespace of the transport, which the last reference releases. So
-    /// everything that may fail belongs in `build`: its callbacks have ended when it drops the
-    /// data.
+    /// Handles read the network namespace of the transport, which is released with the last
+    /// reference. So everything that may fail belongs in `build`, which ends the callbacks by
+    /// dropping the data.
     ///
     /// # Errors
     ///
