@@ -116,11 +116,11 @@ impl<T: Callbacks> SvcXprt<T> {
         let Some(xprt) = self.callback_xprt() else {
             return;
         };
-        // SAFETY: The server transport holds a reference to the client transport. As sunrpc
-        // requires, the request is looked up, filled in and completed in one critical section of
-        // the queue lock, as the client may answer twice. The window changes under the transport
-        // lock, which is not taken under the queue lock, and before completion passes the place of
-        // the request to the next one.
+        // SAFETY: The server transport holds a reference to the client transport. The window is set
+        // before the request is completed, because completion passes its place to the next request.
+        // Setting it takes the transport lock, which must not be taken under the queue lock. So the
+        // request is looked up twice. The second lookup, the copy and the completion are one
+        // critical section, because the client may answer twice.
         unsafe {
             let guard = lock_queue(xprt);
             let known = !bindings::xprt_lookup_rqst(xprt, xid.to_be()).is_null();
@@ -175,7 +175,7 @@ unsafe fn fill(rqst: *mut bindings::rpc_rqst, reply: &[u8]) -> Result<c_int> {
 ///
 /// # Safety
 ///
-/// For sunrpc; the server transport is live.
+/// Called by sunrpc; the server transport is live.
 unsafe extern "C" fn setup<T: Callbacks>(
     args: *mut bindings::xprt_create,
 ) -> *mut bindings::rpc_xprt {
@@ -193,7 +193,7 @@ unsafe extern "C" fn setup<T: Callbacks>(
 ///
 /// # Safety
 ///
-/// For sunrpc; the server transport is live.
+/// Called by sunrpc; the server transport is live.
 unsafe fn create<T: Callbacks>(args: &bindings::xprt_create) -> Result<*mut bindings::rpc_xprt> {
     // SAFETY: The server transport is live, by this function's contract.
     if args.bc_xprt.is_null() || !unsafe { is_connection_of::<T::Server>(args.bc_xprt) } {
@@ -293,7 +293,7 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is live.
+    /// Called by sunrpc; `xprt` is live.
     unsafe extern "C" fn connect(xprt: *mut bindings::rpc_xprt, _task: *mut bindings::rpc_task) {
         // SAFETY: `xprt` is live, by this function's contract.
         unsafe {
@@ -304,7 +304,7 @@ impl<T: Callbacks> CallbackOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; on the thread that runs `task`, which has a request.
+    /// Called by sunrpc, on the thread that runs `task`, which has a request.
     unsafe extern "C" fn buf_alloc(task: *mut bindings::rpc_task) -> c_int {
         // SAFETY: The running task has a request, by this function's contract.
         unsafe {
@@ -325,7 +325,7 @@ impl<T: Callbacks> CallbackOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; the request of `task` has ended.
+    /// Called by sunrpc; the request of `task` has ended.
     unsafe extern "C" fn buf_free(task: *mut bindings::rpc_task) {
         // SAFETY: The request has ended, by this function's contract; `buf_alloc` made one buffer
         // of both.
@@ -336,7 +336,7 @@ impl<T: Callbacks> CallbackOps<T> {
     ///
     /// # Safety
     ///
-    /// For sunrpc; the sender has the transport's send lock.
+    /// Called by sunrpc; the sender has the transport's send lock.
     unsafe extern "C" fn send_request(rqst: *mut bindings::rpc_rqst) -> c_int {
         // SAFETY: The sender has the send lock, by this function's contract; the users of the
         // client transport hold the server's.
@@ -361,7 +361,7 @@ impl<T: Callbacks> CallbackOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is live. Called when the server transport is detached, too.
+    /// Called by sunrpc, also when the server transport is detached; `xprt` is live.
     unsafe extern "C" fn close(xprt: *mut bindings::rpc_xprt) {
         // SAFETY: `xprt` is live, by this function's contract.
         unsafe {
@@ -372,7 +372,7 @@ impl<T: Callbacks> CallbackOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is live.
+    /// Called by sunrpc; `xprt` is live.
     unsafe extern "C" fn inject_disconnect(xprt: *mut bindings::rpc_xprt) {
         // SAFETY: `xprt` is live, by this function's contract; the users of the client transport
         // hold the server's.
@@ -381,7 +381,7 @@ impl<T: Callbacks> CallbackOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; nobody uses `xprt` any more.
+    /// Called by sunrpc; nobody uses `xprt` any more.
     unsafe extern "C" fn destroy(xprt: *mut bindings::rpc_xprt) {
         // SAFETY: Nobody uses `xprt` any more, by this function's contract. The memory is freed
         // after a grace period, the strings in it with it.

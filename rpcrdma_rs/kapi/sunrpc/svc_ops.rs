@@ -174,7 +174,7 @@ impl<T: Listener> ListenerOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is a live listener.
+    /// Called by sunrpc; `xprt` is a live listener.
     unsafe extern "C" fn accept(xprt: *mut bindings::svc_xprt) -> *mut bindings::svc_xprt {
         // SAFETY: `xprt` is a live listener, by this function's contract, and only listeners of
         // this type have this table.
@@ -186,19 +186,19 @@ impl<T: Listener> ListenerOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc.
+    /// Called by sunrpc.
     unsafe extern "C" fn has_wspace(_xprt: *mut bindings::svc_xprt) -> ffi::c_int {
         1
     }
 
     /// # Safety
     ///
-    /// For sunrpc, which calls this for every transport; a listener has no contexts.
+    /// Called by sunrpc, for every transport; a listener has no contexts.
     unsafe extern "C" fn release_ctxt(_: *mut bindings::svc_xprt, _: *mut ffi::c_void) {}
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is a live listener.
+    /// Called by sunrpc; `xprt` is a live listener.
     unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
         // SAFETY: `xprt` is a live listener, by this function's contract, and only listeners of
         // this type have this table.
@@ -225,7 +225,7 @@ impl<T: Connection> ConnectionOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; on the thread of `rqstp`, which holds its transport and the BUSY bit.
+    /// Called by sunrpc, on the thread of `rqstp`, which holds its transport and the BUSY bit.
     unsafe extern "C" fn recvfrom(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
         // SAFETY: We are on the thread of `rqstp`, by this function's contract.
         let xprt = unsafe { (*rqstp).rq_xprt };
@@ -268,7 +268,7 @@ impl<T: Connection> ConnectionOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; on the thread of `rqstp`, which holds its transport.
+    /// Called by sunrpc, on the thread of `rqstp`, which holds its transport.
     unsafe extern "C" fn sendto(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
         let send = |this: &SvcXprt<T>, call: CallRef<'_, _>, lent: &mut Lent| {
             // SAFETY: We are on the thread of `rqstp`, by this function's contract; this is what
@@ -286,7 +286,7 @@ impl<T: Connection> ConnectionOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; on the thread of `rqstp`, which holds its transport.
+    /// Called by sunrpc, on the thread of `rqstp`, which holds its transport.
     unsafe extern "C" fn result_payload(
         rqstp: *mut bindings::svc_rqst,
         offset: ffi::c_uint,
@@ -314,7 +314,7 @@ impl<T: Connection> ConnectionOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is held by the caller, and `ctxt` is null or the context of a Call
+    /// Called by sunrpc; `xprt` is held by the caller, and `ctxt` is null or the context of a Call
     /// that was received on it.
     unsafe extern "C" fn release_ctxt(xprt: *mut bindings::svc_xprt, ctxt: *mut ffi::c_void) {
         if ctxt.is_null() {
@@ -329,7 +329,7 @@ impl<T: Connection> ConnectionOps<T> {
 
     /// # Safety
     ///
-    /// For sunrpc; `xprt` is a live connection.
+    /// Called by sunrpc; `xprt` is a live connection.
     unsafe extern "C" fn detach(xprt: *mut bindings::svc_xprt) {
         // SAFETY: `xprt` is a live connection, by this function's contract, and only connections of
         // this type have this table.
@@ -341,5 +341,5 @@ impl<T: Connection> ConnectionOps<T> {
 ///
 /// # Safety
 ///
-/// For sunrpc.
+/// Called by sunrpc.
 unsafe extern "C" fn kill_temp_xprt(_xprt: *mut bindings::svc_xprt) {}
