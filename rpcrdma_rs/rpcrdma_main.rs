@@ -58,7 +58,7 @@ impl RpcRdma {
         let client = clnt::register()?;
         let client_tunables = clnt::tunables::register()?;
         let server_tunables = svc::tunables::register()?;
-        // No name is in use from here on, since the other module registers all of them or none.
+        // From here on all names are free: the C module registers all of them or none.
         let open = kapi::sunrpc::class::Open::new();
         let server = svc::register()?;
         Ok(RpcRdma {

@@ -212,9 +212,9 @@ impl<T: XprtOps> Xprt<T> {
     }
 
     /// Passes a copy of the Call `message` to the callback service. `xid` is in host order. Returns
-    /// `false` if the Call is not passed on: `limit` requests are in use, there is no service, or the
-    /// Call is longer than a page or shorter than two words. sunrpc would never return a request
-    /// without these. Does not sleep.
+    /// `false` if the Call is not passed on: `limit` requests are in use, there is no service, or
+    /// the Call is longer than a page or shorter than two words. sunrpc never returns the request
+    /// of a Call without two words. Does not sleep.
     #[must_use]
     pub(crate) fn deliver_bc(
         &self,

@@ -56,7 +56,7 @@ unsafe impl<T: XprtOps> Send for Shared<T> {}
 unsafe impl<T: XprtOps> Sync for Shared<T> {}
 
 impl<T: XprtOps> Shared<T> {
-    /// A link target for `xprt`, closed for now.
+    /// Creates the state of the links to `xprt`. They refuse borrows until [`Self::open`].
     pub(super) fn new(xprt: *mut Xprt<T>) -> impl PinInit<Self> {
         // INVARIANT: `users` is `CLOSED`.
         pin_init!(Self {

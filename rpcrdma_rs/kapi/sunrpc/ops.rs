@@ -140,8 +140,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// * Any other error fails the RPC.
     fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result;
 
-    /// Returns whether the Call in `slot`, which its task is about to release, may have been sent and
-    /// not been answered. Called under the transport lock: must not sleep.
+    /// Returns whether the Call in `slot`, which its task is about to release, may have been sent
+    /// without being answered. Called under the transport lock: must not sleep.
     fn may_be_unanswered(slot: &Slot<Self>) -> bool;
 
     /// Called when the RPC task releases the memory of the request in `slot`, whether or not it was
@@ -218,7 +218,7 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `task` must be done with its request, under the transport lock.
+    /// `task` must be done with its request, and the caller must hold the transport lock.
     unsafe extern "C" fn release_request(task: *mut bindings::rpc_task) {
         // SAFETY: The task has a request, by this function's contract, which stays until it is
         // released. `rq_cong` is written under the transport lock, which sunrpc holds.
@@ -256,7 +256,7 @@ impl<T: XprtOps> OpsTable<T> {
             (*task).tk_status = EAGAIN.to_errno();
             bindings::xprt_add_backlog_noncongested(xprt, task);
         }
-        // Freeing a slot before the task was on the backlog has not woken the task.
+        // A slot that was freed before the task was on the backlog has not woken the task.
         if let Some(slot) = this.slots().pop() {
             // SAFETY: The slot is one of this transport, and not in use: it came from the pool
             // just now.

@@ -503,7 +503,7 @@ impl<T: XprtOps> Pinned<T> {
     /// # Errors
     ///
     /// `EIO` if the message does not fit the buffers of the RPC, which completes with the same
-    /// error. The same if memory of the request is still lent, which is a bug; the RPC does not
+    /// error. `EIO` also if memory of the request is still lent, which is a bug; the RPC does not
     /// complete then.
     #[inline(always)]
     pub(crate) fn complete_inline(self, bytes: &[u8], placed: usize) -> Result<usize> {
@@ -526,7 +526,7 @@ impl<T: XprtOps> Pinned<T> {
         }
     }
 
-    /// Completes the RPC, whose memory is all back.
+    /// Completes the RPC, none of whose memory is lent.
     #[inline(always)]
     fn finish(self, result: Result<usize>) {
         let this = ManuallyDrop::new(self);

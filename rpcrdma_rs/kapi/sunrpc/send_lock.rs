@@ -4,7 +4,7 @@
 //!
 //! sunrpc serialises connecting, sending and closing by one bit of the transport, `XPRT_LOCKED`.
 //! Its holder has a [`SendLocked`], which lends the connection without another lock. Other code
-//! takes a reference by [`Xprt::conn`].
+//! takes a reference with [`Xprt::conn`].
 //!
 //! ```text
 //!   ->send_request, ->close, ...     SendLocked for the length of the call
@@ -90,10 +90,10 @@ impl<C> ConnCell<C> {
     /// # Safety
     ///
     /// The caller must hold the transport's send lock, and nobody may have borrowed the connection
-    /// by it.
+    /// under it.
     unsafe fn replace(&self, new: Option<Arc<C>>) -> Option<Arc<C>> {
         let _guard = self.lock.lock();
-        // SAFETY: We hold `lock`, and by this function's contract the send lock; no borrow by
+        // SAFETY: We hold `lock`, and by this function's contract the send lock; no borrow under
         // either is left.
         unsafe { core::mem::replace(&mut *self.conn.get(), new) }
     }
@@ -139,7 +139,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
     /// Replaces the connection, and returns the previous one. Does not sleep.
     pub(crate) fn set_conn(&mut self, new: Option<Arc<T::Conn>>) -> Option<Arc<T::Conn>> {
         // SAFETY: By the type's invariant we hold the send lock; `&mut self` shows that nobody has
-        // borrowed the connection by it.
+        // borrowed the connection under it.
         unsafe { self.xprt.conn_cell().replace(new) }
     }
 

@@ -27,8 +27,8 @@
 //!   sent             ...                                    spare
 //! ```
 //!
-//! So a page that is being sent is in no slot until it was sent, and no slot has a page of a file
-//! when the next Call is received.
+//! So a page that is being sent is in no slot until it has been sent, and no slot has a page of a
+//! file when the next Call is received.
 //!
 //! C header: [`include/linux/sunrpc/svc.h`](srctree/include/linux/sunrpc/svc.h)
 
@@ -176,8 +176,8 @@ pub(crate) struct Reply<'a> {
 pub(crate) struct Taken {
     /// The location of the reply in the pages.
     pub(crate) map: ReplyMap,
-    /// Whether all of the pages were the thread's own. They can become spare pages once they were
-    /// sent.
+    /// Whether all of the pages were the thread's own. They can become spare pages once they have
+    /// been sent.
     pub(crate) own: bool,
 }
 
@@ -337,7 +337,7 @@ impl<'a> Reply<'a> {
             let message = addr_of_mut!((*rqstp).rq_res);
             (*message).page_len = 0;
             for part in [&mut (*message).head[0], &mut (*message).tail[0]] {
-                // Not `default`, which is a call.
+                // Not `default`, which would be a function call.
                 (part.iov_base, part.iov_len) = (null_mut(), 0);
             }
         }

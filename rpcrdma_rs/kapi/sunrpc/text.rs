@@ -30,7 +30,7 @@ pub(super) struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    /// The empty string.
+    /// Creates an empty string.
     pub(super) const fn new() -> Self {
         Self {
             bytes: [0; N],

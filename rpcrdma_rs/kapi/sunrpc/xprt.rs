@@ -225,7 +225,7 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Returns the number of RPC clients that use this transport for swap.
     pub(super) fn swappers(&self) -> &Atomic<i32> {
-        // SAFETY: It is part of the transport, and changed atomically alone.
+        // SAFETY: It is part of the transport, and only changed atomically.
         unsafe { Atomic::from_ptr(&raw mut (*self.as_ptr()).swapper.counter) }
     }
 

@@ -68,8 +68,8 @@ pub(crate) trait Class: Sized + 'static {
 ///
 /// # Invariants
 ///
-/// `class` is complete, and does not change, except for its list head. That belongs to the registration
-/// while `in_use` is set.
+/// `class` is complete, and does not change, except for its list head, which belongs to the
+/// registration while `in_use` is set.
 pub(crate) struct ClassCell<C> {
     class: Opaque<bindings::svc_xprt_class>,
     in_use: Atomic<bool>,
@@ -111,8 +111,8 @@ impl<C: Class> ClassRegistration<C> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if `C` is registered. `EEXIST` if another class of this name is, so the C module and this
-    /// one cannot be loaded at the same time.
+    /// `EBUSY` if `C` is registered. `EEXIST` if another class of this name is registered, so the C
+    /// module and this one cannot be loaded at the same time.
     pub(crate) fn new() -> Result<Self> {
         let cell = C::cell();
         if cell.in_use.cmpxchg(false, true, Acquire).is_err() {
@@ -224,8 +224,8 @@ impl<T: Listener> SvcXprt<T> {
     }
 }
 
-/// Returns whether `xprt` is a connection of the class `C`, so a `SvcXprt` with the connections of
-/// the listener of `C` as data.
+/// Returns whether `xprt` is a connection of the class `C`, and so a `SvcXprt` whose data is
+/// `<C::Listener as Listener>::Connection`.
 ///
 /// # Safety
 ///
