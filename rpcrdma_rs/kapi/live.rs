@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The debugfs directories of client and server, and the part of a connection's status that they share.
+//! The debugfs directories of client and server, and the part of a connection's status that they
+//! share.
 //!
 //! `Documentation/live.rst` explains each line.
 

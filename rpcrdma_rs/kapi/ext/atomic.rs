@@ -3,9 +3,9 @@
 //! Atomic variables that only Rust code accesses.
 //!
 //! The types and methods have the names and meaning of [`kernel::sync::atomic`]. Every access there
-//! calls a C helper, even a load or a store. Here an access compiles to one instruction, because it
-//! follows Rust's memory model. C code must not access such a variable: one variable must not mix
-//! Rust's memory model with the kernel's.
+//! calls a C helper, even a load or a store. Here an access compiles inline, because it uses
+//! `core::sync::atomic`. So it follows Rust's memory model, and C code must not access such a
+//! variable: one variable must not mix this model with the kernel's.
 
 use core::{
     cell::UnsafeCell,

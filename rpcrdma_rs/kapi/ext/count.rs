@@ -31,8 +31,8 @@ impl Count {
     }
 }
 
-/// A counter that is never reset, for events that do not overlap: those that the holder of a lock counts,
-/// or the completions of one queue. Of two additions at the same time, one may be lost.
+/// A counter that is never reset, for events that are not counted concurrently: events under one
+/// lock, or completions of one queue. If two additions do run at the same time, one may be lost.
 ///
 /// Adding takes no locked instruction.
 pub(crate) struct SerialCount(Count);

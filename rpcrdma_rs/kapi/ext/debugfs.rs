@@ -9,9 +9,11 @@
 //! `kernel::debugfs` does not set the owner of its file operations, so a file that stays open while
 //! the module is unloaded would call freed code. Here an open file holds a reference to the module.
 //!
-//! A work item creates and removes each directory. Both take the lock of the parent directory, which a
-//! process that lists the parent holds, and removal waits for readers. Such a process may wait for
-//! reclaim, and reclaim for the very connection whose directory it is, or for the one that replaces it.
+//! A work item creates and removes each directory, so that a connection waits for no user of
+//! debugfs. Creating and removing take the lock of the parent directory, which a process that lists
+//! the parent holds, and removing waits for readers. Such a process may wait for reclaim, and
+//! reclaim may wait for the connection whose directory it is, or for the connection that replaces
+//! it.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
@@ -213,8 +215,8 @@ impl<T: Status> WorkItem for Files<T> {
 
     fn run(this: Arc<Self>) {
         if this.gone.load(Acquire) {
-            // It is null if the first run had not begun before. `remove` waits for readers, so `status`
-            // may be dropped afterwards.
+            // `dir` is null if the `StatusDir` was dropped before the first run. `remove` waits for
+            // readers, so `status` may be dropped afterwards.
             remove(this.dir.xchg(null_mut(), Full));
         } else {
             this.create();

@@ -173,9 +173,9 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
     /// # Safety
     ///
     /// The memory of `runs` must be valid while a loan of `lender` exists, even after `'a`. With
-    /// [`Access::SharedRead`] the owner may give up its references to the pages before. With
-    /// [`Access::RemoteWrite`] no Rust reference to the memory may exist in that time, otherwise
-    /// nobody may write to it.
+    /// [`Access::SharedRead`] the owner may give up its references to the pages earlier. In that
+    /// time no Rust reference to the memory may exist with [`Access::RemoteWrite`], and nobody may
+    /// write to the memory with any other access.
     pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Lender, access: Access) -> Self {
         // INVARIANT: By this function's contract.
         LentSegs {

@@ -64,8 +64,8 @@ pub(in crate::kapi) unsafe fn is_next(
         return false;
     }
     // With a vmemmap all `struct page`s are in one array, in the order of their memory. Otherwise there
-    // may be several arrays, so neighbours in one of them are not necessarily neighbours in memory, and
-    // the other way round. Callers need both.
+    // may be several arrays, so neighbours in an array are not necessarily neighbours in memory,
+    // nor are neighbours in memory necessarily in one array. Callers need both.
     if cfg!(CONFIG_SPARSEMEM_VMEMMAP) {
         return true;
     }
@@ -187,7 +187,7 @@ impl<'a> MemSeg<'a> {
     /// the page allocator, not `vmalloc` or a stack).
     pub(in crate::kapi) unsafe fn from_virt(ptr: *const u8, len: usize) -> Option<Self> {
         if len == 0 {
-            // The address of no bytes may be anything.
+            // With no bytes, `ptr` need not be a valid address.
             return None;
         }
         let offset = ptr.addr() % PAGE_SIZE;
@@ -273,7 +273,8 @@ impl<'a> MemSeg<'a> {
     }
 }
 
-/// The longest copy that is made word by word, because a string instruction takes long to start.
+/// The longest copy in bytes that is made word by word, because a string instruction takes long to
+/// start.
 const SHORT: usize = 512;
 
 /// Copies `len` bytes.

@@ -33,7 +33,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// References up to this number are dropped one by one, because a batch only pays for more.
+/// Up to this number, references are dropped one by one: a batch pays off only for more.
 const FEW: usize = 8;
 
 /// An array that owns one reference to each of its pages.
@@ -224,7 +224,8 @@ impl PageVec {
         Ok(())
     }
 
-    /// Returns the `len` octets that start at `at`, or `None` if the pages end before that.
+    /// Returns the range of the `len` octets that start at `at`, or `EINVAL` if the pages end
+    /// before that.
     fn checked(&self, at: usize, len: usize) -> Result<Range<usize>> {
         match at.checked_add(len) {
             Some(end) if end <= self.pages.len() * PAGE_SIZE => Ok(at..end),

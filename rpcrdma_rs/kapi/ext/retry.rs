@@ -10,7 +10,7 @@ use kernel::{
     }, //
 };
 
-/// Attempts after which a shortage is taken to be permanent: 30 s.
+/// The number of pauses of 10 ms after which a shortage is considered permanent: 30 s.
 const MOST_TURNS: u32 = 3000;
 
 /// The number of pauses taken so far for one allocation.
