@@ -86,9 +86,9 @@ impl Callbacks for Conn {
 }
 
 impl Chan {
-    /// Returns the length of the longest callback in octets. It is too short for any callback if
-    /// the client's properties say that it receives none. The service then finds that callbacks
-    /// fail, and does not use them.
+    /// Returns the length of the longest callback in octets. Returns 0 if the client's properties
+    /// say that it receives no Calls. The service then finds that callbacks fail, and does not use
+    /// them.
     fn max_call(&self) -> usize {
         if !self.negotiation.has_calls() {
             return 0;

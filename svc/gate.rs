@@ -131,8 +131,8 @@ impl Chan {
     }
 
     /// Returns permission to pull the Read chunks of `message`, which has just arrived, without a
-    /// service thread. The client has proved that it has access. It gets permission only while no Call
-    /// is held back.
+    /// service thread; `None` if the gate is closed or a Call is held back. The caller must have
+    /// checked that the client has proved that it has access.
     pub(super) fn permit_at_once(&self, message: &mut CallBox) -> Option<PullPermit> {
         let mut inbox = self.inbox.lock();
         if inbox.gate != Gate::Open || !inbox.held.is_empty() {
@@ -166,12 +166,13 @@ impl Chan {
     fn wake(&self, inbox: SpinLockGuard<'_, Inbox<Pulled>>) {
         self.handle.set_data();
         drop(inbox);
-        // Pairs with the check of the transport after a thread has released it.
+        // Pairs with sunrpc's check of the transport after a thread has released it.
         smp_mb();
         self.handle.enqueue();
     }
 
-    /// Queues a message that has just arrived, and wakes a service thread.
+    /// Queues a message that has just arrived, and wakes a service thread if the connection is
+    /// established.
     pub(super) fn queue_message(&self, mut message: CallBox) {
         let state = &mut message.data_mut().state;
         state.take_place(|| self.member.place());
@@ -223,7 +224,7 @@ impl Chan {
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }
 
-    /// Returns the permission of a pull that has completed or was abandoned.
+    /// Releases the permission of a pull that has completed or was abandoned.
     pub(super) fn pull_ended(&self, permit: PullPermit) {
         let counted = permit.share.is_some();
         drop(permit);

@@ -69,7 +69,7 @@ pub(super) struct Inbox<P> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
     Open,
-    /// Closed until the client has proved that it has access, because it has a pull in progress.
+    /// Closed while a pull is in progress, until the client has proved that it has access.
     Pulling,
     /// Closed until the resources for RDMA Reads may be available again.
     NoResources,

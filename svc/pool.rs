@@ -55,8 +55,8 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Returns the index of the slot at the place `at` of the queue. Both that and the index of the
-    /// first slot are less than the capacity.
+    /// Returns the index of the slot at the place `at` of the queue. `at` must be at most the
+    /// capacity.
     fn slot(&self, at: usize) -> usize {
         // No division, as this runs for each Call whose Read chunks are pulled.
         let (at, capacity) = (self.first + at, self.slots.len());
@@ -216,9 +216,9 @@ const MOST_ARRAYS: usize = 64;
 /// The spare pages of a connection. They are reused, so that in steady state no page is allocated
 /// or freed.
 ///
-/// The pages have been in a Call that was answered, or in a reply that was sent. The budget that
-/// all connections share is asked only when a connection keeps more pages than ever before since
-/// the last [`Self::trim`].
+/// The pages have been in a Call that was answered, or in a reply that was sent. A connection takes
+/// a share of the common budget only when it keeps more pages than at any time since the last
+/// [`Self::trim`].
 pub(super) struct PagePool {
     spare: SparePages,
     share: Share,

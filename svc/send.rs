@@ -446,8 +446,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `E2BIG` if the client has not offered room for this reply; otherwise the connection must be
-    /// closed.
+    /// `E2BIG` if the reply needs more RDMA Writes than the Send Queue has entries; `EINVAL` if its
+    /// form is not supported. After any other error the connection must be closed.
     fn send_out(
         &self,
         reply: &mut Reply<'_>,

@@ -193,11 +193,12 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     }
 
     /// Takes `count` entries if they are free and no chain waits, and stores the reservation in `slot`.
-    /// If the slot has a released one, this function uses that again. Does not sleep.
+    /// Reuses a released reservation in the slot. Does not sleep.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if not; `ENOTCONN` if the queue is closed or does not have that many entries.
+    /// `EAGAIN` if too few are free or a chain waits; `ENOTCONN` if the queue is closed or does not
+    /// have that many entries.
     #[inline(always)]
     pub(super) fn try_reserve(
         self: &Arc<Self>,

@@ -80,8 +80,9 @@ impl Chan {
         trace_svcrdma_property(&self.params.peer, proc.to_wire(), now);
     }
 
-    /// Returns the largest permitted size of Receives in octets. It does not change if the client
-    /// has not sent its properties, because such a client need not support properties.
+    /// Returns the largest permitted size of Receives in octets. Returns 0, which leaves the size
+    /// as it is, until the client has sent its properties: a client without properties need not
+    /// support changes.
     pub(super) fn most_receive(&self) -> u32 {
         if self.negotiation.announced.load(Relaxed) {
             InlineSize::representable(MAX_REQ_SIZE.get()).0
@@ -138,7 +139,8 @@ impl Conn {
             Some(Message::Request { want }) => {
                 let mut most = 0;
                 if let Some(octets) = want.receive() {
-                    // The answer decides, as another request may change the size at the same time.
+                    // The result of `ask` decides, as another request may change the size at the
+                    // same time.
                     let mut recvs = self.chan().recvs.lock();
                     if recvs.resize.ask(octets) == ResizeAnswer::Done {
                         // Another thread may send the answer to another request.
