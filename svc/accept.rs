@@ -105,7 +105,8 @@ impl Pending {
 }
 
 /// Adopts a connection request, in the CM's callback. `removal` converts the id's handler into the
-/// callback for device removal, which drops the result if it is still waiting.
+/// callback for device removal. That callback drops the [`Pending`] if it still waits for a service
+/// thread.
 ///
 /// # Errors
 ///

@@ -26,8 +26,8 @@ pub(super) struct CallState {
     pub(super) arrival: Arrival,
     /// The place of the message in the order of its client's messages.
     pub(super) place: Place,
-    /// The pull of the Call, if it has its place in the order before a service thread begins it. `None`
-    /// in a buffer without such a Call.
+    /// The pull of the Call, if the Call got its place in the order of its client's messages before
+    /// a service thread begins the pull. `None` in a buffer without such a Call.
     pub(super) ordered: Option<OrderedPull>,
     /// The results of the reply that are placed directly.
     pub(super) payloads: Payloads,

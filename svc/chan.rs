@@ -243,8 +243,8 @@ impl Chan {
         self.handle.is_closing()
     }
 
-    /// Retries `f` for up to 30 s while memory or a resource of the device is short, as a short time of
-    /// that must not end the connection. Sleeps.
+    /// Retries `f` for up to 30 s while memory or a resource of the device is short, because a
+    /// brief shortage must not end the connection. Sleeps.
     ///
     /// # Errors
     ///
@@ -421,7 +421,7 @@ impl_has_cqe! {
 /// A Call whose Read chunks have been pulled.
 pub(super) type Pulled = Pin<KBox<ReadCtx>>;
 
-/// The contexts of a connection that are not in use. The one that was used last is the next.
+/// The contexts of a connection that are not in use. The most recently used one is taken first.
 pub(super) struct ReadPool {
     kept: KVVec<Pulled>,
     /// The fewest contexts since the last [`Self::trim`].

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The order of Calls over all connections of one client, see [`super::order`].
+//! The order of Calls over all connections of one client, see [`super::order`]. A *pull* fetches
+//! the Read chunks of a Call, see [`super::read`].
 //!
 //! A client may use a security context on several connections (`nconnect`). So all connections from
 //! one address share an order. Only Calls of a client that has proved that it has access are
@@ -63,7 +64,7 @@ pub(super) trait Wake: Send + Sync {
 impl<C> Wake for Handle<C> {
     fn wake(&self) {
         self.set_data();
-        // As in `Chan::wake`.
+        // Pairs with the same check as the barrier in `Chan::wake`.
         smp_mb();
         self.enqueue();
     }
@@ -96,7 +97,7 @@ struct ClientState {
     batch: Batch,
     /// The last time when the batch was found overdue.
     overdue_at: Option<Jiffies>,
-    /// The connections. They change only under the mutex of the list of clients as well.
+    /// The connections. They change only while the mutex of the list of clients is held as well.
     members: KVVec<ClientConn>,
     /// Whether a member may wait.
     waits: bool,
@@ -201,8 +202,8 @@ impl Client {
         )
     }
 
-    /// Allocates room for the connections and further ones, if there is none for another one. May
-    /// sleep. The caller holds the mutex of the list of clients.
+    /// Allocates room for the connections and further ones if there is no room for another one, and
+    /// nothing otherwise. May sleep. The caller holds the mutex of the list of clients.
     fn room_for_one(&self) -> Result<KVVec<ClientConn>> {
         let state = self.state.lock();
         let (len, capacity) = (state.members.len(), state.members.capacity());
@@ -242,7 +243,7 @@ impl ClientState {
                 .is_some_and(|then| msecs_since(then) < UNORDERED_MS)
     }
 
-    /// Returns for how many ms Calls have waited for the oldest pull.
+    /// Returns for how many ms Calls have waited for the oldest pull, at most [`OLDEST_PULL_MS`].
     fn oldest_waited(&self) -> u64 {
         msecs_since(self.oldest_since).min(u64::from(OLDEST_PULL_MS))
     }

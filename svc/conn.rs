@@ -67,7 +67,7 @@ impl QpHandler for Chan {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
                 self.params.live.note_received(&wc);
                 self.received(qp, buf.capacity());
-                // The header of the message before.
+                // Forgets the header of the previous message.
                 buf.data_mut().state.call = None;
                 self.take_properties(&mut buf);
                 if let Some(buf) = self.pull_at_once(qp, buf) {

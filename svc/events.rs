@@ -134,8 +134,8 @@ impl<C: 'static> Events<C> {
         }
     }
 
-    /// Moves to the next phase and performs the action, if the transport exists. If it does not,
-    /// `attach` closes it later.
+    /// Moves to the next phase, and performs the action if the transport exists. If it does not
+    /// exist yet, `attach` closes it later if the connection was lost.
     fn handle(&self, event: ConnEvent) {
         let action = self.step(event);
         let Some(handle) = self.conn.as_ref() else {
@@ -176,7 +176,7 @@ impl<C: 'static> Removal for Events<C> {
     fn removed(&self) {
         let _ = self.step(ConnEvent::Lost);
         if let Some(handle) = self.conn.as_ref() {
-            // No service thread may be left that could close it.
+            // All service threads may be busy, so this does not leave it to one of them.
             handle.close_now();
         }
     }

@@ -83,8 +83,8 @@ pub(super) fn append(
 }
 
 impl Conn {
-    /// Sends a reply of `total` octets to `call` if it has one of the most common forms, in a message of at
-    /// most `send` octets. Returns `None` if it has not.
+    /// Sends a reply of `total` octets to `call` if it has one of the most common forms, in a
+    /// message of at most `send` octets. Returns `None` otherwise.
     ///
     /// # Errors
     ///

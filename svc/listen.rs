@@ -173,12 +173,12 @@ pub(super) fn create(
         )?;
         let clients = Clients::new()?;
         let id = listening_id(net, addr, &events).inspect_err(|_| {
-            // An event of the id, which is gone, may have queued it.
+            // An event of the id, which is destroyed, may have queued the work.
             cancel_delayed_sync(&events);
         })?;
         // The service may have asked for any port.
         let bound = id.local_addr();
-        // Last: from here on only `detach` frees this.
+        // Last, because from here on the object refers to itself, and only `detach` ends that.
         events.current.lock().id = Some(id);
         let listen = Listen {
             events,

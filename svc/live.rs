@@ -35,7 +35,7 @@ use kernel::{
 /// The number of the next connection.
 static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 
-/// Values of `state`, in the order of their names.
+/// Values of `state`, in the order of [`STATES`].
 #[derive(Clone, Copy)]
 pub(super) enum ConnState {
     /// The client has not sent anything.

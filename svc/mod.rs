@@ -34,7 +34,8 @@
 //!   tunables     the sysctls, and the counters
 //! ```
 //!
-//! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `payloads` are pure.
+//! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `payloads` are
+//! pure: they use no kernel interface, and are tested on the host.
 //!
 //! # Locks
 //!

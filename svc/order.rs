@@ -4,8 +4,8 @@
 //!
 //! A Kerberos service drops a Call whose sequence number is 128 or more behind that of another Call
 //! (RFC 2203, section 5.3.3.1), and closes the connection. A Linux client assigns the number to a
-//! WRITE, computes the checksum of its payload, and may then send it up to 127 behind. So the
-//! client may use up the window by itself, and no Call may overtake one that arrived before it,
+//! WRITE, computes the checksum of its payload, and may then send it up to 127 numbers behind. So
+//! the client may use up the window by itself, and no Call may overtake one that arrived before it,
 //! however short its pull is.
 //!
 //! A pull gets its number when it begins, or when its Call arrives if a service thread has to begin the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The state of a connection, by the events of the CM and of device removal. Pure.
+//! The state of a connection, which events of the CM and of device removal change. Pure.
 //!
 //! ```text
 //!   Accepted --Established--> Open

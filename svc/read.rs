@@ -196,9 +196,9 @@ impl Chan {
         }
     }
 
-    /// Gives the Call in `buf` its place in the order of its client's Calls. A service thread has to
-    /// begin its pull, and pulls of later Calls may begin before.
-    // Not inlined: it needs a stack, and is rare.
+    /// Gives the Call in `buf` its place in the order of its client's Calls. Its pull waits for a
+    /// service thread, and pulls of later Calls may begin before it.
+    // Not inlined: it needs much stack, and is rare.
     #[inline(never)]
     pub(super) fn order_before_pull(&self, buf: &mut CallBox) {
         let (bytes, call) = decoded(buf);
@@ -219,7 +219,7 @@ impl Chan {
     }
 
     /// Posts the RDMA Reads of a Call with the resources that are available. Returns the Call if
-    /// they do not suffice. For completions: does not wait, and allocates no pages.
+    /// they do not suffice. Called by completions, so it does not wait, and allocates no pages.
     pub(super) fn start_pull_at_once(
         &self,
         qp: &Qp<Chan>,

@@ -64,9 +64,10 @@ impl Receives {
         }
     }
 
-    /// Moves buffers from `list`, and adds as many Receives to post, up to `sizes.receives` in all.
-    /// Returns the number of buffers. Those in excess of `sizes.contexts`, because several threads add
-    /// some at the same time, stay in `list`; all do if their size is not that of the Receives.
+    /// Moves buffers from `list` to the pool, and raises the number of Receives to post by as many,
+    /// up to `sizes.receives`. Returns the number of buffers moved. Buffers in excess of
+    /// `sizes.contexts` stay in `list`: several threads may add some at the same time. All stay
+    /// there if their size is not that of the Receives.
     pub(super) fn add(&mut self, list: &mut RecvList<CallData<CallState>>, sizes: &Sizes) -> u32 {
         if !list.iter().all(|buf| self.resize.keeps(buf.capacity())) {
             return 0;
@@ -94,7 +95,8 @@ impl Receives {
         Some(spare)
     }
 
-    /// Returns a buffer to the pool. If it was replaced meanwhile, it is returned to be dropped.
+    /// Puts a buffer back into the pool. Returns it instead if it was replaced meanwhile; the
+    /// caller drops it.
     pub(super) fn put(&mut self, buf: CallBox) -> Option<CallBox> {
         if self.resize.keeps(buf.capacity()) {
             self.pool.put(buf);
