@@ -12,10 +12,10 @@
 //!          delivery: compare the lists with those offered
 //!               │
 //!               ▼
-//!          regions all fenced by the server? ─no─▶ LOCAL_INV, then
-//!               │                                    │
-//!               ▼                                    ▼
-//!          unmap, complete ◀────────────────── unmap, complete
+//!          regions all fenced by the server? ─no─▶ LOCAL_INV
+//!               │ yes                                │ done
+//!               ▼                                    │
+//!          unmap, complete ◀─────────────────────────┘
 //! ```
 //!
 //! A malformed message is discarded, or fails the RPC with its XID. A second Reply is dropped. If

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The state of one connection, by its events. Pure.
+//! The state of one connection, which its events change. Pure.
 //!
 //! ```text
-//!             begin(Address)      begin(Route)       begin(Connect)
-//!   Ready ──▶ Waiting ─done─▶ Ready ──▶ Waiting ─▶ Ready ──▶ Waiting ─▶ Established
-//!                 │                        │                    │           │
-//!                 └──────── failed ────────┴────────────────────┘      lost │
-//!                              ▼                                            ▼
-//!                            Down ◀─────────────────────────────────────── Down
+//!   Ready ─begin(Address)─▶ Waiting ─done─▶ Ready ─begin(Route)─▶ Waiting ─done─▶ Ready
+//!   Ready ─begin(Connect)─▶ Waiting ─done─▶ Established
+//!   Established ─begin(Version)─▶ Waiting ─done─▶ Established, if version 2 is requested
 //!
-//!   Established ─begin(Version)─▶ Waiting ─done─▶ Established, if a version is asked for
-//!   Ready ─failed─▶ Down           any ─shut down, or connecting failed─▶ Retired
+//!   Ready, Waiting ─failed─▶ Down: the worker is woken
+//!   Established ─lost─▶ Down: the transport is disconnected
+//!   any state ─shut down, or connecting failed─▶ Retired
 //! ```
 //!
 //! One thread takes the steps and waits for each; events arrive on other threads. Handling an event
-//! returns an action: none, wake the waiting worker, or disconnect the transport. `Down` is final.
-//! A connection that was shut down is `Retired`: later events do not affect the transport, which
-//! may have another connection by then.
+//! returns an action: none, wake the waiting worker, or disconnect the transport. In `Down` further
+//! events have no effect. A connection that was shut down is `Retired`: later events do not affect
+//! the transport, which may have another connection by then.
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub(super) enum Step {
     Route,
     /// Establishes the connection.
     Connect,
-    /// Requests a version from the server.
+    /// Requests version 2 from the server.
     Version,
 }
 
