@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   last attempt                                   start of the next attempt
-//!   carried a good Reply or Call                   at once
+//!   carried a good Reply or Call                   at once, at least 50 ms after its own start
 //!   did so, but lost the same Call again           500 ms after its own start, doubled up to 2 s
 //!   carried neither, or there was no connection    500 ms after its own start, doubled
 //! ```

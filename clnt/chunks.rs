@@ -130,9 +130,10 @@ impl Chunks {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if another chunk than the Read chunk already has regions; `EMSGSIZE` if `most` or the
-    /// number of idle regions is too small; `ENOMEM` if the IOMMU has no room or the driver no memory;
-    /// `EIO` if the device cannot map the memory. The chunk contains the regions that were mapped.
+    /// `EINVAL` if a chunk other than this one and the Read chunk already has regions; `EMSGSIZE`
+    /// if `most` or the number of idle regions is too small; `ENOMEM` if the IOMMU has no room or
+    /// the driver no memory; `EIO` if the device cannot map the memory. The chunk contains the
+    /// regions that were mapped.
     pub(super) fn map<'a>(
         &mut self,
         kind: Kind,
@@ -254,7 +255,7 @@ impl Chunks {
         self.list.try_for_each(f)
     }
 
-    /// Undoes the registrations that a chain recorded, after that chain was not posted.
+    /// Undoes the registrations that a chain recorded, because that chain was not posted.
     pub(super) fn retract(&mut self, unposted: Unposted) {
         self.list.retract(unposted);
     }
@@ -292,7 +293,7 @@ impl SlotChunks {
     /// Returns whether there are no registrations, and no Reply is due. Only valid for the task
     /// that owns the request, while nobody sends it and no Reply to it is being handled.
     pub(super) fn is_unused(&self) -> bool {
-        // Pairs with the last call of `take`.
+        // Pairs with the release in `take` and in `lose`.
         !self.used.load(Acquire)
     }
 }

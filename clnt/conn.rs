@@ -350,7 +350,7 @@ impl Conn {
         self.update_window(xprt);
     }
 
-    /// Calls `change` with the pools, and wakes the sender if it waits for a resource.
+    /// Calls `f` with the pools, and wakes the sender if it waits for a resource.
     pub(super) fn give_back(&self, f: impl FnOnce(&mut Pools)) {
         let starved = {
             let mut pools = self.pools.lock();

@@ -17,7 +17,7 @@
 //!   pools        the Sends, regions and Receives of a connection
 //!   send_queue   entries of the Send Queue, and detection of stalls
 //!   credits      credits that are not available for Calls
-//!   events       events of the CM, of device removal and of the QP
+//!   events       events of the CM and of device removal, the answer about version 2
 //!   live         the status of a connection in debugfs
 //!   state        the state of a connection
 //!   transport    data of a transport that outlives its connections, and of a request slot
@@ -30,7 +30,8 @@
 //!   tunables     the sysctls
 //! ```
 //!
-//! `backoff`, `credits`, `send_queue` and `state` are pure.
+//! `backoff`, `credits`, `send_queue` and `state` are pure: they use no kernel interface, and are
+//! tested on the host.
 
 #![deny(unsafe_code)]
 

@@ -32,7 +32,7 @@ pub(super) struct Sending {
     pub(super) failed_marshal: SerialCount,
     /// Calls sent as RDMA_NOMSG.
     pub(super) nomsg_calls: SerialCount,
-    /// Times that a Call waited for an earlier Send to complete.
+    /// Times that a Call waited for a resource of its connection, such as a Send or regions.
     pub(super) send_waits: SerialCount,
 }
 

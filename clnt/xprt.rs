@@ -94,7 +94,8 @@ fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
     let conn = xprt.conn();
     let chunks = slot.chunks.lock();
     if let (true, Some(conn)) = (chunks.is_outstanding(), &conn) {
-        // While the lock is held the connection cannot be closed, so the window is still its own.
+        // While the lock is held the connection cannot be closed, so the window is still that of
+        // this connection.
         conn.conn().note_given_up(xprt);
     }
     let list = chunks.take();
@@ -161,7 +162,8 @@ impl XprtOps for ClntXprt {
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
         let mut most = 0;
         for slot in xprt.slot_data() {
-            // These regions are fenced by now, and the next connection cannot use them.
+            // The next connection cannot use these regions. They are fenced by now, or by being
+            // dropped.
             most = most.max(slot.chunks.lock().lose());
         }
         xprt.note_losses(most);
