@@ -153,7 +153,8 @@ impl Conn {
         self.send_taken(qp, ctx, write)
     }
 
-    /// Sends the message that `write` writes, from `ctx`, or else the reports that wait for a Send.
+    /// Sends the message that `write` writes, from `ctx`. If the message cannot be written, sends
+    /// the reports that wait for a Send, since `ctx` is free again.
     ///
     /// # Errors
     ///
@@ -260,8 +261,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if too many Replies are in flight; `ENOTCONN` if the connection is broken, or must be
-    /// closed because neither can be sent (RFC 8166, section 4.5.4).
+    /// `ENOBUFS` if too many Replies are in flight; `ENOTCONN` if the connection is broken, or must
+    /// be closed because neither Reply nor report can be sent (RFC 8166, section 4.5.4).
     pub(super) fn reverse_reply(
         self: &Arc<Self>,
         qp: &Qp<Conn>,
@@ -281,7 +282,7 @@ impl Conn {
         }
     }
 
-    /// Returns the buffers of a Send that was not posted.
+    /// Puts the buffers of a Send that was not posted back into the pool.
     fn put_reverse_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
         ctx.as_mut().clear();
         self.give_back(|pools| pools.reverse_done(ctx));

@@ -59,6 +59,7 @@ use crate::{
 pub(super) struct Events {
     #[pin]
     pub(super) fsm: SpinLock<Fsm>,
+    /// The server's private data.
     #[pin]
     pub(super) peer: SpinLock<Private>,
     #[pin]
@@ -108,7 +109,7 @@ impl Events {
     }
 
     /// Makes sunrpc close this connection, and no later one: the next connection is set up after
-    /// this one was retired, under the lock that the caller holds.
+    /// this one was retired under the lock that the caller holds.
     fn force_disconnect(&self, fsm: &Fsm) {
         if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
             xprt.force_disconnect();

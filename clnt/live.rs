@@ -102,8 +102,8 @@ impl Live {
         Self::of(xprt.server(), device, limits, reconnects, xprt.ended())
     }
 
-    /// Allocates the status of a connection to `server`, before which `reconnects` others have ended,
-    /// the last one by `ended`.
+    /// Allocates the status of a connection to `server`, before which `reconnects` others have
+    /// ended, the last one because of `ended`.
     ///
     /// # Errors
     ///

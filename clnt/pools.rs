@@ -279,8 +279,8 @@ impl Pools {
         self.live.queue_room.store(self.queue.room(), Relaxed);
     }
 
-    /// Returns the resources of a Call that was not posted. `registered` is the number of regions
-    /// that the chain was to register, `unused` are the other regions.
+    /// Takes back the resources of a Call that was not posted. `registered` is the number of
+    /// regions that the chain was to register, `unused` are the other regions.
     pub(super) fn return_unused(
         &mut self,
         ctx: Pin<KBox<SendCtx>>,
@@ -294,7 +294,7 @@ impl Pools {
         self.send_done(ctx, registered);
     }
 
-    /// Returns regions that a Call did not need.
+    /// Takes back regions that a Call did not need.
     pub(super) fn unused(&mut self, unused: &mut MrList) {
         // Releases the entries of the registrations; `recycled` releases those of the
         // invalidations.
@@ -303,7 +303,8 @@ impl Pools {
         self.recycled(unused);
     }
 
-    /// Returns a Send that has completed, with the `registered` registrations before it.
+    /// Takes back a Send that has completed, and the entries of the `registered` registrations
+    /// before it.
     pub(super) fn send_done(&mut self, ctx: Pin<KBox<SendCtx>>, registered: usize) {
         // CAST: At most as many as the segments of two chunks.
         self.queue.release(1 + registered as u32);
@@ -322,7 +323,7 @@ impl Pools {
         Ok(ctx)
     }
 
-    /// Returns a Send of the reverse direction that has completed or was not posted.
+    /// Takes back a Send of the reverse direction that has completed or was not posted.
     pub(super) fn reverse_done(&mut self, ctx: Pin<KBox<SendCtx>>) {
         self.queue.complete();
         let _ = self.reverse_sends.push_within_capacity(ctx);
@@ -377,7 +378,7 @@ impl Pools {
         Some(ctx)
     }
 
-    /// Returns the resources of a chain of LOCAL_INV that has completed or was not posted.
+    /// Takes back the resources of a chain of LOCAL_INV that has completed or was not posted.
     pub(super) fn inv_done(&mut self, ctx: Pin<KBox<InvCtx>>) {
         self.queue.complete();
         // There is room, because it was taken from there.
@@ -385,7 +386,7 @@ impl Pools {
         self.show_invalidations();
     }
 
-    /// Returns regions that are idle again.
+    /// Takes back regions that are idle again.
     pub(super) fn recycled(&mut self, list: &mut MrList) {
         if list.is_empty() {
             return;
@@ -441,7 +442,7 @@ impl Pools {
         self.show_receives();
     }
 
-    /// Returns a Receive buffer. It is dropped if it was replaced meanwhile.
+    /// Takes back a Receive buffer, and drops it if it was replaced meanwhile.
     pub(super) fn put_receive(&mut self, buffer: RecvBox<()>) {
         if self.resize.keeps(buffer.capacity()) {
             self.free.push(buffer);
@@ -492,8 +493,8 @@ impl Pools {
         (list, to_make, self.resize.size())
     }
 
-    /// Ends the post of `count` Receives: returns the buffers that could not be posted, and uncounts
-    /// `missing` that could not be allocated; all are of `size` octets.
+    /// Ends the post of `count` Receives: takes back the buffers that could not be posted, and no
+    /// longer counts the `missing` ones that could not be allocated. All are of `size` octets.
     pub(super) fn end_post(&mut self, count: u32, mut rest: RecvList<()>, missing: u32, size: u32) {
         self.posting = self.posting.saturating_sub(count);
         // CAST: They were counted as posted.
