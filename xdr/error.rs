@@ -43,7 +43,7 @@ pub(crate) enum Item {
 pub(crate) enum DecodeError {
     /// The message ends within the named item.
     Truncated(Item),
-    /// A version that the receiver does not accept; these are the ones it does.
+    /// A version that the receiver does not accept, and the versions that it accepts.
     Version(Versions),
     /// A procedure number that the protocol does not define.
     UnknownProc(u32),

@@ -31,7 +31,7 @@ pub(crate) enum Proc {
     ConnProp,
     /// A request to change properties.
     ReqProp,
-    /// The response to that.
+    /// The response to a request to change properties.
     RespProp,
     /// Properties of the sender have changed.
     UpdProp,
@@ -77,7 +77,7 @@ pub(crate) const RESERVED_DONE: u32 = 3;
 /// The fixed words, as received: neither version nor procedure is known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Joins Replies to Calls.
+    /// Matches a Reply with its Call.
     pub(crate) xid: Xid,
     /// The number of the version of all that follows.
     pub(crate) version: u32,

@@ -281,10 +281,11 @@ impl Rejected {
     /// Returns the fixed words, with the XID of the RPC that a Requester gives up because of this
     /// message; `None` if the message is to be discarded.
     ///
-    /// RFC 8166 demands the latter of messages that are too short to be trusted, of error
-    /// reports that cannot be read (section 4.5) and of reserved procedures (section 4.6).
+    /// RFC 8166 requires that messages are discarded if they are too short to be trusted, if they
+    /// are error reports that cannot be read (section 4.5), or if their procedure is reserved
+    /// (section 4.6).
     ///
-    /// In all other cases this message was the Responder's answer, so no other will follow.
+    /// In all other cases this message was the Responder's answer, so no other follows.
     pub(crate) fn failed_rpc(&self) -> Option<Header> {
         let is_reply = match (self.version(), self.proc()) {
             (_, Some(Proc::Error)) => false,
@@ -302,8 +303,8 @@ impl Rejected {
         }
     }
 
-    /// Returns the error report that a Requester answers, which is a Responder in the reverse
-    /// direction.
+    /// Returns the error report with which a Requester answers the message: in the reverse
+    /// direction it is the Responder.
     ///
     /// In version 1 only a message that may be a Call is answered: its chunk lists are malformed,
     /// so its direction is not known. In version 2 the header has the direction. The limits in the
@@ -582,7 +583,7 @@ fn read_report(r: &mut Reader<'_>, version: Version) -> Result<ErrorBody, Decode
     }
 }
 
-/// Reads the rest of RDMA2_OPTIONAL, which goes in the direction `said`.
+/// Reads the rest of RDMA2_OPTIONAL, whose header has the direction `said`.
 fn optional(r: &mut Reader<'_>, xid: Xid, said: Direction) -> Result<Body, DecodeError> {
     let number = r.u32(Item::Optional)?;
     let length = padded_len(r.u32(Item::Optional)?).ok_or(DecodeError::TooLong)?;

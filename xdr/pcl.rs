@@ -26,7 +26,7 @@ use super::units::{
     Position, //
 };
 
-/// Read chunks of one Call, the Position Zero Read chunk not counted.
+/// The largest number of Read chunks of one Call, the Position Zero Read chunk not counted.
 pub(crate) const MAX_READ_CHUNKS: usize = 16;
 
 /// One Read chunk.

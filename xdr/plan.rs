@@ -64,7 +64,7 @@ pub(crate) struct CallShape {
     pub(crate) copy_room: u32,
 }
 
-/// Memory for the Reply of that Call.
+/// The memory for the Reply to a Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyShape {
     /// Octets before the pages.
@@ -249,9 +249,9 @@ pub(crate) enum Response {
 
 /// Chooses the transfer mode of a Responder's Reply.
 ///
-/// `message` is the length of the (reduced) Payload stream, `header`
-/// that of the transport header with the offered lists in it, and `send` the negotiated
-/// threshold towards the Requester.
+/// `message` is the length of the (reduced) Payload stream, `header` the length of the transport
+/// header with the offered lists, and `send` the negotiated threshold for messages to the
+/// Requester.
 ///
 /// An offered Reply chunk need not be used when the message fits inline (RFC 8166, section
 /// 4.3.3): a Send costs less than an RDMA Write and a Send. With `chunk_first` it is used if it has

@@ -42,7 +42,7 @@ impl Private {
 
     /// Decodes private data. Returns `None` if the format identifier or its version is unknown.
     ///
-    /// Octets after the format are ignored: the connection manager pads its field with zeros.
+    /// Further octets are ignored: the connection manager pads its field with zeros.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let magic = r.u32(Item::FixedHeader).ok()?;
@@ -74,8 +74,8 @@ impl Private {
         bytes
     }
 
-    /// Returns what holds on a connection between this peer and `other`, seen from this peer: each
-    /// direction takes the smaller of what its sender sends and its receiver receives, and
+    /// Returns the properties of a connection between this peer and `other`, as this peer sees it:
+    /// each direction takes the smaller of what its sender sends and its receiver receives, and
     /// both must support remote invalidation (RFC 8797, sections 5.1 and 5.2).
     pub(crate) fn negotiate(&self, other: &Self) -> Self {
         Self {

@@ -17,7 +17,7 @@ use super::segment::Segment;
 /// The location of the result of a Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome<'a> {
-    /// The Payload stream is here, but for the octets placed in the Write chunk.
+    /// The Payload stream is inline, except for the octets placed in the Write chunk.
     Inline {
         /// The (reduced) Payload stream.
         payload: &'a [u8],
@@ -29,7 +29,7 @@ pub(crate) enum Outcome<'a> {
         /// Octets in the Reply chunk, from its start and without a gap. Not zero.
         written: u32,
     },
-    /// There is no result and there will be none.
+    /// There is no result, and none follows.
     Failed(ErrorBody),
 }
 
@@ -43,7 +43,8 @@ pub(crate) enum Outcome<'a> {
 /// # Errors
 ///
 /// [`DecodeError::Mismatch`], [`DecodeError::ReadListInReply`] and
-/// [`DecodeError::PayloadPlace`]: the RPC has failed; its XID was good, so it need not wait.
+/// [`DecodeError::PayloadPlace`]: the RPC has failed. The XID was good, so the RPC need not wait
+/// for another Reply.
 pub(crate) fn check<'a, W, R>(
     parsed: &Parsed,
     message: &'a [u8],

@@ -4,8 +4,8 @@
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, section 5.2.1).
 //!
 //! A peer may send messages up to the Receive size that was announced to it. A larger size is
-//! therefore announced only when no smaller Receive is posted. A smaller size is agreed
-//! on first: the peer asks for it and observes it from then on.
+//! therefore announced only when no smaller Receive is posted. A smaller size needs the peer's
+//! request, which the peer observes from then on.
 //!
 //! ```text
 //!   raised    replacements allocated ─begin─▶ smaller Receives complete ─▶ none left: announced

@@ -6,7 +6,7 @@
 //! example. They do not hide the value: the inner field is visible. All values are in host byte
 //! order.
 
-/// Transaction ID: joins a Reply to its Call.
+/// Transaction ID: matches a Reply with its Call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Xid(pub(crate) u32);
 

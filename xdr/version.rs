@@ -82,7 +82,7 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// Just one version.
+    /// Returns the range of one version.
     pub(crate) const fn only(version: Version) -> Self {
         Self {
             low: version,
@@ -90,7 +90,7 @@ impl Versions {
         }
     }
 
-    /// All versions up to `high`.
+    /// Returns the range from version 1 to `high`.
     pub(crate) const fn up_to(high: Version) -> Self {
         Self {
             low: Version::One,
