@@ -15,7 +15,7 @@ mod tests {
         }
     }
 
-    // What mlx4, mlx5, hns and ocrdma say when hardware or queue pair have failed.
+    // The errors of mlx4, mlx5, hns and ocrdma when hardware or queue pair have failed.
     #[test]
     fn any_other_error_is_retried_on_the_next_connection() {
         for error in [EIO, EINVAL, ENODEV, EBUSY, enotconn()] {

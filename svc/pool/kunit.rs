@@ -35,7 +35,7 @@ mod tests {
         let item = |number| Item(number, dropped.clone());
         let mut ring = Ring::new(3, GFP_KERNEL)?;
         assert!(ring.pop().is_none());
-        // Around several times, with one to three in it.
+        // Wraps around several times, with one to three items in the queue.
         let (mut pushed, mut popped) = (0, 0);
         for fill in [1, 3, 2, 3, 3, 1, 2] {
             while pushed - popped < fill {
@@ -140,7 +140,7 @@ mod tests {
         let mut used = pages(5 * PAGE_SIZE, 1)?;
         pool.put(&mut used);
         assert_eq!((used.len(), pool.spare.len()), (0, 5));
-        // Nobody has used any since, but they were not there all the time either.
+        // No page was used, but the pages were not in the pool all the time either.
         let (excess, _, left) = pool.trim();
         assert_eq!((excess.len(), left), (0, 5));
         pool.fill(&mut used, 2)?;

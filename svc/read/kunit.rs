@@ -32,7 +32,7 @@ mod tests {
         for _ in 0..3 {
             pool.push(with_page()?);
         }
-        // Nobody has used any since, but they were not there all the time either.
+        // No context was used, but the contexts were not in the pool all the time either.
         assert_eq!(pool.trim(), 3);
         let used = pool.pop().ok_or(ENOENT)?;
         pool.push(used);

@@ -20,7 +20,7 @@ use crate::kapi::{
     sunrpc::errno::enotconn, //
 };
 
-/// A period that no test lives to see.
+/// A period that is longer than any test.
 const LONG_MS: u32 = 60_000;
 
 /// Counts the reports of stalled chains.
@@ -59,7 +59,7 @@ fn watched(
     Ok((Sq::new(depth, 1000, client, period_ms)?, stalls))
 }
 
-/// Submits chain number `number`, of `count` entries; what it is granted, if it is.
+/// Submits chain number `number`, of `count` entries. Returns the reservation if it is granted.
 fn submit(sq: &Arc<TestSq>, count: u32, number: u32) -> Option<TestReservation> {
     match sq.submit(count, number, |number| number) {
         Submitted::Granted(_, reservation) => Some(reservation),

@@ -8,7 +8,7 @@ use crate::kapi::fixture::long_pause;
 static OBJECTS: Parent = Parent::new(c"objects");
 static PARENTS: [&Parent; 1] = [&OBJECTS];
 
-/// Objects of each length of life.
+/// The number of objects of each lifetime.
 const OBJECTS_EACH: u64 = 100;
 /// Pauses after which a directory certainly exists.
 const MOST_PAUSES: u32 = 1000;
