@@ -559,15 +559,13 @@ impl Pools {
             && self.queue.has_room(Self::entries(regions))
             && !self.sends.is_empty();
         // Only a Reply, or the end of a post, makes another Receive available.
-        let wait = if possible {
-            Wait::Needless
-        } else if !has_receive && self.owed == 0 && self.posting == 0 {
-            Wait::Delay
-        } else {
-            Wait::Woken
-        };
-        self.starved = wait == Wait::Woken;
-        wait
+        let woken = has_receive || self.owed != 0 || self.posting != 0;
+        self.starved = !possible && woken;
+        match (possible, woken) {
+            (true, _) => Wait::Needless,
+            (false, true) => Wait::Woken,
+            (false, false) => Wait::Delay,
+        }
     }
 
     /// Returns whether the sender waits. If so, the caller must wake it.
