@@ -112,10 +112,13 @@ module_idle() {
 }
 
 # gives_up_version_2 1|2: print how often the client has stopped asking a server for version 2. A server that
-# answers in version 1 may also have dropped the first Call of a connection, as nfsd does.
+# answers in version 1 may also have dropped the first Call of a connection, as nfsd does. siw may lose the
+# first message of a connection, which is the client's question: see known-issues.rst.
 gives_up_version_2() {
-	dmesg | grep "using version 1 for" |
-		if [ "$1" = 1 ]; then grep -vc "answers no Call after it has refused"; else grep -c .; fi
+	local known='^$'
+	grep -q guest.device=siw /proc/cmdline && known="does not answer version 2"
+	[ "$1" = 2 ] || known="answers no Call after it has refused"
+	dmesg | grep "using version 1 for" | grep -vc "$known"
 }
 
 # over_version_2 1|2 COMMAND...: run a command while the client asks for version 2 of RPC-over-RDMA and
@@ -130,6 +133,7 @@ over_version_2() {
 	RPCRDMA_VERSION=$spoken "$@"
 	status=$?
 	echo 1 >$ask
+	dmesg | grep "using version 1 for"
 	if [ "$(gives_up_version_2 "$spoken")" != "$before" ]; then
 		echo "not ok - $name"
 	elif [ "$spoken" = 2 ] &&
