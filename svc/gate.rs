@@ -41,7 +41,8 @@ use super::{
         PullPermit, //
     },
     pool::Budget,
-    receives::CallBox, //
+    receives::CallBox,
+    tunables::STAT_RECV, //
 };
 use crate::kapi::{
     compat::smp_mb,
@@ -174,6 +175,7 @@ impl Chan {
     /// Queues a message that has just arrived, and wakes a service thread if the connection is
     /// established.
     pub(super) fn queue_message(&self, mut message: CallBox) {
+        STAT_RECV.inc();
         let state = &mut message.data_mut().state;
         state.take_place(|| self.member.place());
         let mut inbox = self.inbox.lock();

@@ -485,7 +485,6 @@ impl Conn {
         receiver: Receiver<'a, CallBox>,
         mut buf: CallBox,
     ) -> Option<Delivered<'a>> {
-        super::tunables::STAT_RECV.inc();
         let chan = self.chan();
         let (limits, accepts) = (&chan.params.list_limits, chan.negotiation.accepts());
         let cid = buf.cid();
