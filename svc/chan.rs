@@ -192,18 +192,17 @@ impl Chan {
         let contexts = params.sizes.contexts as usize;
         let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
         let sq = Self::send_queue(&params, &handle)?;
-        let received = Inbox::new(contexts)?;
         let sends = KVVec::with_capacity(contexts, GFP_KERNEL)?;
         let reads = ReadPool::new(contexts)?;
         Arc::pin_init(
-            pin_init!(Chan {
+            try_pin_init!(Chan {
                 params,
                 negotiation,
                 sq,
                 handle,
                 events,
                 member,
-                inbox <- new_spinlock!(received),
+                inbox <- new_spinlock!(Inbox::new(contexts)?),
                 retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
                 recvs <- new_spinlock!(Receives::new(receive)),
                 granted: Atomic::new(1),
@@ -214,7 +213,7 @@ impl Chan {
                 trimming <- new_delayed_work!("rpcrdma_rs: trim"),
                 trimming_runs: Atomic::new(false),
                 without_pages: Atomic::new(false),
-            }),
+            }? Error),
             GFP_KERNEL,
         )
     }

@@ -136,7 +136,7 @@ impl Chan {
     /// checked that the client has proved that it has access.
     pub(super) fn permit_at_once(&self, message: &mut CallBox) -> Option<PullPermit> {
         let mut inbox = self.inbox.lock();
-        if inbox.gate != Gate::Open || !inbox.held.is_empty() {
+        if inbox.gate != Gate::Open || inbox.has_held() {
             return None;
         }
         message.data_mut().state.arrival = inbox.arrive();
@@ -180,7 +180,7 @@ impl Chan {
         state.take_place(|| self.member.place());
         let mut inbox = self.inbox.lock();
         message.data_mut().state.arrival = inbox.arrive();
-        inbox.messages.push(message);
+        inbox.push(message);
         self.handle.set_data();
         drop(inbox);
         // Pairs with the exchange in `Events::step`: one of the two sees the other.
@@ -260,7 +260,7 @@ impl Chan {
     pub(super) fn clear_inbox(&self) {
         loop {
             let mut inbox = self.inbox.lock();
-            let message = inbox.pop_message();
+            let message = inbox.pop_any();
             let pulled = inbox.pulled.pop();
             drop(inbox);
             if message.is_none() && pulled.is_none() {

@@ -50,7 +50,11 @@ pub(super) struct Inbox<P> {
     pub(super) messages: RecvList<CallData<CallState>>,
     /// The next message, if it has to wait for its turn.
     pub(super) first: Option<CallBox>,
-    /// Calls whose RDMA Reads had to wait. They are older than `messages`.
+    /// Calls that have pulls of their own in the order. A service thread may take them at any time to begin
+    /// these pulls, because they wait for their turn once they are pulled. So they are in no queue behind a
+    /// message that may wait for them.
+    pulls: RecvList<CallData<CallState>>,
+    /// Other Calls whose RDMA Reads had to wait. They are older than `messages`.
     pub(super) held: RecvList<CallData<CallState>>,
     /// Calls whose Read chunks have been pulled. A pull may begin when the Call arrives, while older
     /// messages wait for a service thread.
@@ -89,6 +93,7 @@ impl<P: Ordered> Inbox<P> {
         Ok(Inbox {
             messages: RecvList::new(),
             first: None,
+            pulls: RecvList::new(),
             held: RecvList::new(),
             pulled: Ring::new(contexts, GFP_KERNEL)?,
             gate: Gate::Open,
@@ -111,6 +116,7 @@ impl<P: Ordered> Inbox<P> {
     pub(super) fn is_plain(&self) -> bool {
         self.gate == Gate::Open
             && self.first.is_none()
+            && self.pulls.is_empty()
             && self.held.is_empty()
             && self.pulled.first().is_none()
     }
@@ -126,7 +132,22 @@ impl<P: Ordered> Inbox<P> {
 
     /// Returns whether there is a received message, whether or not it may be taken.
     pub(super) fn has_messages(&self) -> bool {
-        self.first.is_some() || !self.held.is_empty() || !self.messages.is_empty()
+        self.first.is_some() || self.has_held() || !self.messages.is_empty()
+    }
+
+    /// Returns whether a Call waits for a service thread to begin its pull, or to try that again.
+    pub(super) fn has_held(&self) -> bool {
+        !self.pulls.is_empty() || !self.held.is_empty()
+    }
+
+    /// Adds a message that has just arrived.
+    #[inline]
+    pub(super) fn push(&mut self, mut message: CallBox) {
+        if message.data_mut().state.ordered.is_some() {
+            self.pulls.push(message);
+        } else {
+            self.messages.push(message);
+        }
     }
 
     /// Returns whether an entry may have to wait for its turn.
@@ -165,16 +186,12 @@ impl<P: Ordered> Inbox<P> {
         }
     }
 
-    /// Adds a Call that was taken out of the inbox, before the messages that arrived after it: one of
-    /// them may wait for the pull of this Call.
+    /// Adds a Call that cannot be pulled now.
     pub(super) fn push_held(&mut self, mut message: CallBox) {
-        let arrival = message.data_mut().state.arrival;
-        let later = self
-            .first
-            .take_if(|first| arrival.precedes(first.data_mut().state.arrival));
-        self.held.push(message);
-        if let Some(first) = later {
-            self.held.push(first);
+        if message.data_mut().state.ordered.is_some() {
+            self.pulls.push(message);
+        } else {
+            self.held.push(message);
         }
     }
 
@@ -198,13 +215,17 @@ impl<P: Ordered> Inbox<P> {
         now.wrapping_sub(since) >= msecs_to_jiffies(SHORT_MS)
     }
 
-    /// Removes the first message, whether or not it may be taken.
-    pub(super) fn pop_message(&mut self) -> Option<CallBox> {
+    /// Removes any message, whether or not it may be taken.
+    pub(super) fn pop_any(&mut self) -> Option<CallBox> {
+        self.pulls.pop().or_else(|| self.pop_message())
+    }
+
+    /// Removes the first message that has no pull of its own, whether or not it may be taken.
+    fn pop_message(&mut self) -> Option<CallBox> {
         let first = self.first.take().or_else(|| self.held.pop());
         let mut message = first.or_else(|| self.messages.pop())?;
         let state = &mut message.data_mut().state;
-        // A Call does not wait for its own pull.
-        if state.ordered.is_none() && state.place.precedes(self.after_pull) {
+        if state.place.precedes(self.after_pull) {
             state.place = self.after_pull;
         }
         Some(message)
@@ -229,24 +250,28 @@ impl<P: Ordered> Inbox<P> {
         if !self.has_messages() || !self.is_open(has_access) {
             return false;
         }
-        if member.is_open() {
+        if member.is_open() || !self.pulls.is_empty() {
             return true;
         }
         self.first = self.pop_message();
         let first = self.first.as_mut();
-        first.is_some_and(|first| may_take(&first.data_mut().state, member))
+        first.is_some_and(|first| member.allows(first.data_mut().state.place))
     }
 
-    /// Removes the next entry that may be taken: a message if it arrived before the first pulled Call.
-    /// Otherwise messages would wait for as long as the client sends Calls that are pulled at once.
+    /// Removes the next entry that may be taken: a Call that has a pull of its own, as its pull takes a
+    /// while; otherwise a message if it arrived before the first pulled Call. Else messages would wait for
+    /// as long as the client sends Calls that are pulled at once.
     pub(super) fn next(&mut self, has_access: bool, member: &Member) -> Option<Incoming<P>> {
         let pulled = self.pulled.first().filter(|call| call.is_next(member));
         let pulled = pulled.map(P::arrival);
         if self.is_open(has_access) {
+            if let Some(call) = self.pulls.pop() {
+                return Some(Incoming::Message(call));
+            }
             if let Some(mut message) = self.pop_message() {
                 let state = &message.data_mut().state;
                 let is_older = pulled.is_none_or(|pulled| state.arrival.precedes(pulled));
-                if is_older && may_take(state, member) {
+                if is_older && member.allows(state.place) {
                     return Some(Incoming::Message(message));
                 }
                 self.first = Some(message);
@@ -254,12 +279,6 @@ impl<P: Ordered> Inbox<P> {
         }
         pulled.and_then(|_| self.pulled.pop().map(Incoming::Pulled))
     }
-}
-
-/// Returns whether a service thread may take a message now. A Call that has a pull of its own is only
-/// taken to begin that pull, which need not wait for others: the Call waits for its turn when it is pulled.
-fn may_take(state: &CallState, member: &Member) -> bool {
-    state.ordered.is_some() || member.allows(state.place)
 }
 
 /// Permission to pull the Read chunks of a Call.

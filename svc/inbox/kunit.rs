@@ -102,7 +102,7 @@ mod tests {
         let message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
         inbox.messages.push(message);
         assert!(inbox.pop_only_pulled(&member).is_none());
-        assert!(inbox.pop_message().is_some());
+        assert!(inbox.pop_any().is_some());
         assert!(inbox
             .pop_only_pulled(&member)
             .is_some_and(|pull| pull.1 == 3));
@@ -143,7 +143,7 @@ mod tests {
         state.ordered = member.pull();
         state.take_place(|| member.place());
         state.arrival = inbox.arrive();
-        inbox.messages.push(message);
+        inbox.push(message);
         // A later Call is pulled when it arrives, and a thread begins the pull of another one.
         let arrival = inbox.arrive();
         assert!(inbox.push_pulled(Pull(member.pull(), arrival.0)).is_ok());
@@ -173,7 +173,7 @@ mod tests {
         }
         state.take_place(|| member.place());
         state.arrival = inbox.arrive();
-        inbox.messages.push(message);
+        inbox.push(message);
         Ok(())
     }
 
@@ -183,7 +183,7 @@ mod tests {
         let nobody = KBox::new(Nobody, GFP_KERNEL)?;
         let member = clients.join(&addr(0xc0a8_5806, 0)?, 1, nobody)?;
         let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
-        for ordered in [true, true, false] {
+        for ordered in [true, false, true] {
             arrive(&mut inbox, &pd, &member, ordered)?;
         }
         let mut pulls = KVec::new();
@@ -194,38 +194,47 @@ mod tests {
             };
             pulls.push(message.data_mut().state.ordered.take(), GFP_KERNEL)?;
         }
-        // The third message waits for both.
+        // The message between them waits for the first one.
         assert!(!inbox.has_next(true, &member) && inbox.next(true, &member).is_none());
+        pulls.swap(0, 1);
         pulls.truncate(1);
-        assert!(!inbox.has_next(true, &member));
-        pulls.truncate(0);
         assert!(inbox.has_next(true, &member));
         Ok(())
     }
 
     #[test]
-    fn a_call_that_is_held_back_precedes_the_message_that_waits_for_it() -> Result {
+    fn calls_that_are_held_back_precede_the_message_that_waits_for_them() -> Result {
         let clients = Clients::new()?;
         let nobody = KBox::new(Nobody, GFP_KERNEL)?;
         let member = clients.join(&addr(0xc0a8_5807, 0)?, 1, nobody)?;
-        let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
-        for ordered in [true, false, false] {
-            arrive(&mut inbox, &pd, &member, ordered)?;
-        }
-        let Some(Incoming::Message(call)) = inbox.next(true, &member) else {
-            return Err(EINVAL);
-        };
-        assert!(!inbox.has_next(true, &member) && inbox.first.is_some());
-        inbox.hold(call, true);
-        inbox.gate = Gate::Open;
-        for number in 1..=3 {
-            let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
-                return Err(EINVAL);
-            };
-            let state = &mut message.data_mut().state;
-            assert!(state.arrival == Arrival(number));
-            // The pull ends.
-            drop(state.ordered.take());
+        let pd = pd()?;
+        for swapped in [false, true] {
+            let mut inbox = Inbox::new(4)?;
+            for ordered in [true, true, false] {
+                arrive(&mut inbox, &pd, &member, ordered)?;
+            }
+            let mut calls = KVec::new();
+            for _ in 0..2 {
+                calls.push(inbox.next(true, &member), GFP_KERNEL)?;
+            }
+            assert!(!inbox.has_next(true, &member) && inbox.first.is_some());
+            if swapped {
+                calls.swap(0, 1);
+            }
+            for call in calls {
+                if let Some(Incoming::Message(call)) = call {
+                    inbox.hold(call, true);
+                }
+            }
+            assert!(!inbox.has_next(true, &member));
+            inbox.gate = Gate::Open;
+            for is_pull in [true, true, false] {
+                let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
+                    return Err(EINVAL);
+                };
+                // The pull ends.
+                assert_eq!(message.data_mut().state.ordered.take().is_some(), is_pull);
+            }
         }
         Ok(())
     }
