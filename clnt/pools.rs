@@ -86,7 +86,7 @@ pub(super) enum Wait {
     Needless,
     /// It waits, and is woken when a resource is returned.
     Woken,
-    /// It retries after a delay: nothing that is in flight returns the resource.
+    /// It retries after a delay: memory is short, and nothing that is in flight helps.
     Delay,
 }
 
@@ -558,8 +558,8 @@ impl Pools {
             && self.idle.len() >= regions
             && self.queue.has_room(Self::entries(regions))
             && !self.sends.is_empty();
-        // Only a Reply, or the end of a post, makes another Receive available.
-        let woken = has_receive || self.owed != 0 || self.posting != 0;
+        // A Reply makes no Receive available that it did not use. The end of a post does.
+        let woken = has_receive || self.posting != 0;
         self.starved = !possible && woken;
         match (possible, woken) {
             (true, _) => Wait::Needless,

@@ -121,8 +121,12 @@ mod tests {
             pools.received(Arrival::Reply, 1024);
         }
         assert!(pools.take(0, &mut list).err() == Some(Shortage::Receives));
-        // No Reply is due, and nobody posts Receives: nothing would wake the sender.
-        assert!(pools.starve(0) == Wait::Delay && !pools.take_starved());
+        // Nobody posts Receives, so nothing would wake the sender, whether or not a Reply is due.
+        for owed in [0, 1] {
+            pools.owed = owed;
+            assert!(pools.starve(0) == Wait::Delay && !pools.take_starved());
+        }
+        pools.owed = 0;
         let (_, count, size) = pools.receives_to_post(true);
         // Another thread posts them.
         assert!(count != 0 && pools.take(0, &mut list).err() == Some(Shortage::Receives));
