@@ -549,10 +549,6 @@ impl Conn {
         let fields = ctx.project();
         *fields.reply_chunk = reply_chunk;
         *fields.own_pages = own;
-        if own {
-            // They become spare pages.
-            self.trim_later();
-        }
         if reply.lacks_pages() {
             self.chan().pages.lock().lend(|spare| reply.refill(spare));
         }
@@ -581,7 +577,12 @@ impl Conn {
             self.chan().keep_send_ctx(ctx);
             return Err(error);
         }
+        let own = *ctx.as_mut().project().own_pages;
         self.chan().submit(self.qp(), Work::Reply(ctx))?;
+        if own {
+            // They become spare pages. Not before: the timer stops when it finds nothing.
+            self.trim_later();
+        }
         self.chan().params.live.traffic.note_sent(len);
         Ok(())
     }

@@ -28,6 +28,8 @@ impl WorkItem for Chan {
     fn run(this: Arc<Self>) {
         // First, so that a thread that keeps pages from now on starts the timer again.
         this.trimming_runs.store(false, Relaxed);
+        // Before the pages are counted, as a Send that completes returns its pages first.
+        let busy = this.sq.is_busy();
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
         let left = left.saturating_add(this.reads.lock().trim());
@@ -35,7 +37,7 @@ impl WorkItem for Chan {
         let surplus = this.trim_receives();
         // The pages of replies that are not sent yet are returned later, and so are the Receives of
         // Calls in process.
-        let in_use = left != 0 || surplus || this.sq.is_busy();
+        let in_use = left != 0 || surplus || busy;
         let had_none = this.without_pages.xchg(!in_use, Relaxed);
         if in_use || !had_none {
             start(&this);
