@@ -370,12 +370,12 @@ impl Conn {
     }
 
     /// Takes the buffers of a Send of the reverse direction from the pool. If `allocates`, and the
-    /// pool is empty, allocates them, and may sleep.
+    /// pool is empty, allocates them, twice if a completion is faster, and may sleep.
     pub(super) fn take_reverse_send(
         self: &Arc<Self>,
         allocates: bool,
     ) -> Option<Pin<KBox<SendCtx>>> {
-        for _ in 0..2 {
+        for _ in 0..3 {
             let mut pools = self.pools.lock();
             let taken = pools.take_reverse();
             self.watch(&mut pools);

@@ -319,7 +319,9 @@ fn map<T: XprtOps>(
             stats.offered_bytes.add(bytes);
             if plan.scratch != 0 {
                 let scratch = with.scratch.segs(plan.scratch);
-                chunks.map(Kind::Write, scratch, tag, most, regions)?;
+                let (more, room) = chunks.map(Kind::Write, scratch, tag, most, regions)?;
+                stats.write_segments.add(more);
+                stats.offered_bytes.add(room);
             }
         }
         ReplyMode::ReplyChunk => {

@@ -224,8 +224,8 @@ impl Conn {
             self.end_request();
             return;
         }
-        // The server has not noted RDMA2_UPDPROP, and assumes that the client's Receives have their former
-        // size. The error may also be a late answer to RDMA2_REQPROP; then longer Replies take a chunk.
+        // The server has not noted RDMA2_UPDPROP. Expect inline Replies of the default size only, also if the
+        // former size was larger: the error may be a late answer to RDMA2_REQPROP, and need not be exact.
         if let Some(agreed) = self.negotiation.agreed() {
             let _pools = self.pools.lock();
             self.negotiation.server_sends_less();
