@@ -132,12 +132,13 @@ impl<P: Ordered> Inbox<P> {
 
     /// Returns whether there is a received message, whether or not it may be taken.
     pub(super) fn has_messages(&self) -> bool {
-        self.first.is_some() || self.has_held() || !self.messages.is_empty()
+        let is_held = !self.pulls.is_empty() || !self.held.is_empty();
+        self.first.is_some() || is_held || !self.messages.is_empty()
     }
 
-    /// Returns whether a Call waits for a service thread to begin its pull, or to try that again.
+    /// Returns whether a Call is held back, for want of resources or until the client has access.
     pub(super) fn has_held(&self) -> bool {
-        !self.pulls.is_empty() || !self.held.is_empty()
+        self.short.is_some() || !self.held.is_empty()
     }
 
     /// Adds a message that has just arrived.
