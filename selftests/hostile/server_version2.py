@@ -258,38 +258,35 @@ def smaller_before_a_pull(server):
         region.close()
 
 
-@case("version 2: RDMA2_UPDPROP directly behind RDMA2_CONNPROP holds")
-def updated_at_once(server):
-    if not ours(server):
-        return
+def read_behind(server, *words):
+    """Send RDMA2_CONNPROP for 4096 octets, a message of `words` and a READ of 3000 octets in a row, on each
+    of 20 connections. Check that the first and the last are answered, and yield the answers to the READ."""
     handle = server.handle(FILE)
     for _ in range(20):
         with server.connect(receives=8, sends=8) as client:
             ask, xid = next(XIDS), next(XIDS)
             read = two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.v3_read(xid, handle, 0, 3000))
-            client.end.send(two(ask, CONNPROP, 1, RBSIZ, 4, 4096, 0),
-                            two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 1024), read)
+            client.end.send(two(ask, CONNPROP, 1, RBSIZ, 4, 4096, 0), two(next(XIDS), *words), read)
             received = [client.end.receive()[0] for _ in range(2)]
             found = {int.from_bytes(data[:4], "big"): data for data in received}
             equal(sorted(found), sorted((ask, xid)), "XIDs of the answers")
-            equal(found[xid][12:20], wire.u32(wire.ERROR, 8), "answer without room: REPLY_RESOURCE")
+            yield found[xid]
+
+
+@case("version 2: RDMA2_UPDPROP directly behind RDMA2_CONNPROP holds")
+def updated_at_once(server):
+    if not ours(server):
+        return
+    for answer in read_behind(server, UPDPROP, 1, RBSIZ, 4, 1024):
+        equal(answer[12:20], wire.u32(wire.ERROR, 8), "answer without room: REPLY_RESOURCE")
 
 
 @case("version 2: a second RDMA2_CONNPROP directly behind the first one changes nothing")
 def connected_twice(server):
     if not ours(server):
         return
-    handle = server.handle(FILE)
-    for _ in range(20):
-        with server.connect(receives=8, sends=8) as client:
-            ask, xid = next(XIDS), next(XIDS)
-            read = two(xid, wire.MSG, 0, 0, 0, 0, 0, body=wire.v3_read(xid, handle, 0, 3000))
-            client.end.send(two(ask, CONNPROP, 1, RBSIZ, 4, 4096, 0),
-                            two(next(XIDS), CONNPROP, 1, RBSIZ, 4, 1024, 0), read)
-            received = [client.end.receive()[0] for _ in range(2)]
-            found = {int.from_bytes(data[:4], "big"): data for data in received}
-            equal(sorted(found), sorted((ask, xid)), "XIDs of the answers")
-            equal(found[xid][12:16], wire.u32(wire.MSG), "Reply inline")
+    for answer in read_behind(server, CONNPROP, 1, RBSIZ, 4, 1024, 0):
+        equal(answer[12:16], wire.u32(wire.MSG), "Reply inline")
 
 
 @case("version 2: sets of properties that are too large to be true")
