@@ -55,15 +55,32 @@ impl Wake for Counter {
     }
 }
 
+/// Returns the only connection of a client.
+fn member() -> Result<Member> {
+    let nobody = KBox::new(Nobody, GFP_KERNEL)?;
+    Clients::new()?.join(&addr(0xc0a8_5801, 0)?, 1, nobody)
+}
+
+/// Adds a message that arrives now; it is a Call with a pull of its own if it is `ordered`.
+fn arrive(inbox: &mut Inbox<Pull>, pd: &Arc<Pd>, member: &Member, ordered: bool) -> Result {
+    let mut message = RecvBox::new(pd, 64, CallData::<CallState>::default())?;
+    let state = &mut message.data_mut().state;
+    if ordered {
+        state.ordered = member.pull();
+    }
+    state.take_place(|| member.place());
+    state.arrival = inbox.arrive();
+    inbox.push(message);
+    Ok(())
+}
+
 #[kunit_tests(rpcrdma_inbox)]
 mod tests {
     use super::*;
 
     #[test]
     fn pulled_calls_are_taken_in_the_order_in_which_their_pulls_began() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5801, 0)?, 1, nobody)?;
+        let member = member()?;
         let mut inbox = Inbox::new(4)?;
         let begin = |number| Pull(member.pull(), number);
         let (first, second, third) = (begin(1), begin(2), begin(3));
@@ -84,9 +101,7 @@ mod tests {
 
     #[test]
     fn the_only_entry_is_taken_at_once_in_its_turn() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5805, 0)?, 1, nobody)?;
+        let member = member()?;
         let (pd, mut inbox) = (pd()?, Inbox::new(2)?);
         let older = member.pull();
         assert!(inbox.pop_only_pulled(&member).is_none());
@@ -112,9 +127,7 @@ mod tests {
 
     #[test]
     fn messages_wait_for_a_pull_that_a_thread_began_after_their_arrival() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5803, 0)?, 1, nobody)?;
+        let member = member()?;
         let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
         let mut message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
         message.data_mut().state.place = member.place();
@@ -134,16 +147,9 @@ mod tests {
 
     #[test]
     fn no_pull_overtakes_a_call_that_waits_for_a_thread() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5804, 0)?, 1, nobody)?;
+        let member = member()?;
         let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
-        let mut message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
-        let state = &mut message.data_mut().state;
-        state.ordered = member.pull();
-        state.take_place(|| member.place());
-        state.arrival = inbox.arrive();
-        inbox.push(message);
+        arrive(&mut inbox, &pd, &member, true)?;
         // A later Call is pulled when it arrives, and a thread begins the pull of another one.
         let arrival = inbox.arrive();
         assert!(inbox.push_pulled(Pull(member.pull(), arrival.0)).is_ok());
@@ -164,24 +170,9 @@ mod tests {
         Ok(())
     }
 
-    /// Adds a message that arrives now; it is a Call with a pull of its own if it is `ordered`.
-    fn arrive(inbox: &mut Inbox<Pull>, pd: &Arc<Pd>, member: &Member, ordered: bool) -> Result {
-        let mut message = RecvBox::new(pd, 64, CallData::<CallState>::default())?;
-        let state = &mut message.data_mut().state;
-        if ordered {
-            state.ordered = member.pull();
-        }
-        state.take_place(|| member.place());
-        state.arrival = inbox.arrive();
-        inbox.push(message);
-        Ok(())
-    }
-
     #[test]
     fn threads_begin_the_pulls_of_several_calls_at_the_same_time() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5806, 0)?, 1, nobody)?;
+        let member = member()?;
         let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
         for ordered in [true, false, true] {
             arrive(&mut inbox, &pd, &member, ordered)?;
@@ -204,9 +195,7 @@ mod tests {
 
     #[test]
     fn calls_that_are_held_back_precede_the_message_that_waits_for_them() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5807, 0)?, 1, nobody)?;
+        let member = member()?;
         let pd = pd()?;
         for swapped in [false, true] {
             let mut inbox = Inbox::new(4)?;
@@ -241,9 +230,7 @@ mod tests {
 
     #[test]
     fn messages_are_taken_before_pulled_calls_that_arrived_later() -> Result {
-        let clients = Clients::new()?;
-        let nobody = KBox::new(Nobody, GFP_KERNEL)?;
-        let member = clients.join(&addr(0xc0a8_5802, 0)?, 1, nobody)?;
+        let member = member()?;
         let (pd, mut inbox) = (pd()?, Inbox::new(4)?);
         for pulled in [false, true, true, false, false, true] {
             let arrival = inbox.arrive();
