@@ -183,12 +183,7 @@ impl Conn {
         mut ctx: Pin<KBox<SendCtx>>,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
-        let written = write(ctx.as_mut().body()).map_err(|_| EINVAL);
-        let added = written.and_then(|len| {
-            ctx.as_mut().message_mut().add_part(0..len)?;
-            Ok(len)
-        });
-        match added {
+        match write(ctx.as_mut().body()) {
             Ok(len) => self.post_reverse(qp, ctx, len),
             Err(_) => {
                 self.put_reverse_send(ctx);
@@ -274,7 +269,7 @@ impl Conn {
         let marshalled =
             marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, &limits, reply);
         match marshalled {
-            Ok(len) => self.post_reverse(qp, ctx, len),
+            Ok(len) => self.post_reverse(qp, ctx, len).map_err(|_| enotconn()),
             Err(_) => {
                 self.put_reverse_send(ctx);
                 Err(enotconn())
@@ -288,8 +283,16 @@ impl Conn {
         self.give_back(|pools| pools.reverse_done(ctx));
     }
 
-    /// Posts a message of `octets`.
-    fn post_reverse(&self, qp: &Qp<Conn>, ctx: Pin<KBox<SendCtx>>, octets: usize) -> Result {
+    /// Posts the message in the first `octets` of the buffer.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the buffer is shorter; `ENOTCONN` if the connection is broken.
+    fn post_reverse(&self, qp: &Qp<Conn>, mut ctx: Pin<KBox<SendCtx>>, octets: usize) -> Result {
+        if ctx.as_mut().message_mut().add_part(0..octets).is_err() {
+            self.put_reverse_send(ctx);
+            return Err(EINVAL);
+        }
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.message()));
         let sent = posted.map(|()| self.live.traffic.note_sent(octets));
         sent.map_err(|failed| {

@@ -310,28 +310,26 @@ fn map<T: XprtOps>(
         }
     };
     stats.read_segments.add(count);
-    match plan.reply {
-        ReplyMode::Inline => (),
+    let (kind, segments, (count, bytes)) = match plan.reply {
+        ReplyMode::Inline => return Ok(()),
         ReplyMode::WriteChunk => {
             let segs = slot.lend_answer_pages();
-            let (count, bytes) = chunks.map(Kind::Write, segs, tag, most, regions)?;
-            stats.write_segments.add(count);
-            stats.offered_bytes.add(bytes);
-            if plan.scratch != 0 {
-                let scratch = with.scratch.segs(plan.scratch);
-                let (more, room) = chunks.map(Kind::Write, scratch, tag, most, regions)?;
-                stats.write_segments.add(more);
-                stats.offered_bytes.add(room);
-            }
+            let mapped = chunks.map(Kind::Write, segs, tag, most, regions)?;
+            (Kind::Write, &stats.write_segments, mapped)
         }
         ReplyMode::ReplyChunk => {
             let segs = slot.lend_answer(0..answer.total());
-            let (count, bytes) = chunks.map(Kind::Reply, segs, tag, most, regions)?;
-            let scratch = with.scratch.segs(plan.scratch);
-            let (more, room) = chunks.map(Kind::Reply, scratch, tag, most, regions)?;
-            stats.reply_segments.add(count + more);
-            stats.offered_bytes.add(bytes + room);
+            let mapped = chunks.map(Kind::Reply, segs, tag, most, regions)?;
+            (Kind::Reply, &stats.reply_segments, mapped)
         }
+    };
+    segments.add(count);
+    stats.offered_bytes.add(bytes);
+    if plan.scratch != 0 {
+        let scratch = with.scratch.segs(plan.scratch);
+        let (count, bytes) = chunks.map(kind, scratch, tag, most, regions)?;
+        segments.add(count);
+        stats.offered_bytes.add(bytes);
     }
     Ok(())
 }
@@ -483,13 +481,13 @@ fn place(
 ///
 /// `EMSGSIZE` if the buffer has no room for either.
 pub(super) fn marshal_reverse(
-    mut ctx: Pin<&mut SendCtx>,
+    ctx: Pin<&mut SendCtx>,
     xid: u32,
     credits: u32,
     limits: &Thresholds,
     reply: &XdrBuf,
 ) -> Result<usize> {
-    let body = ctx.as_mut().body();
+    let body = ctx.body();
     let prefix = HeaderPrefix {
         version: limits.version,
         xid: Xid(xid),
@@ -502,9 +500,7 @@ pub(super) fn marshal_reverse(
         Some(len) => Ok(len),
         None => write_too_long(body, &prefix, reply),
     };
-    let len = written.map_err(|_| EMSGSIZE)?;
-    ctx.message_mut().add_part(0..len)?;
-    Ok(len)
+    written.map_err(|_| EMSGSIZE)
 }
 
 /// Writes `reply` behind its header. Returns the length of the message; `None` if it does not fit.

@@ -67,11 +67,8 @@ pub(super) fn send_call(
     let mut regions = MrList::new();
     let (plan, ctx) = loop {
         let limits = conn.thresholds();
-        let (pages, roundup) = (
-            conn.limits().pages_per_segment,
-            conn.negotiation.expects_roundup(),
-        );
-        let plan = plan(limits, pages, roundup, slot)
+        let pages = conn.limits().pages_per_segment;
+        let plan = plan(limits, pages, conn.negotiation.expects_roundup(), slot)
             .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
         let shortage = match conn.try_take(plan.regions, &mut regions) {
             Ok(ctx) => break (plan, ctx),
