@@ -3,6 +3,7 @@
 
 import argparse
 import contextlib
+import fcntl
 import glob
 import os
 import shutil
@@ -43,21 +44,44 @@ def host_name(path):
     return path.replace("/cache", os.environ["HOST_CACHE"], 1)
 
 
+# The run directories of this process, locked as long as it lives.
+IN_USE = []
+
+
+def lock(folder, how):
+    """Open and lock a directory; return its descriptor."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def remove_old(folder):
+    """Remove a run directory after two hours, that of a failed run after a week, unless it is in use."""
+    # Another process may remove it at the same time, or use it.
+    with contextlib.suppress(FileNotFoundError, BlockingIOError):
+        descriptor = lock(folder, fcntl.LOCK_EX)
+        keep = 7 * 86400 if glob.glob(f"{folder}/failed-*") else 7200
+        if time.time() - os.stat(folder).st_mtime > keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
 def run_folder(prefix, module=None):
-    """Create a directory that is shared with the guests, with their scripts and the module.
-    Remove old ones that are not in use, and those of failed runs after a week."""
+    """Create a directory that is shared with the guests, with their scripts and the module. Remove
+    old ones."""
     if module and not os.path.isfile(module):
         name = module.removeprefix("/src/").removeprefix("/host")
         raise FileNotFoundError(f"no {name}: first run make, or make debug-module for the debug kernel")
     os.makedirs("/cache/runs", exist_ok=True)
     for old in sorted(os.listdir("/cache/runs"))[:-20]:
-        # Another process may remove it at the same time.
-        with contextlib.suppress(FileNotFoundError):
-            keep = 7 * 86400 if glob.glob(f"/cache/runs/{old}/failed-*") else 7200
-            if time.time() - os.stat(f"/cache/runs/{old}").st_mtime > keep:
-                shutil.rmtree(f"/cache/runs/{old}", ignore_errors=True)
+        remove_old(f"/cache/runs/{old}")
     folder = tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-") + prefix + "-",
                               dir="/cache/runs")
+    IN_USE.append(lock(folder, fcntl.LOCK_SH))
     os.chmod(folder, 0o755)
     for part in ("guest", "hostile", "bench"):
         shutil.copytree(f"/src/selftests/{part}", f"{folder}/{part}")
