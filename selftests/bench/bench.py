@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,7 @@ Each job runs over NFS version 3 in one guest with one processor, which is clien
 and counts its instructions. host is all but the software NIC and idling, transport what has a
 frame of the module in its call chain, self the module's own code; "leaf < own" is a leaf that
 the module's function own has called, perhaps by way of others. rust-2 is our module over version 2 of
-RPC-over-RDMA. Figures of one build repeat
-within some percent: it is samples that are counted.
+RPC-over-RDMA. Figures of one build repeat within some percent, as they are estimated from samples.
 
   selftests/bench/run --job rand-read-4k --side rust     two minutes
   selftests/bench/run --job none --memory                memory alone
@@ -207,6 +207,8 @@ def text_of(args, figures):
 
 def main():
     """The tool."""
+    # An interrupt ends all jobs: their guests die with this process.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     args = arguments()
     figures = measure(args)
     text = text_of(args, figures)

@@ -16,6 +16,7 @@ import glob
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -568,6 +569,8 @@ def arguments():
 
 def main():
     """The tool."""
+    # An interrupt ends the boots as well: their guests die with this process.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     args = arguments()
     totals = Totals()
     chosen = []
@@ -580,7 +583,7 @@ def main():
         if boot.groups and (not args.boot or boot.name.split()[0] in args.boot):
             chosen.append(boot)
     if not chosen:
-        sys.exit("error: no boot has such a group; run --list to see all of them")
+        sys.exit("error: no boot has such a group; run --long --list to see all of them")
     if args.list:
         for boot in chosen:
             print(f"{boot.name}: {' '.join(group.name for group in boot.groups)}")
