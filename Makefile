@@ -14,7 +14,7 @@ VM := selftests/vm
 NATIVE := all clippy rust-analyzer fmt fmtcheck doc test
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory
-# The start of the times in progress lines.
+# Progress lines print the time since then.
 export STARTED := $(or $(STARTED),$(shell date +%s))
 
 help:
@@ -183,6 +183,8 @@ install:
 	@[ -n "$(INSTALL_RELEASE)" ] || { echo "error: $(MODULE) names no kernel release" >&2; exit 1; }
 	@[ -n "$(DEPMOD)" ] || { echo "error: no depmod here: install the package kmod" >&2; exit 1; }
 	@! ls $(MODLIB)/updates/dkms/rpcrdma_rs.ko* >/dev/null 2>&1 || { echo "error: DKMS has installed rpcrdma_rs for kernel $(INSTALL_RELEASE): first apt purge rpcrdma-rs-dkms" >&2; exit 1; }
+	@other=$$(find $(MODLIB)/ -name 'ib_core.ko*' ! -path '*/kernel/*' 2>/dev/null | head -n 1); [ -z "$$other" ] || \
+		{ echo "error: kernel $(INSTALL_RELEASE) uses an ib_core that is not its own, $$other: this module does not fit it" >&2; exit 1; }
 	@[ -d $(MODLIB) ] || { echo "error: no modules of kernel $(INSTALL_RELEASE) in $(MODLIB)" >&2; exit 1; }
 	install -D -m 644 $(MODULE) $(MODLIB)/updates/rpcrdma_rs.ko
 	install -D -m 644 rpcrdma_rs/modprobe.d/rpcrdma_rs.conf $(INSTALL_MOD_PATH)/etc/modprobe.d/rpcrdma_rs.conf
