@@ -7,11 +7,12 @@
 SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/rpcrdma-rs
 DEFAULT_KERNEL=7.3.4+deb13-amd64
-KERNELS="7.2.12+deb13-amd64 7.3.4+deb13-amd64"  # those that CI builds for
-ARM64_KERNEL=7.3.4+deb13-arm64         # the kernel of the suite arm64
 CHOSEN=$CACHE/default.$DEFAULT_KERNEL   # the default that the archive has, see prepare
+NEWEST=$(cat "$CHOSEN" 2>/dev/null || echo "$DEFAULT_KERNEL")
+KERNELS="7.2.12+deb13-amd64 $NEWEST"    # those that CI builds for
+ARM64_KERNEL=${NEWEST%-amd64}-arm64     # the kernel of the suite arm64
 DEBUG=$CACHE/debug          # the debug kernel, see debug-kernel
-DEBUG_KERNEL=7.3.4+deb13-amd64         # the kernel whose source it is built from
+DEBUG_KERNEL=$NEWEST        # the kernel whose source it is built from
 DEBUG_LLVM=-19
 DEBUG_LOCALVERSION=-rpcrdma-debug
 STAMPS=$CACHE/stamps        # one file for each finished step
@@ -46,7 +47,7 @@ use_kernel() {
 	esac
 	BUILD=$SRC${KERNEL:+/.build/$RELEASE}
 }
-use_kernel "${KERNEL:-$(cat "$CHOSEN" 2>/dev/null || echo "$DEFAULT_KERNEL")}"
+use_kernel "${KERNEL:-$NEWEST}"
 
 # Print the arguments for make in the kernel tree that name the architecture, Debian's compiler
 # and version.
