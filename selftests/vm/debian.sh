@@ -8,7 +8,7 @@
 # Print the URI of Debian in this machine's apt sources.
 mirror() {
 	local uri
-	uri=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
+	uri=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' |
 		awk '$1 ~ /^(bookworm|trixie|stable|oldstable)$/ { print $2; exit }')
 	[ -n "$uri" ] || die "no Debian 12 or 13 mirror among this machine's apt sources"
 	printf '%s\n' "$uri"
@@ -27,7 +27,7 @@ apt_options() {
 	[ -z "$fresh" ] || printf '%s\n' "--aptopt=Acquire::Check-Valid-Until \"$fresh\""
 }
 
-# List the packages that this machine lacks; on a usual Debian that is only mmdebstrap.
+# List the packages that this machine lacks; usually that is only mmdebstrap.
 host_lacks() {
 	command -v mmdebstrap >/dev/null || echo mmdebstrap
 	command -v mount >/dev/null || echo mount
@@ -48,6 +48,8 @@ ready_host() {
 		step host "$lacks" "installing on this machine: $lacks" host_tools $lacks
 		CHAIN=
 	fi
+	# Images of containers often have no lists of packages, which name the origin.
+	(mirror) >/dev/null 2>&1 || apt-get -q update >&2
 	MIRROR=$(mirror)
 }
 
