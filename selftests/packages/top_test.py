@@ -13,6 +13,8 @@ import tempfile
 import time
 
 TOP = os.path.join(os.path.dirname(__file__), "../../rpcrdma_rs/tools/rpcrdma-top")
+# What it says about a folder that is not there depends on this machine.
+MISSING = "is debugfs mounted" if os.path.isdir("/sys/module/rpcrdma_rs") else "is not loaded"
 STATUS = b"""peer: 192.168.88.2:20049
 device: rdma0
 state: connected
@@ -116,6 +118,30 @@ def odd_names(folder):
     status, output, errors = top(folder, "--once")
     expect("exit status and errors", (status, errors), (0, ""))
     expect("lines", len(output.splitlines()), 4)
+    expect("a name of digits", loaded().parse("device: 007\nidle_ms: 12\n"),
+           {"device": "007", "idle_ms": 12})
+
+
+def counted_again(_):
+    """A module that was loaded again counts from 0: no rate is negative."""
+    rates = loaded().rates((1.0, {"messages_sent": 500}), (2.0, {"messages_sent": 3}))
+    expect("rate", rates["messages_sent"], 0)
+
+
+def unreadable(folder):
+    """Who may list the folder, and not read the files, is told so."""
+    write(folder, "client", 1, STATUS % (1, 2))
+    tool = loaded()
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+    tool.open = refused
+    try:
+        tool.connections(folder)
+    except tool.Unavailable as why:
+        expect("it names root", "only root can read" in str(why), True)
+    else:
+        raise Failed("it shows no connections instead")
 
 
 def ended(folder):
@@ -130,7 +156,7 @@ def ended(folder):
 
 def not_there(folder):
     """Without the module it says so."""
-    refuses(f"{folder}/none", "is not loaded")
+    refuses(f"{folder}/none", MISSING)
 
 
 def other_module(folder):
@@ -149,7 +175,7 @@ def removed_meanwhile(folder):
         shutil.rmtree(folder)
         errors = child.communicate(timeout=60)[1]
     expect("exit status", child.returncode, 1)
-    if "is not loaded" not in errors or "Traceback" in errors:
+    if MISSING not in errors or "Traceback" in errors:
         raise Failed(f"it says {errors!r}")
 
 
@@ -171,8 +197,8 @@ def bad_options(folder):
         refuses(folder, "interval", "--interval", interval)
 
 
-TESTS = (values, rates, table, sizes, odd_names, ended, not_there, other_module, removed_meanwhile,
-         interrupted, bad_options)
+TESTS = (values, rates, table, sizes, odd_names, counted_again, unreadable, ended, not_there,
+         other_module, removed_meanwhile, interrupted, bad_options)
 
 
 def main():
