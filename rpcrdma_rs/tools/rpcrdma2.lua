@@ -18,10 +18,10 @@ local procs = {
 }
 local directions = { [0] = "CALL", [1] = "REPLY" }
 local errors = {
-	[1] = "RDMA2_ERR_VERS", [2] = "RDMA2_ERR_BAD_XDR", [3] = "RDMA2_ERR_INVAL_PROC",
+	[1] = "RDMA2_ERR_VERS", [2] = "RDMA2_ERR_BAD_XDR", [3] = "RDMA2_ERR_INVALID_PROC",
 	[4] = "RDMA2_ERR_READ_CHUNKS", [5] = "RDMA2_ERR_WRITE_CHUNKS", [6] = "RDMA2_ERR_SEGMENTS",
 	[7] = "RDMA2_ERR_WRITE_RESOURCE", [8] = "RDMA2_ERR_REPLY_RESOURCE",
-	[9] = "RDMA2_ERR_INVAL_OPTION", [10] = "RDMA2_ERR_SYSTEM",
+	[9] = "RDMA2_ERR_INVALID_OPTION", [10] = "RDMA2_ERR_SYSTEM",
 }
 local properties = { [1] = "RDMA2_PROPID_RBSIZ", [2] = "RDMA2_PROPID_BRS" }
 local support = {
@@ -66,7 +66,9 @@ rpcrdma2.fields = f
 
 local cut = ProtoExpert.new("rpcrdma2.cut", "The message ends within its header",
 	expert.group.MALFORMED, expert.severity.WARN)
-rpcrdma2.experts = { cut }
+local partial = ProtoExpert.new("rpcrdma2.partial", "The RPC message continues in the next packet",
+	expert.group.UNDECODED, expert.severity.NOTE)
+rpcrdma2.experts = { cut, partial }
 
 -- Reads a message word by word. Raises "cut" at its end.
 local Words = {}
@@ -206,16 +208,28 @@ function rpcrdma2.dissector(tvb, pinfo, tree)
 		item:add_proto_expert_info(cut)
 	elseif rpc and words.at < tvb:len() then
 		item:set_len(words.at)
-		Dissector.get("rpc"):call(tvb(words.at):tvb(), pinfo, tree)
+		local rest = tvb(words.at):tvb()
+		if not pcall(function() Dissector.get("rpc"):call(rest, pinfo, tree) end) then
+			item:add_proto_expert_info(partial)
+		end
 	else
 		item:set_len(words.at)
 	end
 	return tvb:len()
 end
 
+-- The opcodes of packets with which a message begins: SEND First, SEND Only, SEND Only with Immediate,
+-- SEND Only with Invalidate. The data of RDMA Reads and Writes may look like a message.
+local begins = { [0x00] = true, [0x04] = true, [0x05] = true, [0x17] = true }
+local opcode = Field.new("infiniband.bth.opcode")
+
 -- Accepts version word 2 with a procedure of version 2. An error report about an unknown version has
 -- that version, and other dissectors handle it.
 local function is_version_2(tvb, pinfo, tree)
+	local packet = opcode()
+	if not packet or not begins[packet.value] then
+		return false
+	end
 	if tvb:len() < 20 or tvb(4, 4):uint() ~= 2 or not procs[tvb(12, 4):uint()] then
 		return false
 	end

@@ -44,10 +44,28 @@ def vectors():
                     yield name, value, bytes.fromhex(octets)
 
 
-def packet(message, number):
-    """Ethernet, IPv4, UDP, Base Transport Header (SEND Only), message, CRC."""
+SEND_FIRST, SEND_ONLY, RDMA_WRITE_MIDDLE = 0x00, 0x04, 0x07
+
+
+def cut_call():
+    """An RDMA2_MSG without chunks; the packet ends within the credential of the RPC Call."""
+    header = struct.pack(">9I", 9, 2, 1, 0, 0, 0, 0, 0, 0)
+    return header + struct.pack(">9I", 9, 0, 2, 100003, 3, 1, 1, 32, 0)
+
+
+# Packets that no message of the table gives: name, opcode, octets, the procedure shown, the expert
+# information, of which Wireshark itself adds the second part.
+MORE = (
+    ("a Call that continues in the next packet", SEND_FIRST, cut_call(), "0",
+     "The RPC message continues in the next packet,Malformed Packet (Exception occurred)"),
+    ("data of an RDMA Write that look like a message", RDMA_WRITE_MIDDLE, cut_call(), "", ""),
+)
+
+
+def packet(message, number, opcode):
+    """Ethernet, IPv4, UDP, Base Transport Header, message, CRC."""
     pad = -len(message) % 4
-    bth = struct.pack(">BBHII", 0x04, 0x40 | pad << 4, 0xffff, 17, number)
+    bth = struct.pack(">BBHII", opcode, 0x40 | pad << 4, 0xffff, 17, number)
     content = bth + message + bytes(pad) + bytes(4)
     udp = struct.pack(">HHHH", 50000, 4791, 8 + len(content), 0) + content
     ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), number, 0x4000, 64, 17, 0,
@@ -55,12 +73,12 @@ def packet(message, number):
     return bytes.fromhex("0200000000020200000000010800") + ip + udp
 
 
-def write_capture(path, messages):
-    """Write a pcap of these messages."""
+def write_capture(path, packets):
+    """Write a pcap of these messages, each with its opcode."""
     with open(path, "wb") as file:
         file.write(struct.pack("<IHHiIII", 0xa1b2c3d4, 2, 4, 0, 0, 65535, 1))
-        for number, message in enumerate(messages):
-            data = packet(message, number)
+        for number, (message, opcode) in enumerate(packets):
+            data = packet(message, number, opcode)
             file.write(struct.pack("<IIII", number, 0, len(data), len(data)) + data)
 
 
@@ -107,26 +125,38 @@ def unprivileged():
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
+def decode(packets, fields):
+    """Return what tshark prints of these fields, a line for each packet. Raise OSError if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        write_capture(f"{folder}/pcap", packets)
+        shutil.copy(SCRIPT, f"{folder}/lua")
+        command = ["tshark", "-X", f"lua_script:{folder}/lua", "-r", f"{folder}/pcap", "-T", "fields"]
+        for name in fields:
+            command += ["-e", name]
+        done = subprocess.run(command, check=False, capture_output=True, text=True,
+                              env={**os.environ, "HOME": folder}, **unprivileged())
+    if done.returncode or "lua:" in done.stderr.lower():
+        raise OSError(done.stderr)
+    return done.stdout.splitlines()
+
+
 def main():
     """The tool."""
     print("KTAP version 1")
     table = list(vectors())
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        write_capture(f"{folder}/pcap", [octets for _, _, octets in table])
-        shutil.copy(SCRIPT, f"{folder}/lua")
-        command = ["tshark", "-X", f"lua_script:{folder}/lua", "-r", f"{folder}/pcap", "-T", "fields"]
-        for name in FIELDS:
-            command += ["-e", f"rpcrdma2.{name}"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True,
-                              env={**os.environ, "HOME": folder}, **unprivileged())
-    print(f"1..{len(table)}")
-    if done.returncode or "lua:" in done.stderr.lower():
-        print(f"Bail out! {done.stderr}")
+    print(f"1..{len(table) + len(MORE)}")
+    try:
+        lines = decode([(octets, SEND_ONLY) for _, _, octets in table],
+                       [f"rpcrdma2.{name}" for name in FIELDS])
+        more = decode([(octets, opcode) for _, opcode, octets, *_ in MORE],
+                      ["rpcrdma2.rdma_proc", "_ws.expert.message"])
+    except OSError as error:
+        print(f"Bail out! {error}")
         return 1
     failed = 0
     for number, ((name, value, _), line) in enumerate(
-            zip(table, done.stdout.splitlines(), strict=True), 1):
+            zip(table, lines, strict=True), 1):
         want = wanted(value, {field: [] for field in FIELDS})
         got = shown(line)
         wrong = [field for field in FIELDS if got[field] != want[field]]
@@ -134,6 +164,13 @@ def main():
         print(f"{'not ok' if wrong else 'ok'} {number} {name}")
         for field in wrong:
             print(f"# {field}: {got[field]}, expected {want[field]}")
+    for number, ((name, _, _, *want), line) in enumerate(
+            zip(MORE, more, strict=True), len(table) + 1):
+        wrong = line.split("\t") != want
+        failed += wrong
+        print(f"{'not ok' if wrong else 'ok'} {number} {name}")
+        if wrong:
+            print(f"# {line!r}, expected {want}")
     return 1 if failed else 0
 
 
