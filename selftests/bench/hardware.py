@@ -76,9 +76,9 @@ def main():
     missing = needs()
     if missing:
         sys.exit(f"error: {missing}")
-    host = f"[{server}]" if ":" in server else server
+    host, proto = (f"[{server}]", "rdma6") if ":" in server else (server, "rdma")
     folder = tempfile.mkdtemp(prefix="rpcrdma-bench-")
-    mount = subprocess.run(["mount", "-t", "nfs", "-o", f"vers=3,proto=rdma,port={PORT}",
+    mount = subprocess.run(["mount", "-t", "nfs", "-o", f"vers=3,proto={proto},port={PORT}",
                             f"{host}:{export}", folder], capture_output=True, text=True, check=False)
     if mount.returncode:
         os.rmdir(folder)
