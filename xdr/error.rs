@@ -111,7 +111,7 @@ pub(crate) enum ErrorBody {
     Chunk,
     /// A code that version 1 does not define.
     Unknown(u32),
-    /// INVAL_PROC: the version has no such procedure. Version 2 only, as are those that follow.
+    /// INVALID_PROC: the version has no such procedure. Version 2 only, as are those that follow.
     Procedure,
     /// READ_CHUNKS: too many Read chunks.
     ReadChunks {
@@ -140,7 +140,7 @@ pub(crate) enum ErrorBody {
         /// Octets of the Reply.
         needed: u32,
     },
-    /// INVAL_OPTION: the optional operation is not supported.
+    /// INVALID_OPTION: the optional operation is not supported.
     Option,
     /// SYSTEM: something else has failed at the Responder.
     System,

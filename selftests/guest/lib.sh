@@ -69,7 +69,7 @@ devices_revive() {
 		while read -r device; do
 			netdev=$(rdma link show "$device/1" | sed 's/.* netdev \([^ ]*\).*/\1/')
 			rdma link del "$device" && device_add "$device" "$netdev" &&
-				echo "known issue: the CM of $device ($netdev) was deaf; made the device again"
+				echo "known issue: $device ($netdev) no longer answered the CM; created it again"
 		done
 }
 
