@@ -298,6 +298,42 @@ def readlink(server):
     region.close()
 
 
+@case("several READs in one COMPOUND give what the file has, or an error")
+def several_reads(server):
+    if server.kind == "c":
+        raise Skip("the C module does not look where in a page a payload begins")
+    handle = wire.u32(22) + wire.opaque(server.handle(FILE))
+    region = server.device.region(4 * PAGE)
+    with server.connect() as client:
+        for first, second in ((1, 1000), (100, 100), (1000, 1001), (PAGE, 64), (1, 2 * PAGE)):
+            reads = [wire.u32(25, 0, 0, 0, 0) + struct.pack(">QI", PAGE * i, length)
+                     for i, length in enumerate((first, second))]
+            chunks = [[Segment(region.rkey, length, region.address + 2 * PAGE * i)]
+                      for i, length in enumerate((first, second))]
+            for writes in ([], chunks) if first + second < 3000 else (chunks,):
+                region.fill()
+                xid = next(XIDS)
+                head = client.call(wire.header(xid, writes=writes)
+                                   + wire.compound(xid, [handle, *reads]))
+                reader = wire.results(head.body, xid)
+                status = reader.u32()
+                equal([reader.u32() for _ in range(4)], [0, 3, 22, 0], "first results")
+                for i, length in enumerate((first, second)):
+                    equal(reader.u32(), 25, "operation")
+                    if reader.u32():
+                        break
+                    reader.u32()
+                    if writes:
+                        equal(reader.u32(), length, "length")
+                        data = region.read(4 * PAGE)[2 * PAGE * i:][:length]
+                    else:
+                        data = reader.opaque()
+                    equal(data, pattern(PAGE * i, length), f"READ {i + 1} of {first, second}")
+                # Behind a whole page nfsd reads to where the reply says that it does.
+                equal(status, 0 if first == PAGE else 5, f"status of {first, second}")
+    region.close()
+
+
 @case("two Write chunks: the first is used, the second returned unused")
 def two_write_chunks(server):
     region = server.device.region(4 * PAGE)

@@ -34,6 +34,7 @@ use core::{
 use kernel::{
     error::from_result,
     ffi,
+    page::PAGE_SIZE,
     prelude::*, //
 };
 
@@ -113,6 +114,22 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// Called once when the connection is closed, not always on a service thread. Calls may still
     /// be in progress.
     fn detach(this: &SvcXprt<Self>);
+}
+
+/// Returns whether what a READ has just added to `reply`, `length` bytes at `offset`, begins within a page
+/// behind results of other operations. nfsd reads only into pages from their beginning on, or behind the
+/// words of the READ itself, so the operation has to fail.
+fn begins_within_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
+    /// The words of a READ before its data: operation, status, end of file, length.
+    const WORDS: u64 = 16;
+    let (offset, length) = (u64::from(offset), u64::from(length).next_multiple_of(4));
+    // The first payload follows the head. That of a READLINK, which may be anywhere, does not end with
+    // the reply as it is now.
+    // CAST: A `usize` has at most 64 bits.
+    let behind_head = offset.saturating_sub(reply.head[0].iov_len as u64);
+    behind_head != 0
+        && offset + length == u64::from(reply.len)
+        && ![0, WORDS].contains(&(behind_head % PAGE_SIZE as u64))
 }
 
 /// A table without any operation.
@@ -292,6 +309,10 @@ impl<T: Connection> ConnectionOps<T> {
         offset: ffi::c_uint,
         length: ffi::c_uint,
     ) -> ffi::c_int {
+        // SAFETY: We are on the thread of `rqstp`, which is encoding the reply.
+        if unsafe { begins_within_page(&(*rqstp).rq_res, offset, length) } {
+            return EIO.to_errno();
+        }
         // SAFETY: The thread is processing a Call, so its `rq_authop` is set.
         let flavor = unsafe { bindings::svc_auth_flavor(rqstp) };
         if [
