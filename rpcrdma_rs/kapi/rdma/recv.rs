@@ -219,7 +219,8 @@ impl<T> RecvBuf<T> {
 }
 
 impl<T> RecvBox<T> {
-    /// Allocates a buffer of `len` bytes on the device's NUMA node and DMA-maps it. May sleep.
+    /// Allocates a buffer of `len` bytes on the device's NUMA node and DMA-maps it. May sleep, but does
+    /// not wait until memory is free, see [`DmaBuf::new`].
     ///
     /// # Errors
     ///
@@ -243,7 +244,7 @@ impl<T> RecvBox<T> {
                 },
                 data,
             },
-            GFP_KERNEL,
+            GFP_NOWAIT | __GFP_NOWARN,
         )?;
         // SAFETY: A box is not null.
         Ok(RecvBox(unsafe {

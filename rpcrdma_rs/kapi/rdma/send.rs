@@ -66,14 +66,16 @@ unsafe impl Send for SendBuf {}
 
 impl SendBuf {
     /// Allocates a message with a zeroed buffer of `len` bytes and room for `sges` elements, at
-    /// least one. May sleep.
+    /// least one. May sleep, but does not wait until memory is free, see [`DmaBuf::new`].
     ///
     /// # Errors
     ///
     /// `EINVAL` if `len` is zero; `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, sges: usize) -> Result<Self> {
         let most = sges.max(1);
-        let mut sges = KVec::with_capacity(most, GFP_KERNEL)?;
+        // This allocation reclaims memory if it has to, the small ones do not.
+        let body = DmaBuf::new(pd, len, DataDirection::ToDevice)?;
+        let mut sges = KVec::with_capacity(most, GFP_NOWAIT | __GFP_NOWARN)?;
         for _ in 0..most {
             sges.push_within_capacity(bindings::ib_sge::default())
                 .map_err(|_| ENOMEM)?;
@@ -83,8 +85,8 @@ impl SendBuf {
             sges,
             used: 0,
             mapped: 0..0,
-            pages: KVec::with_capacity(most, GFP_KERNEL)?,
-            body: DmaBuf::new(pd, len, DataDirection::ToDevice)?,
+            pages: KVec::with_capacity(most, GFP_NOWAIT | __GFP_NOWARN)?,
+            body,
         })
     }
 
