@@ -48,6 +48,10 @@ unsafe fn clear(rqst: *mut bindings::rpc_rqst) {
     }
 }
 
+/// The number of free slots that keep their buffers. The RPCs that free memory by writing pages back
+/// need some.
+const KEPT: usize = 4;
+
 /// The slots of a transport, and a list of the free ones.
 #[pin_data]
 pub(in crate::kapi::sunrpc) struct SlotPool<T: XprtOps> {
@@ -67,7 +71,11 @@ struct FreeSlots<T: XprtOps>(Option<NonNull<Slot<T>>>);
 unsafe impl<T: XprtOps> Send for FreeSlots<T> {}
 
 impl<T: XprtOps> SlotPool<T> {
-    /// Creates a pool of `count` free slots.
+    /// Creates a pool of `count` free slots. The first ones have message buffers.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(in crate::kapi::sunrpc) fn new(count: usize) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let mut all = KVVec::with_capacity(count, GFP_KERNEL)?;
@@ -75,7 +83,12 @@ impl<T: XprtOps> SlotPool<T> {
             for _ in 0..count {
                 let slot = KBox::pin_init(Slot::<T>::new(), GFP_KERNEL)?;
                 // SAFETY: The slot was created above and is not shared yet.
-                unsafe { *slot.next.get() = first };
+                unsafe {
+                    if count - all.len() <= KEPT {
+                        RpcBuf::fill(&mut *slot.call.get(), &mut *slot.answer.get())?;
+                    }
+                    *slot.next.get() = first;
+                }
                 first = Some(NonNull::from(&*slot));
                 all.push_within_capacity(slot).map_err(|_| ENOMEM)?;
             }
@@ -123,16 +136,22 @@ impl<T: XprtOps> SlotPool<T> {
         free.0 = Some(NonNull::from(slot));
     }
 
-    /// Frees the message buffers of free slots.
+    /// Frees the message buffers of free slots, except for those of the first slots, which are used
+    /// next.
     pub(in crate::kapi::sunrpc) fn trim(&self) {
         let free = self.free.lock();
         let mut next = free.0;
+        let mut kept = 0;
         while let Some(slot) = next {
             // SAFETY: Free slots are slots of `all`, which stay. `next` and the buffers of a free
             // slot belong to the pool, whose lock we hold.
             unsafe {
-                *slot.as_ref().call.get() = RpcBuf::EMPTY;
-                *slot.as_ref().answer.get() = RpcBuf::EMPTY;
+                if kept < KEPT {
+                    kept += 1;
+                } else {
+                    *slot.as_ref().call.get() = RpcBuf::EMPTY;
+                    *slot.as_ref().answer.get() = RpcBuf::EMPTY;
+                }
                 next = *slot.as_ref().next.get();
             }
         }

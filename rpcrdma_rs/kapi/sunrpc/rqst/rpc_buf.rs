@@ -49,6 +49,12 @@ impl RpcBuf {
         Ok(call.reserve(call_len)? + answer.reserve(answer_len)?)
     }
 
+    /// Allocates both buffers in the smallest size.
+    pub(super) fn fill(call: &mut Self, answer: &mut Self) -> Result {
+        Self::reserve_both(call, Self::LEAST, answer, Self::LEAST)?;
+        Ok(())
+    }
+
     /// Makes room for `len` bytes, with the allocation flags of an RPC task. Returns the number of
     /// allocated bytes if `len` is more than [`Self::LEAST`], and zero otherwise.
     fn reserve(&mut self, len: usize) -> Result<usize> {
