@@ -205,8 +205,9 @@ impl Failed {
     }
 
     /// Returns the failure for `error` of a device or of the kernel, with a status after which the
-    /// RPC layer retries. A device that is being removed, or is short of a resource, may return any
-    /// error, and a hard mount must not fail because of that.
+    /// RPC layer fails a mount at once, and retries the RPCs of an established mount after a pause. A
+    /// device that is being removed, or is short of a resource, may return any error, and a hard mount
+    /// must not fail because of that.
     pub(super) fn passing(error: Error) -> Self {
         let retried = [
             eproto(),
@@ -220,7 +221,7 @@ impl Failed {
         let status = match error {
             ENODEV => eproto(),
             error if retried.contains(&error) => error,
-            _ => enotconn(),
+            _ => econnaborted(),
         };
         Self {
             cause: error,

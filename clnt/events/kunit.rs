@@ -19,14 +19,14 @@ mod tests {
     fn an_unsuitable_device_does_not_fail_what_is_mounted() {
         for error in [EINVAL, ENOMEM] {
             let failed = Failed::unsuitable(error, true);
-            assert!(failed.cause == error && failed.status == enotconn());
+            assert!(failed.cause == error && failed.status == econnaborted());
         }
     }
 
     #[test]
-    fn errors_of_a_device_are_retried() {
+    fn errors_of_a_device_fail_a_mount_and_are_retried_by_others() {
         for error in [EIO, EINVAL, ENOMEM, EBUSY, ENOSPC] {
-            assert!(Failed::passing(error).status == enotconn());
+            assert!(Failed::passing(error).status == econnaborted());
         }
         assert!(Failed::passing(ENODEV).status == eproto());
     }
