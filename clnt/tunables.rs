@@ -29,7 +29,7 @@ pub(super) static MAX_VERSION: Uint = Uint::new(1, 1, 2);
 // them, as old guides recommend, does not fail.
 static INLINE_WRITE_PADDING: Uint = Uint::new(0, 0, 4096);
 static MEMREG_STRATEGY: Uint = Uint::new(5, 0, 6);
-static PAD_OPTIMIZE: Uint = Uint::new(0, 0, u32::MAX);
+static PAD_OPTIMIZE: Uint = Uint::new(0, 0, i32::MAX as u32);
 
 /// Shows the numbers in `/proc/sys/sunrpc` until the result is dropped. May sleep.
 ///

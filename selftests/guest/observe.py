@@ -47,12 +47,14 @@ class Side:
         return shell(script, check)
 
     def numbers(self, folder, files):
-        """Each file has its default, refuses values beyond its bounds, and accepts both bounds."""
+        """Each file has its default, refuses values beyond its bounds with EINVAL, and accepts both
+        bounds."""
         for name, least, most, default in files:
             values = (least - 1, most + 1, "x", least, most, default)
             answers = self.shell(f"""cd {folder} && cat {name}
                 for value in {" ".join(map(str, values))}; do
-                    echo $value 2>/dev/null >{name} && echo taken || echo refused
+                    error=$(echo $value 2>&1 >{name}) && echo taken ||
+                        echo "${{error##*: }}" | sed 's/Invalid argument/refused/'
                     cat {name}
                 done""").split()
             expect(name, answers, [

@@ -43,9 +43,9 @@ pub(crate) struct Uint {
 
 impl Uint {
     /// Creates a number with the default `value`, and with the smallest and largest value that can
-    /// be written to its file.
+    /// be written to its file. Other values are refused with `EINVAL`. `max` is at most `i32::MAX`.
     pub(crate) const fn new(value: u32, min: u32, max: u32) -> Self {
-        assert!(min <= value && value <= max);
+        assert!(min <= value && value <= max && max <= i32::MAX as u32);
         Self {
             value: Atomic::new(value),
             min,
@@ -66,7 +66,9 @@ impl Uint {
             // CAST: The size of a `u32`.
             maxlen: size_of::<u32>() as c_int,
             mode: MODE,
-            proc_handler: Some(bindings::proc_douintvec_minmax),
+            // This one refuses a value out of bounds with `EINVAL`, that for unsigned numbers with
+            // `ERANGE`. As `max` is at most `i32::MAX`, the two read and show the same values.
+            proc_handler: Some(bindings::proc_dointvec_minmax),
             extra1: ptr::from_ref(&self.min).cast_mut().cast(),
             extra2: ptr::from_ref(&self.max).cast_mut().cast(),
             ..Default::default()
