@@ -46,10 +46,6 @@ use super::{
     },
     send_queue::Progress,
     sendctx::SendCtx,
-    state::{
-        Event,
-        Failure, //
-    },
     transport::{
         ClntXprt,
         Ended, //
@@ -283,7 +279,7 @@ impl Conn {
     /// effect.
     pub(super) fn lost(&self) {
         if self.negotiation.is_awaited() {
-            return self.events.feed(Event::Down(Failure::Lost));
+            return self.lost_before_answer();
         }
         if !self.reported.xchg(true, Relaxed) {
             // The Receives of an attempt to connect that fails are flushed, but no connection ends.

@@ -48,6 +48,7 @@ use super::{
     pools::Arrival,
     state::{
         Event,
+        Failure,
         Step, //
     },
     transport::ClntXprt, //
@@ -265,6 +266,15 @@ impl Conn {
             self.drop_message(buffer, Arrival::Other);
         }
         self.restore_receives(qp);
+    }
+
+    /// Handles the loss of the connection while the answer to the request for version 2 is awaited.
+    #[cold]
+    pub(super) fn lost_before_answer(&self) {
+        // Before the request is sent, the connection manager reports the loss, and knows its cause.
+        if self.negotiation.is_asked() {
+            self.events.feed(Event::Down(Failure::Lost));
+        }
     }
 
     /// Returns whether the server may call, so that a malformed message may be a Call.
