@@ -247,11 +247,16 @@ impl Conn {
         trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
         self.live.stray_replies.add(1);
         let is_reply = match parsed {
+            // Version 1: the RPC message is missing, or is neither a Call nor a Reply.
+            Ok(parsed) if parsed.direction.is_none() && self.may_be_called() => {
+                self.refuse(qp, header, ErrorBody::Chunk);
+                false
+            }
             Ok(parsed) => {
                 self.note_refused_property(parsed);
                 parsed.direction == Some(Direction::Reply) || self.is_late_reply(None)
             }
-            // The direction of a malformed message of version 1 is not known.
+            // The direction of a malformed message of version 1, or of another version, is not known.
             Err(rejected) if rejected.refusal().is_some() && self.may_be_called() => {
                 self.refuse_call(qp, rejected);
                 false

@@ -306,17 +306,12 @@ impl Rejected {
     /// Returns the error report with which a Requester answers the message: in the reverse
     /// direction it is the Responder.
     ///
-    /// In version 1 only a message that may be a Call is answered: its chunk lists are malformed,
-    /// so its direction is not known. In version 2 the header has the direction. The limits in the
+    /// A message that may be a Call is answered, unless its procedure is reserved. The limits in the
     /// report are zero, because this Responder supports no chunks.
     pub(crate) fn refusal(&self) -> Option<ErrorBody> {
-        let may_be_call = match self.version() {
-            Version::One => matches!(self.proc(), Some(Proc::Msg | Proc::NoMsg)),
-            Version::Two => true,
-        };
         match (self.error, self.answer()) {
-            (DecodeError::Version(_), _) | (_, Answer::Drop) => None,
-            (_, Answer::Report(report)) => may_be_call.then_some(report.without_chunks()),
+            (DecodeError::Reserved(_), _) | (_, Answer::Drop) => None,
+            (_, Answer::Report(report)) => Some(report.without_chunks()),
         }
     }
 }

@@ -169,15 +169,15 @@ def flood(mount):
             raise Failed(f"afterwards, {len(answers)} Replies to {mount.granted} Calls")
 
 
-def refused(mount, xid, message, what):
-    """Send a Call that this module answers with ERR_CHUNK, and no client with a Reply."""
+def refused(mount, xid, message, what, error=(wire.ERR_CHUNK,)):
+    """Send a Call that this module answers with an error, and no client with a Reply."""
     answers, refusals = mount.call([message], mount.kind == "rust", 5)
     if answers:
         raise Failed(f"{what}: {answers[0]}")
     if mount.kind == "c":
         mount.notes.append(f"{what}: {len(refusals)} error reports")
     elif [(head.xid, head.vers, head.error) for head in refusals] \
-            != [(xid, 1, (wire.ERR_CHUNK,))] or refusals[0].credits < 1:
+            != [(xid, int.from_bytes(message[4:8], "big"), error)] or refusals[0].credits < 1:
         raise Failed(f"{what}: {refusals}")
 
 
@@ -203,6 +203,26 @@ def wrong_lists(mount):
         message = wire.u32(xid, 1, 1, wire.MSG) + lists + callback(xid)
         refused(mount, xid, message, lists[:24].hex())
     mount.same_connection(before)
+
+
+@case("messages that may be Calls, and that no Responder can use, are answered")
+def unusable(mount):
+    if mount.kind == "c":
+        return
+    before = mount.relay.connections
+    for what, words, body, error in (
+            ("a procedure that is not defined", (1, 1, 5, 0, 0, 0), b"", (wire.ERR_CHUNK,)),
+            ("no RPC message", (1, 1, wire.MSG, 0, 0, 0), b"", (wire.ERR_CHUNK,)),
+            ("an RPC message with another XID", (1, 1, wire.MSG, 0, 0, 0), callback(next(XIDS)),
+             (wire.ERR_CHUNK,)),
+            ("RDMA_NOMSG with a Read chunk that is not at zero",
+             (1, 1, wire.NOMSG, 1, 8, 0x1234, 40, 0, 0x10000, 0, 0, 0), b"", (wire.ERR_CHUNK,)),
+            ("version 3", (3, 1, wire.MSG, 0, 0, 0), b"", (wire.ERR_VERS, 1, 1))):
+        xid = next(XIDS)
+        refused(mount, xid, wire.u32(xid, *words) + body, what, error)
+    mount.same_connection(before)
+    if len(mount.null(1)) != 1:
+        raise Failed("no Reply to CB_NULL afterwards")
 
 
 @case("Calls that are too long or too short are answered with ERR_CHUNK")

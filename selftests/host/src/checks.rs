@@ -279,8 +279,12 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
         _ if header.version != 1 => Answer::Report(ErrorBody::Version { low: 1, high: 1 }),
         _ => Answer::Report(ErrorBody::Chunk),
     };
-    let may_be_call = answer == Answer::Report(ErrorBody::Chunk) && matches!(header.proc, 0 | 1);
-    assert_eq!(rejected.refusal().is_some(), may_be_call);
+    // 2 is RDMA_MSGP, 3 RDMA_DONE.
+    let reserved = header.version == 1 && matches!(header.proc, 2 | 3);
+    assert_eq!(
+        rejected.refusal().is_some(),
+        answer != Answer::Drop && !reserved
+    );
     // RDMA_DONE of another version is not RDMA_DONE.
     if (header.proc, header.version == 1) != (3, false) {
         assert_eq!(answer, expected, "{rejected:?}");
