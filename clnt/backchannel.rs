@@ -117,10 +117,17 @@ impl Conn {
         }
     }
 
+    /// Returns the credits for messages of the server. Before it may call there are two spare Receives,
+    /// for messages about properties.
+    fn reverse_credits(&self) -> Credits {
+        let may_call = self.pools.lock().is_reverse_allowed();
+        Credits(if may_call { REVERSE_REQUESTS } else { 1 })
+    }
+
     /// Sends the error reports that wait, as long as there are Sends.
     pub(super) fn send_reports(self: &Arc<Self>, qp: &Qp<Conn>) {
         while let Some((ctx, report)) = self.take_report() {
-            let credits = Credits(REVERSE_REQUESTS);
+            let credits = self.reverse_credits();
             let sent = self.send_written(qp, ctx, |body| {
                 encode_error(body, &report.header, credits, report.body)
             });
@@ -201,7 +208,7 @@ impl Conn {
             return;
         };
         let sizes = self.ask_of_us(want);
-        let credits = Credits(REVERSE_REQUESTS);
+        let credits = self.reverse_credits();
         let sent = self.send_taken(qp, ctx, |body| {
             encode_resprop(body, xid, credits, want, &sizes)
         });
