@@ -441,17 +441,18 @@ impl Chan {
         Some(buf)
     }
 
-    /// Records the version of a message, and chooses the action for the message.
+    /// Chooses the action for a message, and records the version of the message if it can be used.
     ///
     /// # Errors
     ///
     /// The reason why the message cannot be used.
     #[inline]
     fn classify(&self, message: &Parsed) -> Result<Disposition, DecodeError> {
+        let disposition = classify(message)?;
         if !self.negotiation.has_decided(message.version) {
             self.note_version(message)?;
         }
-        classify(message)
+        Ok(disposition)
     }
 
     /// Records the version of a message that may be the first.

@@ -119,6 +119,12 @@ def one_version(server):
     if not ours(server):
         return
     with server.connect() as client:
+        # Neither does a message select a version that cannot be used, as it has no RPC message.
+        xid = next(XIDS)
+        equal(answers(client, wire.header(xid), peer.TIMEOUT)[8:], wire.u32(wire.ERROR, wire.ERR_CHUNK),
+              "ERR_CHUNK")
+        check_null(client)
+    with server.connect() as client:
         # An error report does not select a version.
         equal(answers(client, two(next(XIDS), wire.ERROR, 2)), b"", "answer to an error report")
         check_null(client)
