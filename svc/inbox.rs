@@ -30,6 +30,9 @@ use kernel::{
 
 /// The time in ms for which a Call waits for resources of the device.
 const SHORT_MS: u32 = 30_000;
+/// The time in ms after which a shortage has ended if no pull has lacked resources meanwhile. A Call that
+/// waits is tried again more often.
+const LULL_MS: u32 = 10_000;
 
 /// A pulled Call, which may have to wait for its turn.
 pub(super) trait Ordered {
@@ -65,8 +68,8 @@ pub(super) struct Inbox<P> {
     /// The place after the last pull that a service thread has begun. Messages that arrived after the
     /// pull's Call, but before the pull began, have earlier places; they get this one when they are taken.
     after_pull: Place,
-    /// The first Call for whose pull resources of the device were short, and since when.
-    short: Option<(Arrival, Jiffies)>,
+    /// The shortage of resources for pulls, if there is one.
+    short: Option<Shortage>,
 }
 
 /// Whether messages may be taken out of the inbox. Pulled Calls may always be taken.
@@ -85,6 +88,23 @@ pub(super) enum Incoming<P> {
     Message(CallBox),
     /// A Call whose Read chunks have been pulled.
     Pulled(P),
+}
+
+/// A shortage of resources of the device.
+struct Shortage {
+    /// The first Call that lacked them.
+    first: Arrival,
+    /// When that was.
+    since: Jiffies,
+    /// When a Call last lacked them.
+    last: Jiffies,
+}
+
+impl Shortage {
+    /// Returns whether the shortage has lasted for so long that no Call should wait for its end.
+    fn is_long(&self, now: Jiffies) -> bool {
+        now.wrapping_sub(self.since) >= msecs_to_jiffies(SHORT_MS)
+    }
 }
 
 impl<P: Ordered> Inbox<P> {
@@ -200,8 +220,16 @@ impl<P: Ordered> Inbox<P> {
     /// so long that the Call should not wait: a mapping may fail forever, and other Calls of the
     /// connection wait as well.
     pub(super) fn note_short(&mut self, call: Arrival, now: Jiffies) -> bool {
-        let since = self.short.get_or_insert((call, now)).1;
-        Self::is_long(since, now)
+        let lull = msecs_to_jiffies(LULL_MS);
+        self.short
+            .take_if(|short| now.wrapping_sub(short.last) >= lull);
+        let short = self.short.get_or_insert(Shortage {
+            first: call,
+            since: now,
+            last: now,
+        });
+        short.last = now;
+        short.is_long(now)
     }
 
     /// Records that the pull of `call` begins. This ends the shortage if `call` is the one that waits.
@@ -209,11 +237,7 @@ impl<P: Ordered> Inbox<P> {
     /// lasted for too long: then it shows that resources are available again.
     pub(super) fn note_mapped(&mut self, call: Arrival, now: Jiffies) {
         self.short
-            .take_if(|(first, since)| *first == call || Self::is_long(*since, now));
-    }
-
-    fn is_long(since: Jiffies, now: Jiffies) -> bool {
-        now.wrapping_sub(since) >= msecs_to_jiffies(SHORT_MS)
+            .take_if(|short| short.first == call || short.is_long(now));
     }
 
     /// Removes any message, whether or not it may be taken.

@@ -284,13 +284,18 @@ mod tests {
         assert!(!inbox.note_short(first, start));
         // Another Call may need less.
         inbox.note_mapped(second, after(1_000));
-        assert!(!inbox.note_short(first, after(29_000)));
+        for seconds in 2..30 {
+            assert!(!inbox.note_short(first, after(seconds * 1_000)));
+        }
         assert!(inbox.note_short(first, after(30_000)));
         assert!(inbox.note_short(second, after(30_000)));
         inbox.note_mapped(Arrival(3), after(31_000));
         assert!(!inbox.note_short(second, after(32_000)));
         inbox.note_mapped(second, after(40_000));
         assert!(!inbox.note_short(first, after(70_000)));
+        // Whatever came of that Call, nothing has lacked resources for a minute.
+        assert!(!inbox.note_short(second, after(130_000)));
+        assert!(!inbox.note_short(second, after(131_000)));
         Ok(())
     }
 
