@@ -146,10 +146,12 @@ impl Chan {
     /// Queues a Call whose Read chunks have been pulled, and wakes a service thread. Drops the Call
     /// if the connection is being closed.
     pub(super) fn queue_pulled(&self, ctx: Pulled) {
-        if self.is_closing() {
-            return;
-        }
         let mut inbox = self.inbox.lock();
+        // `clear_inbox` takes the lock later, or has run.
+        if self.is_closing() {
+            drop(inbox);
+            return drop(ctx);
+        }
         let full = inbox.push_pulled(ctx);
         if inbox.gate == Gate::NoResources {
             // The memory regions of this Call are available again.
@@ -217,11 +219,18 @@ impl Chan {
     }
 
     /// Holds back a Call whose Read chunks cannot be pulled now. It is tried again when another
-    /// pull has completed, or after [`RETRY_MS`].
+    /// pull has completed, or after [`RETRY_MS`]. Drops the Call if the connection is being closed.
     pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
         let state = &mut buf.data_mut().state;
         state.take_place(|| self.member.place());
-        self.inbox.lock().hold(buf, self.handle.has_access());
+        let mut inbox = self.inbox.lock();
+        // `clear_inbox` takes the lock later, or has run.
+        if self.is_closing() {
+            drop(inbox);
+            return drop(buf);
+        }
+        inbox.hold(buf, self.handle.has_access());
+        drop(inbox);
         // The work may be scheduled already.
         let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }
