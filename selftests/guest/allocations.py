@@ -278,8 +278,10 @@ def one_connection(version, options=""):
     """Mount, and check that the connection is the same at the end of the block, and its version."""
     mount(version, "ipv4", FOLDER, options)
     yield
-    expect("connections", counters(FOLDER)["connect_count"], 1)
     status = contents(f"{DEBUGFS}/rpcrdma_rs/client/*/status")
+    ends = re.findall(r"^last_ended: (.*)$", status, re.MULTILINE)
+    expect(f"connections (the last one before was ended by {ends})",
+           counters(FOLDER)["connect_count"], 1)
     expect("versions", set(re.findall(r"^version: (.*)$", status, re.MULTILINE)), {VERSION})
     umount(FOLDER)
 
