@@ -143,15 +143,19 @@ impl Chan {
         Some(PullPermit { share: None })
     }
 
+    /// Locks the inbox; `None` if the connection is being closed. What is added under the lock is dropped
+    /// by [`Self::clear_inbox`], which takes the lock later.
+    fn open_inbox(&self) -> Option<SpinLockGuard<'_, Inbox<Pulled>>> {
+        let inbox = self.inbox.lock();
+        (!self.is_closing()).then_some(inbox)
+    }
+
     /// Queues a Call whose Read chunks have been pulled, and wakes a service thread. Drops the Call
     /// if the connection is being closed.
     pub(super) fn queue_pulled(&self, ctx: Pulled) {
-        let mut inbox = self.inbox.lock();
-        // `clear_inbox` takes the lock later, or has run.
-        if self.is_closing() {
-            drop(inbox);
-            return drop(ctx);
-        }
+        let Some(mut inbox) = self.open_inbox() else {
+            return;
+        };
         let full = inbox.push_pulled(ctx);
         if inbox.gate == Gate::NoResources {
             // The memory regions of this Call are available again.
@@ -223,12 +227,9 @@ impl Chan {
     pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
         let state = &mut buf.data_mut().state;
         state.take_place(|| self.member.place());
-        let mut inbox = self.inbox.lock();
-        // `clear_inbox` takes the lock later, or has run.
-        if self.is_closing() {
-            drop(inbox);
-            return drop(buf);
-        }
+        let Some(mut inbox) = self.open_inbox() else {
+            return;
+        };
         inbox.hold(buf, self.handle.has_access());
         drop(inbox);
         // The work may be scheduled already.
