@@ -212,7 +212,6 @@ impl Failed {
         let retried = [
             eproto(),
             econnrefused(),
-            econnaborted(),
             enetunreach(),
             ehostunreach(),
             eaddrinuse(),
