@@ -298,6 +298,20 @@ def readlink(server):
     region.close()
 
 
+def check_reads(reader, lengths, placed):
+    """Check the results of READs of these lengths, each from its own page of the file, up to the first
+    that failed. `placed` are the data in their Write chunks, if they have some."""
+    for i, length in enumerate(lengths):
+        equal(reader.u32(), 25, "operation")
+        if reader.u32():
+            return
+        reader.u32()
+        if placed:
+            equal(reader.u32(), length, "length")
+        data = placed[i] if placed else reader.opaque()
+        equal(data, pattern(PAGE * i, length), f"READ {i + 1} of {lengths}")
+
+
 @case("several READs in one COMPOUND give what the file has, or an error")
 def several_reads(server):
     if server.kind == "c":
@@ -305,12 +319,12 @@ def several_reads(server):
     handle = wire.u32(22) + wire.opaque(server.handle(FILE))
     region = server.device.region(4 * PAGE)
     with server.connect() as client:
-        for first, second in ((1, 1000), (100, 100), (1000, 1001), (PAGE, 64), (1, 2 * PAGE)):
+        for lengths in ((1, 1000), (100, 100), (1000, 1001), (PAGE, 64), (1, 2 * PAGE)):
             reads = [wire.u32(25, 0, 0, 0, 0) + struct.pack(">QI", PAGE * i, length)
-                     for i, length in enumerate((first, second))]
+                     for i, length in enumerate(lengths)]
             chunks = [[Segment(region.rkey, length, region.address + 2 * PAGE * i)]
-                      for i, length in enumerate((first, second))]
-            for writes in ([], chunks) if first + second < 3000 else (chunks,):
+                      for i, length in enumerate(lengths)]
+            for writes in ([], chunks) if sum(lengths) < 3000 else (chunks,):
                 region.fill()
                 xid = next(XIDS)
                 head = client.call(wire.header(xid, writes=writes)
@@ -318,19 +332,11 @@ def several_reads(server):
                 reader = wire.results(head.body, xid)
                 status = reader.u32()
                 equal([reader.u32() for _ in range(4)], [0, 3, 22, 0], "first results")
-                for i, length in enumerate((first, second)):
-                    equal(reader.u32(), 25, "operation")
-                    if reader.u32():
-                        break
-                    reader.u32()
-                    if writes:
-                        equal(reader.u32(), length, "length")
-                        data = region.read(4 * PAGE)[2 * PAGE * i:][:length]
-                    else:
-                        data = reader.opaque()
-                    equal(data, pattern(PAGE * i, length), f"READ {i + 1} of {first, second}")
+                memory = region.read(4 * PAGE)
+                check_reads(reader, lengths, [memory[2 * PAGE * i:][:length]
+                                              for i, length in enumerate(lengths)] if writes else [])
                 # Behind a whole page nfsd reads to where the reply says that it does.
-                equal(status, 0 if first == PAGE else 5, f"status of {first, second}")
+                equal(status, 0 if lengths[0] == PAGE else 5, f"status of {lengths}")
     region.close()
 
 
