@@ -287,7 +287,10 @@ unsafe extern "C" fn handle_completion<T: Completion>(
     let cid = unsafe { cid_of(cq, ticket.post) };
     let result = match WcError::of(wc, cid) {
         Some(error) => Err(error.of_chain(qp.failure())),
-        None => Ok(Wc { ticket, cid }),
+        None => {
+            qp.note_executed(ticket);
+            Ok(Wc { ticket, cid })
+        }
     };
     // SAFETY: The post gave up the object that contains this `Cqe`, and only this completion takes
     // it back.

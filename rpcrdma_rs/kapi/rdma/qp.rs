@@ -192,6 +192,8 @@ pub(crate) struct Qp<H: QpHandler> {
     /// The number of completions. Only completions write it, which run one at a time, and
     /// [`EntryList::flush`], when no completion can run any more.
     completed: Atomic<u64>,
+    /// The number of the last post that has completed, plus 1. Only completions use it.
+    executed: Atomic<u64>,
     /// The status of a failed request that was not the last one of its chain.
     failure: Failure,
     /// The number of this QP, which no other QP has or had.
@@ -252,19 +254,6 @@ impl<H: QpHandler> Qp<H> {
             self.max_read_sge.load(Relaxed),
             self.max_write_sge.load(Relaxed),
         )
-    }
-
-    /// Returns the ticket of the post with this number.
-    fn ticket(&self, post: u64) -> Ticket {
-        Ticket {
-            qp: self.number,
-            post,
-        }
-    }
-
-    /// Returns the next ticket. Every post that began before has an earlier one.
-    pub(super) fn next_ticket(&self) -> Ticket {
-        self.ticket(self.gate.next())
     }
 
     /// Returns the status of a failed request that was not the last one of its chain.
@@ -475,6 +464,7 @@ impl<H: QpHandler> QpOwner<H> {
                 gate: Gate::new(),
                 uses: Gate::new(),
                 completed: Atomic::new(0),
+            executed: Atomic::new(0),
                 failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 entries,
@@ -638,6 +628,7 @@ pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'
 
 mod close;
 mod gate;
+mod ticket;
 #[cfg(rpcrdma_kunit)]
 mod kunit;
 

@@ -70,7 +70,7 @@ pub(crate) struct RecvBuf<T> {
     entry: Entry,
     buffer: DmaBuf,
     byte_len: usize,
-    /// The handle that the sender of the message invalidated, and the QP's next ticket at that time.
+    /// The handle that the sender of the message invalidated, and what `Qp::invalidated_before` returned.
     invalidated: Option<(u32, Ticket)>,
     cid: Cid,
     data: T,
@@ -99,8 +99,7 @@ impl Invalidated<'_> {
         self.handle
     }
 
-    /// Returns the ticket that was the QP's next one when the message was received. The
-    /// invalidation can only concern a registration with an earlier ticket.
+    /// Returns the ticket that follows those of the registrations that the invalidation may concern.
     pub(super) fn before(&self) -> Ticket {
         self.before
     }
@@ -519,7 +518,7 @@ unsafe extern "C" fn handle_completion<H: QpHandler>(
             buffer.forget();
             Err(error)
         }
-        None => Ok(buffer.received(wc, qp.next_ticket())),
+        None => Ok(buffer.received(wc, || qp.invalidated_before())),
     };
     qp.handler().recv_done(qp, buffer, result);
 }
@@ -535,13 +534,15 @@ impl<T> RecvBox<T> {
         }
     }
 
-    /// Records a received message. `next` is the QP's next ticket.
-    fn received(&mut self, wc: &bindings::ib_wc, next: Ticket) -> RecvWc {
+    /// Records a received message. `before` returns the ticket before which a region that the message
+    /// invalidated was registered.
+    #[inline]
+    fn received(&mut self, wc: &bindings::ib_wc, before: impl FnOnce() -> Ticket) -> RecvWc {
         // CAST: The flags are a small positive number.
         let flag = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
         let invalidated = (wc.wc_flags & flag != 0).then(|| {
             // SAFETY: The flag says that this is the member in use.
-            (unsafe { *wc.ex.invalidate_rkey }, next)
+            (unsafe { *wc.ex.invalidate_rkey }, before())
         });
         let len = (wc.byte_len as usize).min(self.capacity());
         self.buffer.sync_for_cpu(0..len);

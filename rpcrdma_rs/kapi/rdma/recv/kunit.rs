@@ -91,7 +91,7 @@ mod tests {
             (u32::MAX, ROOM),
             (1, 1),
         ] {
-            assert_eq!(buffer.received(&wc(told, None), NEXT).byte_len, told);
+            assert_eq!(buffer.received(&wc(told, None), || NEXT).byte_len, told);
             assert_eq!(buffer.byte_len(), len);
             assert_eq!(buffer.bytes().len(), len);
         }
@@ -102,7 +102,7 @@ mod tests {
     fn only_the_last_message_reports_an_invalidation() -> Result {
         let mut buffer = RecvBox::new(&pd()?, ROOM, 1_u32)?;
         for handle in [None, Some(0x1234), Some(0), None] {
-            buffer.received(&wc(1, handle), NEXT);
+            buffer.received(&wc(1, handle), || NEXT);
             assert_eq!(buffer.invalidated().map(|i| i.handle()), handle);
             assert!(buffer.invalidated().is_none_or(|i| i.before() == NEXT));
         }
