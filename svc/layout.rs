@@ -59,8 +59,8 @@ pub(super) struct Layout {
     pub(super) chunks: ReadChunks,
     /// The offset of the inline part in the received message.
     pub(super) inline_start: usize,
-    /// The position of the payload, if there is exactly one payload and it is behind the RPC header
-    /// of an inline message.
+    /// The position of the payload, if there is exactly one payload, it is behind the RPC header
+    /// of an inline message, and it fills a page.
     pub(super) item: Option<u32>,
     /// The number of octets that are placed in pages.
     paged_len: usize,
@@ -102,7 +102,10 @@ impl Layout {
             ([one], Some(arguments))
                 if chunks.call_chunk().is_none() && arguments.at <= one.position.0 =>
             {
-                (Some(one.position.0), arguments.sequenced)
+                // nfsd may read the first page to its end, whatever the length of the chunk, instead of
+                // what follows the chunk.
+                let fills_page = host_len(one.length) >= PAGE_SIZE;
+                (fills_page.then_some(one.position.0), arguments.sequenced)
             }
             _ => (None, true),
         };

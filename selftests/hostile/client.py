@@ -170,17 +170,17 @@ class Server:
                 raise Failed("a fresh connection brings messages nobody asked for")
 
     def handle(self, name):
-        """Return the file handle of a file in the export's root."""
+        """Return the file handle of a file in the export's root, or of the root if `name` is empty."""
         if name not in self.files:
             xid = next(XIDS)
-            lookup = wire.u32(15) + wire.opaque(name.encode())
+            lookup = [wire.u32(15) + wire.opaque(name.encode())] if name else []
             with self.connect(receives=8, sends=8) as client:
                 head = client.call(wire.header(xid) + wire.compound(
-                    xid, [wire.u32(24), lookup, wire.u32(10)]))
+                    xid, [wire.u32(24), *lookup, wire.u32(10)]))
             reader = wire.results(head.body, xid)
-            words = [reader.u32() for _ in range(7)]
-            if words != [0, 0, 3, 24, 0, 15, 0] or reader.u32() != 10 or reader.u32():
-                raise Failed(f"no handle for {name}: {words}")
+            wanted = [0, 0, 3, 24, 0, 15, 0, 10, 0] if name else [0, 0, 2, 24, 0, 10, 0]
+            if (words := [reader.u32() for _ in wanted]) != wanted:
+                raise Failed(f"no handle for {name or 'the root'}: {words}")
             self.files[name] = reader.opaque()
             reader.end()
         return self.files[name]

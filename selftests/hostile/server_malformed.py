@@ -453,6 +453,38 @@ def reverse_direction(server):
     region.close()
 
 
+@case("SYMLINK with a part of its text in a Read chunk")
+def part_of_symlink(server):
+    if server.kind == "c":
+        raise Skip("the text of such a Call is not defined")
+    handle, text = server.handle(""), b"A" * 4 + b"B" * 60
+    region = server.device.region(PAGE * 2, b"V" * PAGE * 2)
+    with server.connect() as client:
+        for length in (4, 8, 60):
+            # The pages of the Read chunk of the SYMLINK have had another content.
+            xid = next(XIDS)
+            body = wire.v3_write_head(xid, server.handle("sink"), 0, PAGE * 2)
+            region.fill(b"V" * PAGE * 2)
+            client.call(wire.header(xid, reads=[
+                Segment(region.rkey, PAGE * 2, region.address, len(body))]) + body)
+            region.fill(text[:length])
+            name, xid = f"part-{length}".encode(), next(XIDS)
+            body = wire.v3(xid, 10, wire.opaque(handle) + wire.opaque(name)
+                           + wire.u32(0, 0, 0, 0, 0, 0, len(text)))
+            reads = [Segment(region.rkey, length, region.address, len(body))]
+            reply = client.call(wire.header(xid, reads=reads) + body + text[length:])
+            equal(wire.results(reply.body, xid).u32(), 0, "status of SYMLINK")
+            xid = next(XIDS)
+            link = server.handle(name.decode())
+            reply = client.call(wire.header(xid) + wire.v3(xid, 5, wire.opaque(link)))
+            reader = wire.results(reply.body, xid)
+            equal(reader.u32(), 0, "status of READLINK")
+            wire.post_op_attr(reader)
+            equal(reader.opaque(), text, "text")
+    shell("rm -f $EXPORT/part-*")
+    region.close()
+
+
 @case("program, version and procedure the server does not have")
 def unknown_programs(server):
     with server.connect() as client:
