@@ -58,6 +58,7 @@ use crate::{
             qp::Unposted,
             recv::Invalidated, //
         },
+        sunrpc::rqst::Encoding,
         trace::{
             trace_xprtrdma_mr_map,
             trace_xprtrdma_mr_reminv,
@@ -109,14 +110,24 @@ pub(super) struct Chunks {
     unfenced: MrList,
     /// The XID of the Call that was sent last.
     xid: u32,
+    /// The encoding of that Call.
+    encoding: Encoding,
     losses: Losses,
 }
 
 impl Chunks {
-    /// Records that the Call `xid` was sent, so that a Reply may arrive.
-    pub(super) fn set_outstanding(&mut self, xid: u32) {
+    /// Records that the Call `xid` was sent in this encoding, so that a Reply may arrive.
+    pub(super) fn set_outstanding(&mut self, xid: u32, encoding: Encoding) {
         self.stage = Stage::Outstanding;
         self.xid = xid;
+        self.encoding = encoding;
+    }
+
+    /// Returns whether a Reply to the Call that was sent is one to this encoding of it. sunrpc encodes a
+    /// Call again once it has asked for a new connection, and a Reply may arrive before the old one is
+    /// closed. It fits neither the new sequence number of Kerberos nor a new layout of the buffers.
+    pub(super) fn is_encoded_as(&self, encoding: Encoding) -> bool {
+        self.encoding == encoding
     }
 
     /// Returns whether a Reply is due. Otherwise a Reply that arrives is a second one, or the Call was

@@ -352,8 +352,10 @@ impl Conn {
             drop(chunks);
             return self.drop_bad_reply(xprt, qp, buffer);
         }
-        if parsed.is_some_and(Parsed::refuses_version) && self.negotiation.revoke() {
-            // The server has not executed the Call, which is sent again on the next connection.
+        let is_stale = !chunks.is_encoded_as(rqst.encoding());
+        if is_stale || parsed.is_some_and(Parsed::refuses_version) && self.negotiation.revoke() {
+            // The Call is sent again on the next connection. A server that refuses the version has not
+            // executed it.
             drop(chunks);
             self.lost();
             return self.drop_bad_reply(xprt, qp, buffer);

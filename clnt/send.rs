@@ -94,7 +94,7 @@ pub(super) fn send_call(
         ctx,
     );
     let Err((error, ctx)) = result else {
-        chunks.set_outstanding(slot.xid());
+        chunks.set_outstanding(slot.xid(), slot.encoding());
         drop(chunks);
         if !regions.is_empty() {
             conn.give_back(|pools| pools.unused(&mut regions));

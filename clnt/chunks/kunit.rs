@@ -56,7 +56,7 @@ mod tests {
             let pages = request.memory.segs(REGIONS as usize * PAGE_SIZE);
             let mut chunks = request.chunks.lock();
             chunks.map(Kind::Reply, pages, 0, REGIONS, &mut idle)?;
-            chunks.set_outstanding(7);
+            chunks.set_outstanding(7, Encoding::default());
             drop(chunks);
             assert!(!request.chunks.is_unused() && request.memory.is_lent());
             let theirs = request.clone();
@@ -82,13 +82,27 @@ mod tests {
     fn a_lost_call_is_counted_until_another_one_is_sent() -> Result {
         let chunks = KBox::pin_init(SlotChunks::new(), GFP_KERNEL)?;
         for expected in 1..4 {
-            chunks.lock().set_outstanding(7);
+            chunks.lock().set_outstanding(7, Encoding::default());
             assert_eq!(chunks.lock().lose(), expected);
             // No Reply is due any more.
             assert_eq!(chunks.lock().lose(), 0);
         }
-        chunks.lock().set_outstanding(8);
+        chunks.lock().set_outstanding(8, Encoding::default());
         assert_eq!(chunks.lock().lose(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_reply_to_another_encoding_is_told() -> Result {
+        let chunks = KBox::pin_init(SlotChunks::new(), GFP_KERNEL)?;
+        let encodings = [(1, 100), (2, 100), (2, 140)];
+        for sent in encodings {
+            chunks.lock().set_outstanding(7, Encoding::new(sent.0, sent.1));
+            for now in encodings {
+                let is_same = chunks.lock().is_encoded_as(Encoding::new(now.0, now.1));
+                assert_eq!(is_same, sent == now);
+            }
+        }
         Ok(())
     }
 }

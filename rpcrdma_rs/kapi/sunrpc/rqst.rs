@@ -70,6 +70,27 @@ use crate::kapi::{
     }, //
 };
 
+/// What tells one encoding of a Call from another: sunrpc encodes a Call again before it sends it on another
+/// connection, with the same XID. A Reply to one encoding cannot be decoded as a Reply to another, if the
+/// sequence number of its RPCSEC_GSS credential or the layout of the buffers for the Reply differs.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Encoding {
+    sequence: u32,
+    /// The bytes before the pages of the Reply.
+    reply_head: usize,
+}
+
+impl Encoding {
+    /// Creates the encoding with the number `sequence` of RPCSEC_GSS and `reply_head` bytes before the pages
+    /// of the Reply.
+    pub(crate) fn new(sequence: u32, reply_head: usize) -> Self {
+        Encoding {
+            sequence,
+            reply_head,
+        }
+    }
+}
+
 /// A request slot: sunrpc's `rpc_rqst` and the transport's data of the request.
 ///
 /// # Invariants
@@ -176,6 +197,16 @@ impl<T: XprtOps> Slot<T> {
         // Reply stay until the RPC completes or releases them; only `deliver` changes them, under
         // the pin.
         unsafe { XdrParts::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
+    }
+
+    /// Returns what tells this encoding of the Call from an earlier or a later one.
+    pub(crate) fn encoding(&self) -> Encoding {
+        // SAFETY: The task of the request writes these fields while it encodes the Call, for which it
+        // waits until nobody sends the Call and the slot is not pinned.
+        unsafe {
+            let rqst = self.as_rqst();
+            Encoding::new((*rqst).rq_seqnos[0], (*rqst).rq_rcv_buf.head[0].iov_len)
+        }
     }
 
     /// Returns the access that a peer gets to the Call.
