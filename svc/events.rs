@@ -107,7 +107,7 @@ impl<C: 'static> Events<C> {
         self.conn.populate(handle.clone());
         // Pairs with the exchange in `step`: one of the two sees the other.
         smp_mb();
-        if self.phase() == Phase::Lost {
+        if self.is_lost() {
             handle.close();
         }
     }
@@ -115,6 +115,11 @@ impl<C: 'static> Events<C> {
     /// Returns whether service threads take messages that arrive.
     pub(super) fn is_open(&self) -> bool {
         self.phase() == Phase::Open
+    }
+
+    /// Returns whether the connection is lost, or was withdrawn before it was accepted.
+    pub(super) fn is_lost(&self) -> bool {
+        self.phase() == Phase::Lost
     }
 
     fn phase(&self) -> Phase {

@@ -205,6 +205,18 @@ fn listening_id(
 }
 
 impl ListenEvents {
+    /// Removes the oldest request that waits to be accepted. Drops those before it that their clients have
+    /// withdrawn: a connection costs the only thread that accepts more than such a request costs its client.
+    /// Sleeps.
+    fn next_request(&self) -> Option<Pending> {
+        loop {
+            let pending = self.state.lock().requests.remove(0).ok()?;
+            if !pending.events().is_lost() {
+                return Some(pending);
+            }
+        }
+    }
+
     /// Drops a waiting request whose device is being removed. Sleeps.
     fn refuse(&self, events: &Arc<Events<Conn>>) {
         let mut state = self.state.lock();
@@ -298,13 +310,13 @@ impl Listener for Listen {
 
     fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_, Conn>) -> Option<NewXprt<Conn>> {
         this.clear_conn();
-        let (pending, stale) = {
+        let pending = this.events.next_request();
+        let stale = {
             let mut state = this.events.state.lock();
-            let pending = state.requests.remove(0).ok();
             if !state.requests.is_empty() {
                 this.set_conn();
             }
-            (pending, core::mem::take(&mut state.stale))
+            core::mem::take(&mut state.stale)
         };
         if stale {
             this.renew(this.net());
