@@ -14,10 +14,12 @@
 //!
 //! A client decides how long a pull takes, because its device answers the RDMA Reads, and the pull
 //! holds pages of the server meanwhile. So a client that has not proved that it has access gets one
-//! pull at a time. Its other messages wait until that Call was delivered. All such clients together
-//! get [`NO_ACCESS_PAGES`]. A client has one credit before its first answer anyway (RFC 8166,
-//! section 3.3.1). If the pages are not available, or the device is short of memory regions for
-//! RDMA Reads, the Call is held back without a thread, and is tried again later.
+//! pull at a time. Its other messages wait until that Call was delivered. The pull may have
+//! [`FIRST_PAGES`]; for what exceeds them all such clients together get [`NO_ACCESS_PAGES`]. So clients
+//! without access cannot delay a client that has lost its connection and repeats a WRITE, unless the WRITE
+//! is larger. A client has one credit before its first answer anyway (RFC 8166, section 3.3.1). If the pages
+//! are not available, or the device is short of memory regions for RDMA Reads, the Call is held back
+//! without a thread, and is tried again later.
 //!
 //! While a Call with Kerberos is pulled, messages that arrive after it wait, on all connections of
 //! the client, see [`super::order`].
@@ -59,7 +61,11 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-/// Pages for RDMA Reads from all clients that have not proved that they have access: 32 MiB.
+/// Pages for RDMA Reads from a client that has not proved that it has access: 1 MiB, the largest WRITE of
+/// Linux clients.
+const FIRST_PAGES: usize = (1 << 20) / PAGE_SIZE;
+
+/// Further pages for RDMA Reads from all these clients: 32 MiB.
 const NO_ACCESS_PAGES: usize = (32 << 20) / PAGE_SIZE;
 
 static NO_ACCESS: Budget = Budget::new(NO_ACCESS_PAGES);
@@ -140,7 +146,7 @@ impl Chan {
             return None;
         }
         message.data_mut().state.arrival = inbox.arrive();
-        Some(PullPermit { share: None })
+        Some(PullPermit::Free)
     }
 
     /// Locks the inbox; `None` if the connection is being closed. What is added under the lock is dropped
@@ -179,12 +185,14 @@ impl Chan {
     }
 
     /// Queues a message that has just arrived, and wakes a service thread if the connection is
-    /// established.
+    /// established. Drops the message if the connection is being closed.
     pub(super) fn queue_message(&self, mut message: CallBox) {
         STAT_RECV.inc();
         let state = &mut message.data_mut().state;
         state.take_place(|| self.member.place());
-        let mut inbox = self.inbox.lock();
+        let Some(mut inbox) = self.open_inbox() else {
+            return;
+        };
         message.data_mut().state.arrival = inbox.arrive();
         inbox.push(message);
         self.handle.set_data();
@@ -197,25 +205,24 @@ impl Chan {
     }
 
     /// Returns permission to pull the Read chunks of the Call `buf` into `pages` pages. Without
-    /// permission the Call is held back in the inbox.
+    /// permission the Call is held back in the inbox, or dropped if the connection is being closed.
     pub(super) fn admit_pull(
         self: &Arc<Self>,
         mut buf: CallBox,
         pages: usize,
     ) -> Option<(CallBox, PullPermit)> {
         if self.handle.has_access() {
-            return Some((buf, PullPermit { share: None }));
+            return Some((buf, PullPermit::Free));
         }
-        let mut inbox = self.inbox.lock();
+        let mut inbox = self.open_inbox()?;
         if inbox.gate == Gate::Pulling {
             buf.data_mut().state.place = self.member.place();
             inbox.push_held(buf);
             return None;
         }
-        if let Some(share) = NO_ACCESS.take_all(pages) {
+        if let Some(share) = NO_ACCESS.take_all(pages.saturating_sub(FIRST_PAGES)) {
             inbox.gate = Gate::Pulling;
-            let share = Some(share);
-            return Some((buf, PullPermit { share }));
+            return Some((buf, PullPermit::Only { _share: share }));
         }
         drop(inbox);
         self.hold(buf);
@@ -238,9 +245,9 @@ impl Chan {
 
     /// Releases the permission of a pull that has completed or was abandoned.
     pub(super) fn pull_ended(&self, permit: PullPermit) {
-        let counted = permit.share.is_some();
+        let is_only = matches!(permit, PullPermit::Only { .. });
         drop(permit);
-        if counted {
+        if is_only {
             self.open_gate(Gate::Pulling);
         }
     }

@@ -284,7 +284,7 @@ impl<P: Ordered> Inbox<P> {
     }
 
     /// Removes the next entry that may be taken: a Call that has a pull of its own, as its pull takes a
-    /// while; otherwise a message if it arrived before the first pulled Call. Else messages would wait for
+    /// while; otherwise a message if it arrived before the first pulled Call. Otherwise messages would wait for
     /// as long as the client sends Calls that are pulled at once.
     pub(super) fn next(&mut self, has_access: bool, member: &Member) -> Option<Incoming<P>> {
         let pulled = self.pulled.first().filter(|call| call.is_next(member));
@@ -307,9 +307,14 @@ impl<P: Ordered> Inbox<P> {
 }
 
 /// Permission to pull the Read chunks of a Call.
-pub(super) struct PullPermit {
-    /// The share of the budget of clients that have not proved that they have access.
-    pub(super) share: Option<Share>,
+pub(super) enum PullPermit {
+    /// The client has proved that it has access.
+    Free,
+    /// The only pull of a client that has not, which has closed the gate.
+    Only {
+        /// The share of the budget of all such clients.
+        _share: Share,
+    },
 }
 
 #[cfg(rpcrdma_kunit)]
