@@ -21,6 +21,7 @@ use super::{
         Member,
         OrderedPull, //
     },
+    contexts::Contexts,
     events::Events,
     inbox::{
         Inbox,
@@ -161,7 +162,7 @@ pub(super) struct Chan {
     /// Whether a service thread should add Receives.
     pub(super) few_receives: Atomic<bool>,
     #[pin]
-    pub(super) sends: SpinLock<KVVec<Pin<KBox<SendCtx>>>>,
+    pub(super) sends: SpinLock<Contexts<Pin<KBox<SendCtx>>>>,
     #[pin]
     pub(super) reads: SpinLock<ReadPool>,
     #[pin]
@@ -192,7 +193,7 @@ impl Chan {
         let contexts = params.sizes.contexts as usize;
         let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
         let sq = Self::send_queue(&params, &handle)?;
-        let sends = KVVec::with_capacity(contexts, GFP_KERNEL)?;
+        let sends = Contexts::new(contexts)?;
         let reads = ReadPool::new(contexts)?;
         Arc::pin_init(
             try_pin_init!(Chan {
@@ -420,59 +421,30 @@ impl_has_cqe! {
 /// A Call whose Read chunks have been pulled.
 pub(super) type Pulled = Pin<KBox<ReadCtx>>;
 
-/// The contexts of a connection that are not in use. The most recently used one is taken first.
-pub(super) struct ReadPool {
-    kept: KVVec<Pulled>,
-    /// The fewest contexts since the last [`Self::trim`].
-    low: usize,
-}
+/// The contexts for RDMA Reads.
+pub(super) type ReadPool = Contexts<Pulled>;
 
 impl ReadPool {
     /// The number of contexts that may keep a page: as many as one client usually needs at a time. No
     /// budget limits these pages.
     pub(super) const WITH_PAGE: usize = 16;
 
-    /// Creates an empty pool with room for `contexts` contexts.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(super) fn new(contexts: usize) -> Result<Self> {
-        Ok(ReadPool {
-            kept: KVVec::with_capacity(contexts, GFP_KERNEL)?,
-            low: 0,
-        })
-    }
-
     /// Returns whether the next context that is pushed may have a page.
     pub(super) fn may_keep_page(&self) -> bool {
-        self.kept.len() < Self::WITH_PAGE
+        self.len() < Self::WITH_PAGE
     }
 
-    /// Keeps a context. There is room: there are no more contexts than Calls in process.
-    pub(super) fn push(&mut self, ctx: Pulled) {
-        let _ = self.kept.push_within_capacity(ctx);
-    }
-
-    /// Removes the context that was used last.
-    pub(super) fn pop(&mut self) -> Option<Pulled> {
-        let ctx = self.kept.pop();
-        self.low = self.low.min(self.kept.len());
-        ctx
-    }
-
-    /// Frees the pages of the contexts that were not used since the last call. Returns the number of
-    /// pages that the others keep. Nothing is mapped in any of them.
-    pub(super) fn trim(&mut self) -> usize {
+    /// Frees the pages of the contexts that were not used in this period. Returns the number of pages that
+    /// the others keep. Nothing is mapped in any of them.
+    pub(super) fn trim_pages(&mut self) -> usize {
         let mut left = 0;
-        for (at, ctx) in self.kept.iter_mut().enumerate().take(Self::WITH_PAGE) {
+        for (ctx, is_unused) in self.iter_mut().take(Self::WITH_PAGE) {
             let pages = ctx.as_mut().project().transfer.unmap();
-            if at < self.low {
+            if is_unused {
                 pages.truncate(0);
             }
             left += pages.len();
         }
-        self.low = self.kept.len();
         left
     }
 }

@@ -52,6 +52,7 @@ mod call;
 mod chan;
 mod client;
 mod conn;
+mod contexts;
 mod events;
 mod fast_path;
 mod gate;

@@ -307,13 +307,16 @@ impl Chan {
         if pages.len() <= 1 && pages.are_unshared() {
             let mut reads = self.reads.lock();
             if reads.may_keep_page() {
-                return reads.push(ctx);
+                // There is room.
+                let _ = reads.push(ctx);
+                return;
             }
         }
         let pages = ctx.as_mut().project().transfer.unmap();
         self.pages.lock().put(pages);
         pages.truncate(0);
-        self.reads.lock().push(ctx);
+        let full = self.reads.lock().push(ctx);
+        drop(full);
     }
 }
 

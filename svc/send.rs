@@ -200,7 +200,7 @@ impl Chan {
         if let Some(reservation) = fields.reservation {
             reservation.release();
         }
-        let full = self.sends.lock().push_within_capacity(ctx);
+        let full = self.sends.lock().push(ctx);
         drop(full);
     }
 
@@ -490,6 +490,7 @@ impl Conn {
     /// Allocates a context. Waits for memory, for up to 30 s.
     #[cold]
     fn new_send_ctx(&self) -> Result<Pin<KBox<SendCtx>>> {
+        self.trim_later();
         self.chan()
             .retry_while_short(|| self.chan().send_ctx(self.qp()))
     }

@@ -5,12 +5,16 @@
 //! A timer runs while a connection has spare memory. Each run frees the memory that was not used
 //! since the previous run. So a busy connection keeps what it needs, and no RPC has to free memory.
 
-use super::chan::{
-    Chan,
-    Conn, //
+use super::{
+    chan::{
+        Chan,
+        Conn, //
+    },
+    contexts::Contexts, //
 };
 use crate::kapi::ext::{
     atomic::Relaxed,
+    spinlock::SpinLock,
     work::xprtiod, //
 };
 use kernel::{
@@ -32,15 +36,27 @@ impl WorkItem for Chan {
         let busy = this.sq.is_busy();
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
-        let left = left.saturating_add(this.reads.lock().trim());
+        let left = left.saturating_add(this.reads.lock().trim_pages());
         this.params.live.spare_pages.store(left, Relaxed);
+        let contexts = free_unused(&this.reads) | free_unused(&this.sends);
         let surplus = this.trim_receives();
         // The pages of replies that are not sent yet are returned later, and so are the Receives of
         // Calls in process.
-        let in_use = left != 0 || surplus || busy;
+        let in_use = left != 0 || contexts || surplus || busy;
         let had_none = this.without_pages.xchg(!in_use, Relaxed);
         if in_use || !had_none {
             start(&this);
+        }
+    }
+}
+
+/// Frees the contexts that were not used in this period, and begins the next one. Returns whether it may
+/// free some. Sleeps.
+fn free_unused<C>(contexts: &SpinLock<Contexts<C>>) -> bool {
+    loop {
+        let unused = contexts.lock().pop_unused();
+        if unused.is_none() {
+            return contexts.lock().end_period();
         }
     }
 }

@@ -33,11 +33,13 @@ mod tests {
             pool.push(with_page()?);
         }
         // No context was used, but the contexts were not in the pool all the time either.
-        assert_eq!(pool.trim(), 3);
+        assert_eq!(pool.trim_pages(), 3);
+        pool.end_period();
         let used = pool.pop().ok_or(ENOENT)?;
         pool.push(used);
-        assert_eq!(pool.trim(), 1);
-        assert_eq!(pool.trim(), 0);
+        assert_eq!(pool.trim_pages(), 1);
+        pool.end_period();
+        assert_eq!(pool.trim_pages(), 0);
         pool.push(with_page()?);
         let counts = [(); 5].map(|()| page_count(pool.pop()));
         assert_eq!(counts, [Some(1), Some(0), Some(0), Some(0), None]);
