@@ -365,34 +365,34 @@ impl Conn {
         }
     }
 
-    /// Takes the buffers of a Send of the reverse direction from the pool. If `allocates`, and the
-    /// pool is empty, allocates them, twice if a completion is faster, and may sleep.
+    /// Takes a Send of the reverse direction from the pool. If `allocates`, allocates one when the pool
+    /// is empty, and once more if another sender has taken that one; may sleep then.
     pub(super) fn take_reverse_send(
         self: &Arc<Self>,
         allocates: bool,
     ) -> Option<Pin<KBox<SendCtx>>> {
-        for _ in 0..3 {
+        let take = || {
             let mut pools = self.pools.lock();
             let taken = pools.take_reverse();
             self.watch(&mut pools);
-            drop(pools);
-            match taken {
-                Ok(ctx) => return Some(ctx),
-                Err(true) if allocates => self.make_send(true).ok()?,
-                Err(_) => break,
+            taken
+        };
+        let mut taken = take();
+        for _ in 0..2 {
+            if allocates && matches!(taken, Err(true)) {
+                self.make_send(true).ok()?;
+                taken = take();
             }
         }
-        None
+        taken.ok()
     }
 
     /// Allocates the buffers of one more Send. May sleep.
     pub(super) fn make_send(&self, reverse: bool) -> Result {
         // Reclaim may be waiting for the message that is about to be sent.
         let _no_io = NoIo::begin();
-        let (len, sges) = (
-            self.negotiation.ours().send.0 as usize,
-            self.limits.send_sges as usize,
-        );
+        let len = self.negotiation.ours().send.0 as usize;
+        let sges = self.limits.send_sges as usize;
         let ctx = SendCtx::new(&self.pd, len, sges, reverse)?;
         let surplus = self.pools.lock().add_send(ctx);
         drop(surplus);
