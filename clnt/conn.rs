@@ -590,8 +590,10 @@ impl WorkItem<WATCHDOG> for Conn {
             }
             Progress::Active => this.watch(&mut this.pools.lock()),
             // Twice `WATCHDOG_MS`.
-            Progress::Stalled => this.end("nothing sent 10 s ago has arrived"),
-            Progress::Blocked => this.end("ended processes hold all credits, and no Reply comes"),
+            Progress::Stalled => this.end("server has not acknowledged a message for 10 s"),
+            Progress::Blocked => {
+                this.end("Calls of ended processes hold all credits, and the server does not reply")
+            }
         }
     }
 }
@@ -601,7 +603,7 @@ impl Conn {
     fn end(&self, why: &str) {
         let link = self.link.get();
         if let Some(xprt) = &link {
-            pr_warn!("{}: {}: disconnecting\n", xprt.server(), why);
+            pr_warn!("{}: {}; disconnecting\n", xprt.server(), why);
         }
         self.lost();
         // sunrpc closes the connection under the send lock, whose holder may wait for a LOCAL_INV in this

@@ -255,8 +255,7 @@ impl Connection {
         }
         if let Some(Negotiated::Failed { low, high }) = negotiation.settled() {
             pr_warn!(
-                "server {} speaks versions {} to {} of RPC-over-RDMA only; neither 1 nor 2 is \
-                 among them\n",
+                "server {} supports only RPC-over-RDMA versions {} to {}\n",
                 xprt.server(),
                 low,
                 high

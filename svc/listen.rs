@@ -279,7 +279,7 @@ impl Listen {
         let error = match listening_id(net, &self.addr, &self.events) {
             Ok(new) => {
                 if current.tries > PAUSES {
-                    pr_info!("server: listening at {} again\n", self.addr);
+                    pr_info!("server: listening on {} again\n", self.addr);
                 }
                 current.tries = 0;
                 current.id = Some(new);
@@ -291,8 +291,7 @@ impl Listen {
         current.tries = tries;
         if tries == PAUSES.saturating_add(1) {
             pr_warn!(
-                "server: cannot listen at {} since the address moved: {:?}; trying again \
-                 until a device has it\n",
+                "server: cannot listen on {}: its address moved ({:?}); retrying\n",
                 self.addr,
                 error
             );
