@@ -6,7 +6,7 @@
 //! provides the memory for it:
 //!
 //! ```text
-//!   Reply:  longest fits inline, and is known -> Inline
+//!   Reply:  the longest possible Reply is known and fits inline -> Inline
 //!           else one item may be placed directly, and the rest fits inline -> WriteChunk
 //!           else -> ReplyChunk
 //!   Call:   fits inline, and in the copy buffer -> Copy
