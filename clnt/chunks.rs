@@ -237,7 +237,7 @@ impl Chunks {
         }
     }
 
-    /// Removes all registrations and returns them. No Reply is due afterwards.
+    /// Removes all regions and returns them. No Reply is due afterwards.
     fn take(&mut self) -> MrList {
         self.stage = Stage::Idle;
         self.reads = 0;
@@ -251,7 +251,7 @@ impl Chunks {
         all
     }
 
-    /// Returns the number of registrations in the chunks.
+    /// Returns the number of regions in the chunks.
     pub(super) fn count(&self) -> usize {
         self.list.len()
     }
@@ -261,7 +261,7 @@ impl Chunks {
         self.unfenced.append(&mut list);
     }
 
-    /// Calls `f` with each registration, until it fails.
+    /// Calls `f` with each region, until it fails.
     pub(super) fn try_for_each(&mut self, f: impl FnMut(&mut Mr) -> Result) -> Result {
         self.list.try_for_each(f)
     }
@@ -277,13 +277,13 @@ impl Chunks {
 pub(super) struct SlotChunks {
     #[pin]
     chunks: Mutex<Chunks>,
-    /// Whether the chunks may contain registrations: the lock was taken since the last
+    /// Whether the chunks may contain regions: the lock was taken since the last
     /// [`LockedChunks::take`]. Written under the lock.
     used: Atomic<bool>,
 }
 
 impl SlotChunks {
-    /// Creates chunks without registrations.
+    /// Creates chunks without regions.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             chunks <- new_mutex!(Chunks::default()),
@@ -301,7 +301,7 @@ impl SlotChunks {
         }
     }
 
-    /// Returns whether there are no registrations, and no Reply is due. Only valid for the task
+    /// Returns whether there are no regions, and no Reply is due. Only valid for the task
     /// that owns the request, while nobody sends it and no Reply to it is being handled.
     pub(super) fn is_unused(&self) -> bool {
         // Pairs with the release in `take` and in `lose`.
@@ -316,19 +316,18 @@ pub(super) struct LockedChunks<'a> {
 }
 
 impl LockedChunks<'_> {
-    /// Removes all registrations, unlocks the chunks, and returns the registrations. No Reply is
-    /// due afterwards.
+    /// Removes all regions, unlocks the chunks, and returns the regions. No Reply is due afterwards.
     pub(super) fn take(mut self) -> MrList {
         let list = self.chunks.take();
         self.used.store(false, Release);
         list
     }
 
-    /// Drops all registrations, whose connection is drained, and unlocks the chunks. No Reply is due
+    /// Drops all regions, whose connection is drained, and unlocks the chunks. No Reply is due
     /// afterwards. Returns the number of connections that were lost before the Call was answered;
     /// zero if no Reply was due. Sleeps.
     ///
-    /// The registrations are dropped first: a task that finds the chunks unused releases the memory of
+    /// The regions are dropped first: a task that finds the chunks unused releases the memory of
     /// its request at once.
     pub(super) fn lose(mut self) -> u32 {
         let losses = if self.is_outstanding() {

@@ -144,6 +144,7 @@ pub(super) struct Conn {
     number: u64,
     /// The number of messages about properties that were sent after the first one.
     properties_sent: Atomic<u32>,
+    /// The limits of the device and of the settings.
     limits: ClientLimits,
     /// Wakes the worker that sets up the connection, and afterwards closes the transport.
     pub(super) events: Arc<Events>,
@@ -153,6 +154,7 @@ pub(super) struct Conn {
     credits: Atomic<u32>,
     /// The debugfs status.
     pub(super) live: Arc<Live>,
+    /// Whether the loss of the connection was reported, or is not to be reported.
     reported: Atomic<bool>,
     #[pin]
     pub(super) pools: SpinLock<Pools>,

@@ -70,7 +70,7 @@ pub(super) struct Live {
     peer_receive: Atomic<u32>,
     /// Credits that the server has granted.
     pub(super) granted: Atomic<u32>,
-    /// Calls that await their Reply.
+    /// Replies that the server owes, those to Calls that were given up included.
     pub(super) owed: Atomic<u32>,
     /// Entries of the Send Queue that are not claimed.
     pub(super) queue_room: Atomic<u32>,
