@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The state of a Call.
+//! The state of a Call, kept in its Receive buffer from the completion of the Receive until sunrpc
+//! releases the Call: its decoded header, its place in the order of Calls, and the results that are
+//! placed directly.
 
 use super::{
     client::OrderedPull,

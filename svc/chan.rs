@@ -146,30 +146,41 @@ pub(super) struct Conn {
 #[pin_data]
 pub(super) struct Chan {
     pub(super) params: Params,
+    /// The version of the connection and its message sizes.
     pub(super) negotiation: Negotiation,
     pub(super) sq: Arc<Queue>,
+    /// Reaches the transport without keeping it alive.
     pub(super) handle: Handle<Conn>,
+    /// Handles events of the CM and of device removal.
     pub(super) events: Arc<Events<Conn>>,
+    /// The connection's part in the order of its client's Calls.
     pub(super) member: Member,
+    /// Messages that wait for a service thread.
     #[pin]
     pub(super) inbox: SpinLock<Inbox<Pulled>>,
+    /// Wakes a service thread for Calls that are held back.
     #[pin]
     pub(super) retry: DelayedWork<Chan, 1>,
+    /// Receives that are not posted, and the number of all Receives.
     #[pin]
     pub(super) recvs: SpinLock<Receives>,
     /// The credits that each reply grants.
     pub(super) granted: Atomic<u32>,
     /// Whether a service thread should add Receives.
     pub(super) few_receives: Atomic<bool>,
+    /// Contexts of replies that are not in use.
     #[pin]
     pub(super) sends: SpinLock<Contexts<Pin<KBox<SendCtx>>>>,
+    /// Contexts of pulls that are not in use.
     #[pin]
     pub(super) reads: SpinLock<ReadPool>,
+    /// Spare pages for the next RPCs.
     #[pin]
     pub(super) pages: SpinLock<PagePool>,
     /// Scheduled while the connection keeps spare pages, or had some until recently.
     #[pin]
     pub(super) trimming: DelayedWork<Chan>,
+    /// Whether `trimming` is scheduled.
     pub(super) trimming_runs: Atomic<bool>,
     /// Whether there were no spare pages, and no chain that may return some, at the last run of `trim`.
     pub(super) without_pages: Atomic<bool>,
@@ -365,7 +376,7 @@ pub(super) struct QueuedChain {
     pub(super) _backpressure: Backpressure<Conn>,
 }
 
-/// The type parameter of a connection's Send Queue.
+/// What the Send Queue needs of its connection.
 pub(super) struct SqClient {
     pub(super) handle: Handle<Conn>,
     pub(super) addr: SockAddr,

@@ -10,7 +10,7 @@
 //! A client decides when a pull ends, and other clients may have the same address, for example behind
 //! one NAT. So Calls do not wait for a pull that has been the oldest for more than
 //! [`OLDEST_PULL_MS`]. If Calls have waited too long for the pulls that were in progress at one time
-//! (see [`Batch`]), no Call waits for [`UNORDERED_MS`].
+//! (see [`Batch`]), Calls are delivered unordered for the next [`UNORDERED_MS`].
 //!
 //! A pull is ordered unless the inline part of the Call shows that the Call has no sequence number,
 //! as that of a WRITE with AUTH_SYS does. While no ordered pull is in progress, a Call costs one or
@@ -52,7 +52,7 @@ use kernel::{
 /// The longest time in ms that Calls wait for the oldest pull.
 pub(super) const OLDEST_PULL_MS: u32 = 1000;
 
-/// The time in ms for which no Call waits after a batch was overdue.
+/// The time in ms for which Calls are delivered unordered after a batch was overdue.
 const UNORDERED_MS: u64 = 30_000;
 
 /// A connection whose messages may wait for their turn.

@@ -166,12 +166,14 @@ impl Connection for Conn {
         Ok(())
     }
 
+    /// Releases the Receive of a Call, and the pages that were lent to it. If the connection has carried
+    /// no answer yet, it is closed after a while, unless a message is answered by then.
+    ///
     /// The service drops a Call without an answer while it still processes the same Call of an
     /// earlier connection, and expects the client to retransmit it later. In version 1 a client has
     /// one credit before its first answer (RFC 8166, section 3.3.1), so it could send no other Call
-    /// until then; in version 2 it may have no other. If nothing is answered for a while, the
-    /// connection is closed, so that the client retransmits sooner. It is not closed at once, because
-    /// some clients retransmit without a pause.
+    /// until then; in version 2 it may have no other. Closing the connection makes the client
+    /// retransmit sooner. It is not closed at once, because some clients retransmit without a pause.
     fn release(this: &SvcXprt<Self>, mut call: CallBox) {
         if let Some(array) = call.data_mut().recall() {
             this.chan.pages.lock().put_array(array);

@@ -284,8 +284,8 @@ impl<P: Ordered> Inbox<P> {
     }
 
     /// Removes the next entry that may be taken: a Call that has a pull of its own, as its pull takes a
-    /// while; otherwise a message if it arrived before the first pulled Call. Otherwise messages would wait for
-    /// as long as the client sends Calls that are pulled at once.
+    /// while; otherwise the older one of the first message and the first pulled Call. If pulled Calls were
+    /// always taken first, they would starve messages while the client keeps sending WRITEs.
     pub(super) fn next(&mut self, has_access: bool, member: &Member) -> Option<Incoming<P>> {
         let pulled = self.pulled.first().filter(|call| call.is_next(member));
         let pulled = pulled.map(P::arrival);
