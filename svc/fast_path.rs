@@ -158,7 +158,7 @@ impl Conn {
             let octets = part.octets();
             transfer.add(self.qp(), TransferDir::Write, octets, (*segment).into())
         })?;
-        self.count_write(payload.length);
+        self.chan().count_write(payload.length);
         Ok(len)
     }
 }

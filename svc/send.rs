@@ -310,19 +310,13 @@ fn write(
 impl Chan {
     /// Counts an RDMA Write of `octets` octets.
     #[inline]
-    fn count_write(&self, octets: u32) {
+    pub(super) fn count_write(&self, octets: u32) {
         STAT_WRITE.inc();
         self.params.live.traffic.written.add(host_len(octets));
     }
 }
 
 impl Conn {
-    /// Counts an RDMA Write of `octets` octets.
-    #[inline]
-    pub(super) fn count_write(&self, octets: u32) {
-        self.chan().count_write(octets);
-    }
-
     /// Returns the credits that each reply grants.
     pub(super) fn credits(&self) -> Credits {
         Credits(self.chan().granted.load(Relaxed))
