@@ -185,9 +185,9 @@ impl Ledger {
         self.closed = true;
     }
 
-    /// Returns the number of free entries and of all entries.
-    pub(super) const fn entries(&self) -> (u32, u32) {
-        (self.free, self.depth)
+    /// Returns the number of free entries.
+    pub(super) const fn free(&self) -> u32 {
+        self.free
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
         ledger.give(4);
         assert!(ledger.advance(1));
         ledger.give(1);
-        assert_eq!(ledger.entries(), (4, 4));
+        assert_eq!(ledger.free(), 4);
         assert_eq!(ledger.admit(4), Admission::Granted);
     }
 

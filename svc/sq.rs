@@ -180,10 +180,10 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                 // There is room, which was checked above.
                 let _ = state.backlog.push((count, wait(chain)));
                 self.waiting.store(true, Relaxed);
-                Submitted::Queued(state.ledger.entries().0)
+                Submitted::Queued(state.ledger.free())
             }
         };
-        self.client.note_free(state.ledger.entries().0);
+        self.client.note_free(state.ledger.free());
         let start = state.ledger.start_watch();
         drop(guard);
         if start {
@@ -213,7 +213,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                 crate::kapi::sunrpc::errno::enotconn()
             });
         }
-        self.client.note_free(state.ledger.entries().0);
+        self.client.note_free(state.ledger.free());
         let start = state.ledger.start_watch();
         drop(state);
         if start {
@@ -251,7 +251,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         if !state.ledger.advance(count) {
             return None;
         }
-        self.client.note_free(state.ledger.entries().0);
+        self.client.note_free(state.ledger.free());
         let (_, chain) = state.backlog.pop()?;
         self.waiting.store(state.backlog.first().is_some(), Relaxed);
         let (sq, count) = (self.clone(), Some(count));
@@ -294,7 +294,7 @@ impl<W: Send + 'static, C: Client> SqReservation<W, C> {
         if let Some(count) = self.count.take() {
             let mut state = self.sq.state.lock();
             state.ledger.give(count);
-            self.sq.client.note_free(state.ledger.entries().0);
+            self.sq.client.note_free(state.ledger.free());
         }
     }
 }
