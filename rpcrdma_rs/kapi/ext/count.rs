@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Counters.
+//! Counters of events, for statistics.
+//!
+//! Use [`SerialCount`] if a lock or a queue orders the additions, as it is the cheaper one; otherwise
+//! [`Count`]. Both may be read at any time.
 
 use crate::kapi::ext::atomic::{
     Atomic,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Retries of allocations in places where failing costs more than being late.
+//! Retries of an operation that fails because memory or a resource of the device is short.
+//!
+//! For process context in which a failure costs more than a delay of up to 30 s: it would end the
+//! connection of a service thread, or make a device unusable.
 
 use kernel::{
     prelude::*,

@@ -370,6 +370,9 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
+    /// `->set_connect_timeout`: lowers the time limit of a connection attempt, and with it the transport's
+    /// own RPC timeout, to `connect` jiffies, and the longest pause before reconnecting to `reconnect`
+    /// jiffies. A value that is lower already stays.
     pub(super) fn set_timeouts(&self, connect: c_ulong, reconnect: c_ulong) {
         let xprt = self.as_ptr();
         // SAFETY: The transport is live while it is borrowed.
@@ -591,13 +594,22 @@ impl Drop for ReclaimScope {
 
 /// Counters that sunrpc keeps for a transport.
 pub(crate) struct Counters {
+    /// How often sunrpc has bound the transport to a port of the server.
     pub(crate) binds: c_ulong,
+    /// Connections that were made.
     pub(crate) connects: c_ulong,
+    /// Seconds spent on connecting.
     pub(crate) connect_secs: c_ulong,
+    /// Seconds since the last use; 0 while there is no connection.
     pub(crate) idle_secs: c_ulong,
+    /// Calls that were sent.
     pub(crate) sends: c_ulong,
+    /// Replies that were received.
     pub(crate) recvs: c_ulong,
+    /// Replies that match no Call.
     pub(crate) bad_xids: c_ulong,
+    /// The number of Calls in flight, summed over all sends.
     pub(crate) requests: u64,
+    /// The number of Calls in the backlog, summed over all sends.
     pub(crate) backlog: u64,
 }
