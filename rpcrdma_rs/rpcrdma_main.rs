@@ -24,6 +24,11 @@ mod xdr;
 
 // Arithmetic on physical addresses and sums of times use `usize`.
 const _: () = assert!(usize::BITS == 64);
+// `xdr` counts pages of this size, and so do the limits of a chunk.
+const _: () = assert!(
+    kernel::page::PAGE_SIZE == 4096,
+    "rpcrdma_rs supports only kernels with pages of 4 KiB"
+);
 
 module! {
     type: RpcRdma,
