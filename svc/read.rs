@@ -244,7 +244,8 @@ impl Chan {
         None
     }
 
-    /// Maps spare pages for the RDMA Reads of the Call in `buf`. Does not sleep.
+    /// Maps spare pages for the RDMA Reads of the Call in `buf`. Waits for no resource; the arrays of the
+    /// transfer may have to be allocated.
     ///
     /// # Errors
     ///
