@@ -354,7 +354,7 @@ def _write_beyond(call):
 
 
 @spoiled("RDMA Read of a Write chunk", READ, "again", RETRIED,
-         skip=peer.IWARP and "siw does not check this")
+         skip=peer.IWARP and "not run over siw")
 def _read_write_chunk(call):
     segment = call.head.writes[0][0]
     if call.end.remote_read(segment.handle, segment.offset, call.arena, 4):
