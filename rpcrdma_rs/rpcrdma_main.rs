@@ -63,9 +63,12 @@ impl RpcRdma {
         let client = clnt::register()?;
         let client_tunables = clnt::tunables::register()?;
         let server_tunables = svc::tunables::register()?;
-        // From here on all names are free: the C module registers all of them or none.
-        let open = kapi::sunrpc::class::Open::new();
+        // May fail if the C module is being loaded: it registers its server class first, and removes
+        // it again when its client class turns out to be taken.
         let server = svc::register()?;
+        // Nothing fails from here on. A mount that uses the class would not keep a module whose
+        // loading fails.
+        let open = kapi::sunrpc::class::Open::new();
         Ok(RpcRdma {
             _open: open,
             _client: client,
