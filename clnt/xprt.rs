@@ -205,7 +205,7 @@ impl XprtOps for ClntXprt {
     }
 
     #[inline(always)]
-    fn may_be_unanswered(slot: &Slot<Self>) -> bool {
+    fn may_be_unanswered(slot: &Self::Slot) -> bool {
         !slot.chunks.is_unused()
     }
 

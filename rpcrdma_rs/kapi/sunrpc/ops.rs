@@ -140,9 +140,12 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// * Any other error fails the RPC.
     fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result;
 
-    /// Returns whether the Call in `slot`, which its task is about to release, may have been sent
+    /// Returns whether the Call in a slot, which its task is about to release, may have been sent
     /// without being answered. Called under the transport lock: must not sleep.
-    fn may_be_unanswered(slot: &Slot<Self>) -> bool;
+    ///
+    /// The function gets only the transport's own data of the slot: the task may have failed before
+    /// sunrpc completed the request, which has no credential then.
+    fn may_be_unanswered(slot: &Self::Slot) -> bool;
 
     /// Called when the RPC task releases the memory of the request in `slot`, whether or not it was
     /// answered. On return the peer must not be able to access that memory.
@@ -227,7 +230,7 @@ impl<T: XprtOps> OpsTable<T> {
             if is_backchannel(rqst) {
                 // Its `rq_cong` does not stand for a place in the window, see `deliver_bc`.
                 (*rqst).rq_cong = 0;
-            } else if !T::may_be_unanswered(Slot::from_rqst(rqst)) {
+            } else if !T::may_be_unanswered(Slot::<T>::from_rqst(rqst)) {
                 bindings::xprt_release_rqst_cong(task);
             }
             // Otherwise `buf_free` returns the place: the next sender must not get it before the

@@ -73,7 +73,7 @@ impl XprtOps for Nothing {
         Err(EINVAL)
     }
 
-    fn may_be_unanswered(_: &Slot<Self>) -> bool {
+    fn may_be_unanswered(_: &Self::Slot) -> bool {
         false
     }
 
