@@ -46,7 +46,8 @@ use crate::kapi::{
 /// # Invariants
 ///
 /// * `rqst` belongs to sunrpc. While the request is in use, it is marked as one of the backchannel.
-/// * A request in use is a leaked `Pin<KBox<Self>>`, which [`Self::free`] converts back.
+/// * A request in use is a leaked `Pin<KBox<Self>>`, which [`Self::free`] converts back. It has two
+///   references to the transport: `deliver_bc` took one, and `xprt_enqueue_bc_request` the other.
 #[repr(C)]
 pub(crate) struct BcRqst<T: XprtOps> {
     rqst: Opaque<bindings::rpc_rqst>,
@@ -118,13 +119,17 @@ impl<T: XprtOps> BcRqst<T> {
         // CAST: `rqst` is the first field.
         let this: Pin<KBox<Self>> =
             unsafe { Pin::new_unchecked(KBox::from_raw(rqst.cast::<Self>())) };
-        // SAFETY: The transport is live: `xprt_enqueue_bc_request` took a reference.
+        // SAFETY: `deliver_bc` set the field, which does not change.
         let xprt = unsafe { (*rqst).rq_xprt };
-        // SAFETY: A request that was enqueued is of a transport of ours, which is live.
+        // SAFETY: A request that was enqueued is of a transport of ours. Its references keep the
+        // transport alive.
         let transport = unsafe { Xprt::<T>::from_raw(xprt) };
         transport.bc_pool().put(this);
-        // SAFETY: This drops the reference that `xprt_enqueue_bc_request` took.
-        unsafe { bindings::xprt_put(xprt) };
+        // SAFETY: This drops the two references of the request, see the invariants.
+        unsafe {
+            bindings::xprt_put(xprt);
+            bindings::xprt_put(xprt);
+        }
     }
 }
 
@@ -212,9 +217,9 @@ impl<T: XprtOps> Xprt<T> {
     }
 
     /// Passes a copy of the Call `message` to the callback service. `xid` is in host order. Returns
-    /// `false` if the Call is not passed on: `limit` requests are in use, there is no service, or
-    /// the Call is longer than a page or shorter than two words. sunrpc never returns the request
-    /// of a Call without two words. Does not sleep.
+    /// `false` if the Call is not passed on: `limit` requests are in use, there is no service, the
+    /// Call is longer than a page or shorter than two words, or sunrpc is about to destroy the
+    /// transport. sunrpc never returns the request of a Call without two words. Does not sleep.
     #[must_use]
     pub(crate) fn deliver_bc(
         &self,
@@ -229,6 +234,13 @@ impl<T: XprtOps> Xprt<T> {
         let Some(mut rqst) = self.bc_pool().get(limit) else {
             return false;
         };
+        // `xprt_enqueue_bc_request` does not check whether it gets its reference. The request keeps
+        // this one as well: dropping the last reference here could wait for the completions.
+        // SAFETY: The memory of the transport stays while it is borrowed.
+        if unsafe { bindings::xprt_get(self.as_ptr()) }.is_null() {
+            self.bc_pool().put(rqst);
+            return false;
+        }
         // SAFETY: Nothing is moved out.
         let this = unsafe { rqst.as_mut().get_unchecked_mut() };
         let (call, _) = this.call.split_at_mut(message.len());
@@ -256,8 +268,8 @@ impl<T: XprtOps> Xprt<T> {
         }
         // SAFETY: The request does not move until `free` pins it again.
         let leaked = KBox::into_raw(unsafe { Pin::into_inner_unchecked(rqst) });
-        // SAFETY: The request is complete, and the transport is live. If the service has ended
-        // meanwhile, sunrpc returns the request by `->bc_free_rqst`.
+        // SAFETY: The request is complete, and has a reference to the transport. If the service has
+        // ended meanwhile, sunrpc returns the request by `->bc_free_rqst`.
         unsafe {
             bindings::rpcrdma_shim_bc_slot_inc(self.as_ptr());
             bindings::xprt_enqueue_bc_request(leaked.cast());
