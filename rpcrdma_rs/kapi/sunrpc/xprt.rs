@@ -75,6 +75,7 @@ use crate::kapi::{
     bindings,
     compat::{
         pin_init_at,
+        smp_mb,
         this_module, //
     },
     ext::{
@@ -258,8 +259,19 @@ impl<T: XprtOps> Xprt<T> {
 
     /// Wakes the sender that waits for buffer space. Does not sleep.
     pub(crate) fn write_space(&self) {
+        let xprt = self.as_ptr();
         // SAFETY: The transport is live, and the function takes the locks it needs.
-        unsafe { bindings::xprt_write_space(self.as_ptr()) };
+        if unsafe { bindings::xprt_write_space(xprt) } {
+            // sunrpc took the send lock, and released it if there was no sender, without waking the
+            // thread that waits for the lock in order to destroy the transport.
+            // The lock must be released before the waiter is looked for.
+            smp_mb();
+            // SAFETY: The transport is live, and any of its bits may be waited for.
+            // CAST: The number of a bit in a word.
+            unsafe {
+                bindings::wake_up_bit(&raw mut (*xprt).state, bindings::XPRT_LOCKED as c_int)
+            };
+        }
     }
 
     /// Returns the number of the connection, for comparison with [`Slot::connect_cookie`].
