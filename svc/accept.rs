@@ -130,11 +130,11 @@ pub(super) fn adopt<R: Removal>(
 }
 
 /// Creates a connection from `pending` and accepts it. Logs a failure and returns `None`.
-pub(super) fn accept(
-    args: NewXprtArgs<'_, Conn>,
+pub(super) fn accept<'a>(
+    args: NewXprtArgs<'a, Conn>,
     clients: &Arc<Clients>,
     pending: Pending,
-) -> Option<NewXprt<Conn>> {
+) -> Option<NewXprt<'a, Conn>> {
     let peer = pending.id.peer_addr();
     match connection(args, clients, pending) {
         Ok(xprt) => Some(xprt),
@@ -145,15 +145,15 @@ pub(super) fn accept(
     }
 }
 
-fn connection(
-    args: NewXprtArgs<'_, Conn>,
+fn connection<'a>(
+    args: NewXprtArgs<'a, Conn>,
     clients: &Arc<Clients>,
     pending: Pending,
-) -> Result<NewXprt<Conn>> {
+) -> Result<NewXprt<'a, Conn>> {
     let local = pending.id.local_addr();
     let peer = pending.id.peer_addr();
 
-    SvcXprt::new_connection(args, &local, &peer, |handle| {
+    SvcXprt::new_connection(args, &local, &peer, |handle, args| {
         let (conn, ours) = build(args, handle, clients, pending)?;
         let private = ours.private.encode();
         conn.accept(&ConnParam {
@@ -206,7 +206,7 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
 
 /// Returns the number of rdma_rw contexts, which determines the number of memory regions of the QP. It is
 /// zero except over iWARP, where RDMA Reads need memory regions.
-fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_, Conn>, credits: u32) -> Result<u32> {
+fn rdma_ctxs(port: Port<'_>, args: &NewXprtArgs<'_, Conn>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);
     }
@@ -219,7 +219,7 @@ fn rdma_ctxs(port: Port<'_>, args: NewXprtArgs<'_, Conn>, credits: u32) -> Resul
 // Not inlined: its stack is not needed while the request is accepted.
 #[inline(never)]
 fn build(
-    args: NewXprtArgs<'_, Conn>,
+    args: &NewXprtArgs<'_, Conn>,
     handle: &Handle<Conn>,
     clients: &Arc<Clients>,
     pending: Pending,

@@ -153,11 +153,11 @@ impl Removal for Request {
 ///
 /// `EAFNOSUPPORT` unless the address is IPv4 or IPv6; `ENOMEM`; those of the CM, such as
 /// `EADDRINUSE`.
-pub(super) fn create(
-    args: NewXprtArgs<'_, Listen>,
+pub(super) fn create<'a>(
+    args: NewXprtArgs<'a, Listen>,
     net: &Net,
     addr: &SockAddr,
-) -> Result<NewXprt<Listen>> {
+) -> Result<NewXprt<'a, Listen>> {
     if addr.ip().is_none() {
         return Err(eafnosupport());
     }
@@ -307,7 +307,7 @@ impl Listen {
 impl Listener for Listen {
     type Connection = Conn;
 
-    fn accept(this: &SvcXprt<Self>, args: NewXprtArgs<'_, Conn>) -> Option<NewXprt<Conn>> {
+    fn accept<'a>(this: &SvcXprt<Self>, args: NewXprtArgs<'a, Conn>) -> Option<NewXprt<'a, Conn>> {
         this.clear_conn();
         let pending = this.events.next_request();
         let stale = {

@@ -108,11 +108,11 @@ impl Class for Rdma {
         &CLASS
     }
 
-    fn create(
-        args: NewXprtArgs<'_, listen::Listen>,
+    fn create<'a>(
+        args: NewXprtArgs<'a, listen::Listen>,
         net: &Net,
         addr: &SockAddr,
-    ) -> Result<NewXprt<listen::Listen>> {
+    ) -> Result<NewXprt<'a, listen::Listen>> {
         listen::create(args, net, addr)
     }
 }

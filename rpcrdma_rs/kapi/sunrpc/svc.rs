@@ -63,6 +63,8 @@ use crate::kapi::ext::atomic::{
 };
 use core::{
     cell::UnsafeCell,
+    marker::PhantomData,
+    mem::ManuallyDrop,
     ops::Deref,
     ptr::{
         addr_of_mut,
@@ -236,12 +238,12 @@ impl<T: Listener> SvcXprt<T> {
     /// # Errors
     ///
     /// `ENOMEM`, and errors of `build`.
-    pub(crate) fn new_listener(
-        args: NewXprtArgs<'_, T>,
+    pub(crate) fn new_listener<'a>(
+        args: NewXprtArgs<'a, T>,
         name: &CStr,
         build: impl FnOnce(&Handle<T>) -> Result<(SockAddr, T)>,
-    ) -> Result<NewXprt<T>> {
-        let this = Self::create(args, &ListenerOps::<T>::OPS, |handle| {
+    ) -> Result<NewXprt<'a, T>> {
+        let this = Self::create(args, &ListenerOps::<T>::OPS, |handle, _| {
             let (local, data) = build(handle)?;
             // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
             unsafe {
@@ -250,7 +252,7 @@ impl<T: Listener> SvcXprt<T> {
             }
             Ok(data)
         })?;
-        this.0 .0.set(bindings::XPT_LISTENER);
+        this.xprt.0.set(bindings::XPT_LISTENER);
         Ok(this)
     }
 }
@@ -276,19 +278,19 @@ impl<T: Connection> SvcXprt<T> {
     /// # Errors
     ///
     /// `ENOMEM`, and errors of `build`.
-    pub(crate) fn new_connection(
-        args: NewXprtArgs<'_, T>,
+    pub(crate) fn new_connection<'a>(
+        args: NewXprtArgs<'a, T>,
         local: &SockAddr,
         remote: &SockAddr,
-        build: impl FnOnce(&Handle<T>) -> Result<T>,
-    ) -> Result<NewXprt<T>> {
-        Self::create(args, &ConnectionOps::<T>::OPS, |handle| {
+        build: impl FnOnce(&Handle<T>, &NewXprtArgs<'a, T>) -> Result<T>,
+    ) -> Result<NewXprt<'a, T>> {
+        Self::create(args, &ConnectionOps::<T>::OPS, |handle, args| {
             // SAFETY: The transport has no reference yet, so sunrpc cannot see it.
             unsafe {
                 handle.0.set_local_addr(local);
                 handle.0.set_remote_addr(remote);
             }
-            build(handle)
+            build(handle, args)
         })
     }
 
@@ -305,11 +307,11 @@ impl<T: Connection> SvcXprt<T> {
 }
 
 impl<T: Send + Sync + 'static> SvcXprt<T> {
-    fn create(
-        args: NewXprtArgs<'_, T>,
+    fn create<'a>(
+        args: NewXprtArgs<'a, T>,
         ops: &'static bindings::svc_xprt_ops,
-        build: impl FnOnce(&Handle<T>) -> Result<T>,
-    ) -> Result<NewXprt<T>> {
+        build: impl FnOnce(&Handle<T>, &NewXprtArgs<'a, T>) -> Result<T>,
+    ) -> Result<NewXprt<'a, T>> {
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 xprt: Opaque::uninit(),
@@ -333,15 +335,16 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
         let handle = Handle(inner.clone());
         // INVARIANT: The reference count of `struct svc_xprt`, 1 now, stands for this `Arc`.
         let raw = Arc::into_raw(inner).cast_mut().cast::<Self>();
-        match build(&handle) {
+        match build(&handle, &args) {
             Ok(data) => {
                 // SAFETY: Only handles refer to the transport, and they give no access to the data.
                 // INVARIANT: The data is `Some` before the first `ARef`.
                 unsafe { *(*raw).0.data.get() = Some(data) };
-                // SAFETY: The pointer is valid and comes with the first reference.
-                Ok(NewXprt(unsafe {
-                    ARef::from_raw(NonNull::new_unchecked(raw))
-                }))
+                Ok(NewXprt {
+                    // SAFETY: The pointer is valid and comes with the first reference.
+                    xprt: unsafe { ARef::from_raw(NonNull::new_unchecked(raw)) },
+                    _args: PhantomData,
+                })
             }
             Err(e) => {
                 handle.0.set(bindings::XPT_CLOSE);
@@ -413,16 +416,42 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 }
 
 /// A transport that sunrpc does not know yet, with its first reference. There is one for each
-/// transport, so sunrpc gets each transport once. Dropping it frees the transport.
-pub(crate) struct NewXprt<T: Send + Sync>(ARef<SvcXprt<T>>);
+/// transport, so sunrpc gets each transport once. Dropping it closes the transport, in process context.
+///
+/// It can be returned only from the call that got the arguments of which it was made: `'a` is
+/// invariant, and the same as that of the arguments.
+pub(crate) struct NewXprt<'a, T: Send + Sync> {
+    xprt: ARef<SvcXprt<T>>,
+    _args: PhantomData<fn(&'a ()) -> &'a ()>,
+}
 
-impl<T: Send + Sync> NewXprt<T> {
+impl<T: Send + Sync> NewXprt<'_, T> {
     /// Passes the transport to sunrpc, which already holds a reference to the module for it.
     pub(super) fn into_raw(self) -> *mut bindings::svc_xprt {
-        let xprt: *mut bindings::svc_xprt = ARef::into_raw(self.0).as_ptr().cast();
+        let this = ManuallyDrop::new(self);
+        // The pointer takes over the reference.
+        let xprt = this.xprt.0.xprt.get();
         // SAFETY: The transport is valid. This drops one of the two references to the module.
         unsafe { bindings::module_put((*(*xprt).xpt_class).xcl_owner) };
         xprt
+    }
+}
+
+impl<T: Send + Sync> Drop for NewXprt<'_, T> {
+    fn drop(&mut self) {
+        let this = &self.xprt.0;
+        // sunrpc does the same when it closes a transport. Afterwards handles do nothing, see
+        // `is_open` and `close_now`.
+        this.set(bindings::XPT_CLOSE);
+        this.set(bindings::XPT_DEAD);
+        let xprt = this.xprt.get();
+        // SAFETY: `create` has set the operations. sunrpc does not know the transport, so this is the
+        // only call of this one.
+        unsafe {
+            if let Some(detach) = (*(*xprt).xpt_ops).xpo_detach {
+                detach(xprt);
+            }
+        }
     }
 }
 

@@ -48,10 +48,10 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
     /// service thread; may sleep.
     ///
     /// Called repeatedly until [`SvcXprt::clear_conn`], never concurrently.
-    fn accept(
+    fn accept<'a>(
         this: &SvcXprt<Self>,
-        args: NewXprtArgs<'_, Self::Connection>,
-    ) -> Option<NewXprt<Self::Connection>>;
+        args: NewXprtArgs<'a, Self::Connection>,
+    ) -> Option<NewXprt<'a, Self::Connection>>;
 
     /// Called when the listener is closed. No connection is accepted afterwards. May sleep.
     fn detach(this: &SvcXprt<Self>);

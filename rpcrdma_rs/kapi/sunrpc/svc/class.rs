@@ -54,11 +54,11 @@ pub(crate) trait Class: Sized + 'static {
     /// # Errors
     ///
     /// The error is returned to the program that adds the listener.
-    fn create(
-        args: NewXprtArgs<'_, Self::Listener>,
+    fn create<'a>(
+        args: NewXprtArgs<'a, Self::Listener>,
         net: &Net,
         addr: &SockAddr,
-    ) -> Result<NewXprt<Self::Listener>>;
+    ) -> Result<NewXprt<'a, Self::Listener>>;
 }
 
 /// The static memory of the class `C`, and of no other.
@@ -145,7 +145,7 @@ impl<C: Class> ClassTable<C> {
     };
 }
 
-/// The class, the service and the network namespace of a new transport with the data `T`.
+/// The class, the service and the network namespace of one new transport with the data `T`.
 ///
 /// # Invariants
 ///
@@ -155,17 +155,10 @@ pub(crate) struct NewXprtArgs<'a, T> {
     pub(super) class: *mut bindings::svc_xprt_class,
     pub(super) serv: *mut bindings::svc_serv,
     pub(super) net: *mut bindings::net,
-    _service: PhantomData<&'a ()>,
+    // Invariant in 'a: the transport is for the call that got the arguments, see `NewXprt`.
+    _call: PhantomData<fn(&'a ()) -> &'a ()>,
     _data: PhantomData<fn() -> T>,
 }
-
-impl<T> Clone for NewXprtArgs<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for NewXprtArgs<'_, T> {}
 
 impl<T: Listener> NewXprtArgs<'_, T> {
     /// # Safety
@@ -180,7 +173,7 @@ impl<T: Listener> NewXprtArgs<'_, T> {
             class: C::cell().class.get(),
             serv,
             net,
-            _service: PhantomData,
+            _call: PhantomData,
             _data: PhantomData,
         }
     }
@@ -218,7 +211,7 @@ impl<T: Listener> SvcXprt<T> {
             class,
             serv,
             net,
-            _service: PhantomData,
+            _call: PhantomData,
             _data: PhantomData,
         }
     }
