@@ -238,8 +238,9 @@ fn build(
     };
     let rw_sges = RW_SGES.min(attrs.max_send_sge).min(read_sges).max(1);
     let sizes = Sizes::new(&Bounds {
-        // Draining a queue takes an entry.
+        // Draining takes an entry of each queue.
         max_queue: attrs.max_qp_wr.saturating_sub(1),
+        max_completions: attrs.max_cqe.saturating_sub(2),
         rw_sges,
         max_requests: MAX_REQUESTS.get(),
         callbacks: CALLBACK_CREDITS,

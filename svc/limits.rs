@@ -26,6 +26,9 @@ const SEGMENTED: u32 = 256;
 pub(super) struct Bounds {
     /// The largest number of Work Requests of a queue, without those for draining.
     pub(super) max_queue: u32,
+    /// The largest number of Work Requests of both queues, which share a Completion Queue, without
+    /// those for draining.
+    pub(super) max_completions: u32,
     /// The largest number of SGEs of one RDMA Write. It also holds for RDMA Reads, except over
     /// iWARP.
     pub(super) rw_sges: u32,
@@ -62,10 +65,11 @@ impl Sizes {
     /// Computes the sizes. Returns `None` if the limits of the device are too low for a connection.
     pub(super) fn new(bounds: &Bounds) -> Option<Self> {
         let spare = bounds.callbacks.checked_add(RECV_BATCH)?;
+        let max_receives = bounds.max_queue.min(bounds.max_completions / 2);
         let (credits, batch) = match bounds.max_requests.checked_add(spare)? {
-            wanted if wanted <= bounds.max_queue => (bounds.max_requests, RECV_BATCH),
+            wanted if wanted <= max_receives => (bounds.max_requests, RECV_BATCH),
             _ => {
-                let rest = bounds.max_queue.checked_sub(bounds.callbacks)?;
+                let rest = max_receives.checked_sub(bounds.callbacks)?;
                 (rest.checked_sub(1)?.min(bounds.max_requests), 1)
             }
         };
@@ -86,7 +90,8 @@ impl Sizes {
             .clamp(SEGMENTED, MOST_SENDS)
             .max(largest)
             .saturating_add(bounds.callbacks)
-            .min(bounds.max_queue);
+            .min(bounds.max_queue)
+            .min(bounds.max_completions.checked_sub(receives)?);
         (sends >= MIN_SEND).then_some(Sizes {
             credits,
             receives,
@@ -129,6 +134,7 @@ mod tests {
 
     const LARGE: Bounds = Bounds {
         max_queue: 32768,
+        max_completions: 65534,
         rw_sges: 30,
         max_requests: 128,
         callbacks: 2,
@@ -280,6 +286,26 @@ mod tests {
                 total += total;
             }
             assert!(total <= 2 * sizes.contexts);
+        }
+    }
+
+    #[test]
+    fn both_queues_fit_the_completion_queue() {
+        for max_completions in 0..2000 {
+            let bounds = Bounds {
+                max_completions,
+                ..LARGE
+            };
+            let Some(sizes) = Sizes::new(&bounds) else {
+                assert!(max_completions < 32, "refused at {max_completions}");
+                continue;
+            };
+            assert!(sizes.receives + sizes.sends <= max_completions);
+            assert!(sizes.credits >= 1);
+            // A queue that is long enough for a large device is no shorter.
+            if max_completions >= 138 + 482 {
+                assert_eq!(sizes, Sizes::new(&LARGE).unwrap());
+            }
         }
     }
 

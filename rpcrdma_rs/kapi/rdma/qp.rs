@@ -437,8 +437,9 @@ impl<H: QpHandler> QpOwner<H> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id; otherwise errors of the
-    /// device, such as `ENOMEM` for queues that are too long.
+    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id, or if a CQ of the device has
+    /// no room for both queues; otherwise errors of the device, such as `ENOMEM` for queues that are
+    /// too long.
     pub(crate) fn new<I: Handler>(
         id: &Id<I>,
         pd: &Arc<Pd>,

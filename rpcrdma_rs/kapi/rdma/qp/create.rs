@@ -41,8 +41,16 @@ impl<H: QpHandler> Qp<H> {
             0 => 0,
             contexts => self.port().rw_max_send_wr(contexts),
         };
+        let room = attrs.max_cqe.saturating_sub(recv);
+        // All requests complete together when they are flushed. Those of a drain would never complete
+        // if the CQ overran.
+        if send > room {
+            return Err(EINVAL);
+        }
         let send_depth = send.saturating_add(rw).min(attrs.max_qp_wr);
-        let entries = send_depth.saturating_add(recv).min(attrs.max_cqe);
+        // As in the Send Queue, the share of rdma_rw is what the device has room for. A user that counts
+        // those requests in `max_send_wr` does not need it.
+        let entries = send_depth.min(room).saturating_add(recv);
 
         let context: *const Self = self;
         // SAFETY: The device is valid. The context is a field of this object, which outlives the CQ.
