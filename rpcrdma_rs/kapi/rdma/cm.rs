@@ -30,9 +30,12 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    new_mutex,
     prelude::*,
     sync::{
         Arc,
+        Mutex,
+        MutexGuard,
         UniqueArc, //
     },
 };
@@ -147,22 +150,34 @@ impl ConnParam<'_> {
 ///
 /// `raw` is a valid id, which only the drop of this object destroys. Its context points to the
 /// handler of the [`Id`], and C does not use it after the drop of the `Id`.
+#[pin_data(PinnedDrop)]
 pub(super) struct IdInner {
     raw: NonNull<bindings::rdma_cm_id>,
     has_qp: Atomic<bool>,
+    #[pin]
+    calls: Mutex<()>,
 }
 
 // SAFETY: The CM allows the use of an id on any thread.
 unsafe impl Send for IdInner {}
-// SAFETY: The CM's locks protect the C id. The other field is atomic.
+// SAFETY: The CM's locks protect the C id. The other fields are atomic, or a lock.
 unsafe impl Sync for IdInner {}
 
 impl IdInner {
-    fn new(raw: NonNull<bindings::rdma_cm_id>) -> Self {
-        IdInner {
+    fn new(raw: NonNull<bindings::rdma_cm_id>) -> impl PinInit<Self> {
+        pin_init!(IdInner {
             raw,
             has_qp: Atomic::new(false),
-        }
+            calls <- new_mutex!((), "IdInner::calls"),
+        })
+    }
+
+    /// Begins a call that connects, accepts or disconnects. rdma_cm leaves it to its users that these
+    /// do not run concurrently for one id. Sleeps.
+    ///
+    /// The handler mutex of the id is taken inside this lock, so a handler of the id must not call this.
+    pub(super) fn begin_call(&self) -> MutexGuard<'_, ()> {
+        self.calls.lock()
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::rdma_cm_id {
@@ -184,9 +199,10 @@ impl IdInner {
     }
 }
 
-impl Drop for IdInner {
+#[pinned_drop]
+impl PinnedDrop for IdInner {
     /// Sleeps until no handler runs.
-    fn drop(&mut self) {
+    fn drop(self: Pin<&mut Self>) {
         // SAFETY: The id is valid by the invariants, and this was the last reference to it.
         unsafe { bindings::rdma_destroy_id(self.as_raw()) };
     }
@@ -245,6 +261,7 @@ impl<H: Handler> Id<H> {
     ///
     /// `ENOMEM`.
     pub(crate) fn create(net: &Net, handler: Arc<H>) -> Result<Id<H>> {
+        let room = UniqueArc::<IdInner>::new_uninit(GFP_KERNEL)?;
         let context = Arc::as_ptr(&handler).cast::<c_void>();
         // SAFETY: The namespace is valid, and C takes a reference. `handle_event` expects an `H` as
         // context; the context is one until the drop of the `Id`, which removes `handle_event`.
@@ -258,10 +275,12 @@ impl<H: Handler> Id<H> {
                 owner_name(),
             )
         })?;
-        // INVARIANT: The context points to what `handler` points to. If the allocation fails, the
-        // drop of the `IdInner` destroys the id.
-        let inner = Arc::new(IdInner::new(NonNull::new(raw).ok_or(ENOMEM)?), GFP_KERNEL)?;
-        Ok(Id { inner, handler })
+        let Ok(inner) = room.pin_init_with(IdInner::new(NonNull::new(raw).ok_or(ENOMEM)?));
+        // INVARIANT: The context points to what `handler` points to.
+        Ok(Id {
+            inner: inner.into(),
+            handler,
+        })
     }
 
     pub(super) fn inner(&self) -> &Arc<IdInner> {
@@ -332,13 +351,14 @@ impl<H: Handler> Id<H> {
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
     }
 
-    /// Starts to connect. An event reports the result.
+    /// Starts to connect. An event reports the result. A handler of the id must not call this.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the private data is longer than 255 bytes; errors of rdma_cm.
     pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
+        let _call = self.inner.begin_call();
         // SAFETY: The id and the parameters are valid; C copies the private data.
         to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
     }
@@ -351,6 +371,7 @@ impl<H: Handler> Id<H> {
     /// Those of [`Self::connect`]. After an error of rdma_cm the connection is already rejected.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         let mut raw = param.to_raw()?;
+        let _call = self.inner.begin_call();
         // `rdma_accept` requires the handler mutex.
         // SAFETY: The id is valid.
         unsafe { bindings::rdma_lock_handler(self.as_raw()) };
@@ -448,7 +469,7 @@ impl<'a> ConnectRequest<'a> {
         }
         self.adopted.set(true);
         // INVARIANT: `adopted` makes the callback return zero, so the CM does not destroy the id.
-        let inner = room.write(IdInner::new(self.id));
+        let Ok(inner) = room.pin_init_with(IdInner::new(self.id));
         Ok(Id {
             inner: inner.into(),
             handler,

@@ -90,7 +90,8 @@ impl<H: QpHandler> Qp<H> {
         to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask) })
     }
 
-    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps.
+    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps. A handler of
+    /// the id must not call this.
     ///
     /// # Errors
     ///
@@ -104,6 +105,7 @@ impl<H: QpHandler> Qp<H> {
                 let _ = unsafe { self.fail() };
             }
         }
+        let _call = self.id.begin_call();
         // SAFETY: The id is valid.
         to_result(unsafe { bindings::rdma_disconnect(self.id.as_raw()) })
     }
