@@ -28,6 +28,7 @@ use crate::{
         sunrpc::{
             ops::XprtOps,
             rqst::Slot,
+            send_lock::SendLocked,
             xdr_buf::{
                 XdrBuf,
                 XdrParts, //
@@ -121,6 +122,7 @@ pub(super) struct Plan {
 ///
 /// `ENOBUFS` if no pages for the Reply are available; `EMSGSIZE` if the Call cannot be sent at all.
 pub(super) fn plan<T: XprtOps>(
+    xprt: &SendLocked<'_, T>,
     mut thresholds: Thresholds,
     pages_per_segment: u32,
     expects_roundup: bool,
@@ -141,7 +143,7 @@ pub(super) fn plan<T: XprtOps>(
         }
     }
     if answer.is_sparse() {
-        answer.fill_sparse()?;
+        slot.fill_answer(xprt)?;
     }
     let open_ended = is_open_ended(answer);
     let roundup = expects_roundup && answer.is_read() && answer.page_len() % WORD != 0;

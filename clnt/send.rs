@@ -68,7 +68,8 @@ pub(super) fn send_call(
     let (plan, ctx) = loop {
         let limits = conn.thresholds();
         let pages = conn.limits().pages_per_segment;
-        let plan = plan(limits, pages, conn.negotiation.expects_roundup(), slot)
+        let roundup = conn.negotiation.expects_roundup();
+        let plan = plan(xprt, limits, pages, roundup, slot)
             .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
         let shortage = match conn.try_take(plan.regions, &mut regions) {
             Ok(ctx) => break (plan, ctx),

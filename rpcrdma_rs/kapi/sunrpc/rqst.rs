@@ -209,6 +209,29 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
+    /// Returns whether `sender` has the send lock of the transport of this request.
+    fn is_sent_by(&self, sender: &SendLocked<'_, T>) -> bool {
+        // SAFETY: The transport of a request that is in use does not change.
+        core::ptr::eq(unsafe { (*self.as_rqst()).rq_xprt }, sender.as_ptr())
+    }
+
+    /// Allocates the missing pages of the buffers for the Reply. Does not sleep.
+    ///
+    /// The pages belong to the upper layer, which frees all pages in its array.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `sender` has the send lock of another transport. `ENOBUFS` if memory is short; the
+    /// pages that were allocated stay in the array.
+    pub(crate) fn fill_answer(&self, sender: &SendLocked<'_, T>) -> Result {
+        if !self.is_sent_by(sender) {
+            return Err(EINVAL);
+        }
+        // SAFETY: The upper layer and the transport only read the array of a request that is being
+        // sent, and only the holder of the send lock writes it.
+        unsafe { self.answer().fill_sparse() }
+    }
+
     /// Returns the access that a peer gets to the Call.
     fn call_access(&self) -> Access {
         if self.owns_pages() {
@@ -291,14 +314,18 @@ impl<T: XprtOps> Slot<T> {
     }
 
     /// Records that the whole Call is about to be sent, and extends its deadline to at least the
-    /// first timeout of its mount from now. Does not sleep.
+    /// first timeout of its mount from now. Does nothing if `sender` has the send lock of another
+    /// transport. Does not sleep.
     ///
     /// sunrpc counts the time without a connection as well. A Call that has waited for longer than
     /// its timeout would time out as soon as it is sent, and close the connection, and then the
     /// next one. The deadline of a Call of a soft mount does not change, see [`Xprt::is_to_blame`].
     ///
     /// [`Xprt::is_to_blame`]: super::xprt::Xprt::is_to_blame
-    pub(crate) fn note_sent(&self, _sender: &SendLocked<'_, T>) {
+    pub(crate) fn note_sent(&self, sender: &SendLocked<'_, T>) {
+        if !self.is_sent_by(sender) {
+            return;
+        }
         let rqst = self.as_rqst();
         // SAFETY: Only the holder of the send lock, which the caller is, writes these fields.
         unsafe {

@@ -341,26 +341,28 @@ impl XdrParts {
 
     /// Allocates the missing pages of a sparse page part. Does not sleep.
     ///
-    /// The pages belong to the upper layer, which frees all pages in its array.
-    ///
     /// # Errors
     ///
     /// `ENOBUFS` if memory is short. The pages that were allocated stay in the array.
-    pub(crate) fn fill_sparse(&self) -> Result {
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may write the array of pages during the call, nor read an entry that is missing.
+    pub(super) unsafe fn fill_sparse(&self) -> Result {
         let first = self.page_base() / PAGE_SIZE;
         for i in first..first + self.page_count() {
             // SAFETY: The array covers the page part by the type invariants.
             let slot = unsafe { self.raw().pages.add(i) };
-            // SAFETY: The entry is inside the array, and nobody else writes it during the
-            // borrow.
+            // SAFETY: The entry is inside the array, and nobody else writes it, by this function's
+            // contract.
             if unsafe { (*slot).is_null() } {
                 // SAFETY: The function allocates a page, and may be called in any context.
                 let page = unsafe { bindings::rpcrdma_shim_alloc_page_nowait() };
                 if page.is_null() {
                     return Err(enobufs());
                 }
-                // SAFETY: The entry is inside the array, and nobody else uses it during the
-                // borrow.
+                // SAFETY: The entry is inside the array, and nobody else uses it, by this
+                // function's contract.
                 unsafe { *slot = page };
             }
         }
