@@ -31,7 +31,7 @@ const _: () = assert!(
 );
 
 module! {
-    type: RpcRdma,
+    type: kapi::Root<RpcRdma>,
     name: "rpcrdma_rs",
     authors: ["The rpcrdma_rs developers"],
     description: "RPC/RDMA transports, client and server",
@@ -42,7 +42,8 @@ module! {
 /// Everything that is registered while the module is loaded.
 ///
 /// The fields are dropped, and so unregistered, in the order of their declaration: first those that
-/// create new connections. Later ones wait for the release of the devices and for queued work.
+/// create new connections. The last one waits for the release of the devices, and [`kapi::Root`]
+/// after that for queued work.
 struct RpcRdma {
     _open: kapi::sunrpc::class::Open,
     _client: kapi::sunrpc::class::Registration,
@@ -50,13 +51,11 @@ struct RpcRdma {
     _client_tunables: kapi::ext::sysctl::Registration,
     _server_tunables: kapi::ext::sysctl::Registration,
     _devices: kapi::rdma::client::Registration,
-    _live: kapi::live::Registration,
 }
 
 impl RpcRdma {
     /// Registers everything, or nothing if an error occurs.
     fn register() -> Result<Self> {
-        let live = kapi::live::Registration::new()?;
         let devices = kapi::rdma::client::Registration::new(&kapi::trace::TraceDevices)?;
         // Before the tunables: if the C module is loaded, its class and its sysctls both exist, and
         // the error of the class names the cause.
@@ -76,7 +75,6 @@ impl RpcRdma {
             _client_tunables: client_tunables,
             _server_tunables: server_tunables,
             _devices: devices,
-            _live: live,
         })
     }
 }

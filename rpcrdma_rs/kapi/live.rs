@@ -44,11 +44,12 @@ pub(crate) static SERVER: Parent = Parent::new(c"server");
 
 static PARENTS: [&Parent; 2] = [&CLIENT, &SERVER];
 
-/// The module's own work queue, and the directories of client and server. Only this type creates them.
+/// The module's own work queue, and the directories of client and server. Only this type creates them,
+/// and only [`Root`](super::Root) this type.
 ///
 /// Dropping it waits for all work on the queue, and destroys the queue, before it removes the
 /// directories: some of that work removes directories in them.
-pub(crate) struct Registration {
+pub(super) struct Registration {
     // The fields are dropped in this order.
     _queue: OwnQueue,
     _dirs: debugfs::Registration,
@@ -60,7 +61,7 @@ impl Registration {
     /// # Errors
     ///
     /// `EBUSY` if the queue already exists; `ENOMEM`.
-    pub(crate) fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         Ok(Registration {
             _queue: OwnQueue::new(c"rpcrdma_rs")?,
             _dirs: debugfs::Registration::new(c"rpcrdma_rs", &PARENTS),

@@ -5,6 +5,7 @@
 //! Written as if it were `rust/kernel/{rdma,sunrpc}`.
 //!
 //! ```text
+//!                  root
 //!   trace   live   recv_context    of this module alone
 //!   rdma    sunrpc                 do not import each other
 //!        ext
@@ -24,8 +25,11 @@ pub(crate) mod ext;
 pub(crate) mod live;
 pub(crate) mod rdma;
 mod recv_context;
+mod root;
 pub(crate) mod sunrpc;
 pub(crate) mod trace;
+
+pub(crate) use root::Root;
 
 #[cfg(any(rpcrdma_kapi_test, rpcrdma_kunit))]
 #[path = "../../selftests/kapi/fixture.rs"]
