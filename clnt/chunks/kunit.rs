@@ -97,7 +97,9 @@ mod tests {
         let chunks = KBox::pin_init(SlotChunks::new(), GFP_KERNEL)?;
         let encodings = [(1, 100), (2, 100), (2, 140)];
         for sent in encodings {
-            chunks.lock().set_outstanding(7, Encoding::new(sent.0, sent.1));
+            chunks
+                .lock()
+                .set_outstanding(7, Encoding::new(sent.0, sent.1));
             for now in encodings {
                 let is_same = chunks.lock().is_encoded_as(Encoding::new(now.0, now.1));
                 assert_eq!(is_same, sent == now);

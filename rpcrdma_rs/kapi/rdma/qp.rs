@@ -516,9 +516,9 @@ pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'
 mod close;
 mod create;
 mod gate;
-mod ticket;
 #[cfg(rpcrdma_kunit)]
 mod kunit;
+mod ticket;
 
 use gate::{
     Gate,
