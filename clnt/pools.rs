@@ -478,12 +478,8 @@ impl Pools {
             .receives_needed(self.owed)
             .saturating_add(RECEIVE_BATCH)
             .min(self.limits.recv_wr);
-        let mut list = RecvList::new();
         let missing = target.saturating_sub(self.posted);
-        for _ in 0..missing {
-            let Some(buffer) = self.free.pop() else { break };
-            list.push(buffer);
-        }
+        let list = self.free.take_front(host_len(missing));
         // CAST: At most `missing`.
         let free = list.len() as u32;
         let to_make = if allocates { missing - free } else { 0 };

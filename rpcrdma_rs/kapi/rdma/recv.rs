@@ -198,16 +198,16 @@ impl<T> RecvBuf<T> {
         buffer
     }
 
-    /// Returns the Receive Work Request for the buffer, linked to `next`.
+    /// Returns the Receive Work Request for the buffer, linked to no other.
     ///
     /// # Safety
     ///
     /// `this` must be valid.
-    unsafe fn request(this: *mut Self, next: *mut bindings::ib_recv_wr) -> bindings::ib_recv_wr {
+    unsafe fn request(this: *mut Self) -> bindings::ib_recv_wr {
         // SAFETY: The buffer is valid by this function's contract; no reference is made.
         let (sg_list, entry) = unsafe { (&raw mut (*this).sge, &raw mut (*this).entry) };
         bindings::ib_recv_wr {
-            next,
+            next: core::ptr::null_mut(),
             __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 {
                 wr_cqe: ManuallyDrop::new(Entry::cqe(entry)),
             },
@@ -357,22 +357,28 @@ impl<T> RecvList<T> {
         // boxes.
         let mut wrs = [const { MaybeUninit::<bindings::ib_recv_wr>::uninit() }; POSTED_AT_A_TIME];
         let count = self.len().min(POSTED_AT_A_TIME);
-        let mut next = core::ptr::null_mut();
+        let mut first = core::ptr::null_mut();
+        // The place of the pointer to the next request.
+        let mut link: *mut *mut bindings::ib_recv_wr = &mut first;
         let mut ours = true;
-        // From the last to the first, because each request contains a pointer to the next.
-        for wr in wrs.iter_mut().take(count).rev() {
+        for wr in &mut wrs {
             let Some(buffer) = self.pop() else { break };
             ours &= core::ptr::eq(buffer.pd(), pd);
             let raw = buffer.into_raw();
             // SAFETY: The box came from the list, which owned it.
             unsafe { RecvBuf::give::<H>(raw, entries) };
             // SAFETY: The box is valid: it was given up above, and is not posted yet.
-            next = wr.write(unsafe { RecvBuf::request(raw, next) });
+            let wr: *mut _ = wr.write(unsafe { RecvBuf::request(raw) });
+            // SAFETY: `link` is `first` or a field of the request before, and `wr` is valid.
+            link = unsafe {
+                *link = wr;
+                &raw mut (*wr).next
+            };
         }
-        let mut bad: *const bindings::ib_recv_wr = next;
+        let mut bad: *const bindings::ib_recv_wr = first;
         let ret = if ours {
             // SAFETY: The requests are valid during the call; the buffers are until they complete.
-            unsafe { post_recv(qp, next, &mut bad) }
+            unsafe { post_recv(qp, first, &mut bad) }
         } else {
             EINVAL.to_errno()
         };

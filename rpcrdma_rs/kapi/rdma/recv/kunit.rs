@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(buffer.capacity(), ROOM);
         assert!(buffer.bytes().is_empty() && buffer.invalidated().is_none());
         // SAFETY: The test owns the buffer, which is not posted.
-        let wr = unsafe { RecvBuf::request(buffer.0.as_ptr(), core::ptr::null_mut()) };
+        let wr = unsafe { RecvBuf::request(buffer.0.as_ptr()) };
         assert!(wr.next.is_null());
         assert!(core::ptr::eq(wr.sg_list, &raw const buffer.sge));
         assert_eq!(wr.num_sge, 1);
