@@ -58,6 +58,8 @@ use crate::kapi::{
 /// * `ENOBUFS`, `ENOMEM`: another resource is short.
 /// * `ENOTCONN`: the connection is broken.
 /// * Anything else: the Call cannot be sent at all.
+// Its only caller is the operation of sunrpc.
+#[inline(always)]
 pub(super) fn send_call(
     xprt: &SendLocked<'_, ClntXprt>,
     connection: &Connection,
