@@ -438,13 +438,7 @@ impl Conn {
             return;
         };
         if left.is_empty() {
-            let PendingReply {
-                rqst,
-                buffer,
-                delivery,
-            } = answer;
-            complete(&self.live, &xprt, rqst, buffer.bytes(), delivery);
-            return self.put_receive(buffer);
+            return self.put_receive(complete_fenced(&self.live, &xprt, answer));
         }
         // The connection is broken, and the regions are fenced once it is drained. Until then the
         // request keeps them. It is sent again on the next connection.
@@ -452,6 +446,18 @@ impl Conn {
         self.lost();
         self.put_receive(answer.buffer);
     }
+}
+
+/// Does what [`complete`] does, for a Reply whose regions the client had to fence.
+#[inline(never)]
+fn complete_fenced(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
+    let PendingReply {
+        rqst,
+        buffer,
+        delivery,
+    } = answer;
+    complete(live, xprt, rqst, buffer.bytes(), delivery);
+    buffer
 }
 
 /// Completes an RPC whose regions are all fenced, with the message `received`.

@@ -489,6 +489,7 @@ impl<T: XprtOps> Pinned<T> {
     /// # Errors
     ///
     /// `EIO` if the message does not fit the memory that the upper layer has provided.
+    #[inline(always)]
     fn deliver(&self, bytes: &[u8], placed: usize) -> Result<(usize, usize)> {
         let answer = self.answer();
         if placed == 0 {
