@@ -421,6 +421,17 @@ fn encode_lists(
     end.reply_chunk(chunks.regions(Kind::Reply).map(reply))
 }
 
+/// Does what [`place`] does for a Call whose inline part is its head, which is the usual Call.
+#[inline(always)]
+fn place_head(call: &XdrBuf, header: usize, ctx: Pin<&mut SendCtx>) -> Result<usize> {
+    let end = header.checked_add(call.head_len()).ok_or(EMSGSIZE)?;
+    let message = ctx.message_mut();
+    let room = message.body_mut().get_mut(header..end).ok_or(EMSGSIZE)?;
+    call.copy_head_to(room);
+    message.set_len(end)?;
+    Ok(end)
+}
+
 /// Copies the inline part of the Call behind the header, or adds its pages to the Send. Returns the
 /// length of the message in octets.
 fn place(
@@ -430,6 +441,14 @@ fn place(
     header: usize,
     mut ctx: Pin<&mut SendCtx>,
 ) -> Result<usize> {
+    let is_head_alone = match call_mode {
+        CallMode::Copy => call.page_len() | call.tail_len() == 0,
+        CallMode::ReadChunk { tail_skip, .. } => call.tail_len() == tail_skip as usize,
+        CallMode::Gather | CallMode::PositionZero => false,
+    };
+    if is_head_alone {
+        return place_head(call, header, ctx);
+    }
     let tail = call.tail_range();
     let rest = match call_mode {
         CallMode::Copy => {

@@ -115,6 +115,24 @@ impl SendBuf {
         Ok(())
     }
 
+    /// Makes the first `len` bytes of the buffer the only part of a message that has none yet. Costs
+    /// less than [`Self::add_part`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the buffer is shorter, if `len` is zero, or if the message has a part.
+    #[inline]
+    pub(crate) fn set_len(&mut self, len: usize) -> Result {
+        let first = self.sges.first_mut().ok_or(EINVAL)?;
+        if self.used != 0 || len == 0 {
+            return Err(EINVAL);
+        }
+        *first = self.body.sge(0..len)?;
+        // INVARIANT: The element is the only one of the message.
+        self.used = 1;
+        Ok(())
+    }
+
     /// Appends a part of the buffer to the message. An empty part takes no element.
     ///
     /// # Errors

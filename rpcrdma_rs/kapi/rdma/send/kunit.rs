@@ -72,6 +72,27 @@ mod tests {
     }
 
     #[test]
+    fn a_message_of_one_part_is_set_once() -> Result {
+        let mut message = SendBuf::new(&pd()?, LEN, 2)?;
+        for len in [1, LEN] {
+            message.add_part(0..len)?;
+            let added = elements(&message).first().map(|sge| (sge.addr, sge.lkey));
+            message.clear();
+            message.set_len(len)?;
+            let set = elements(&message).first().map(|sge| (sge.addr, sge.lkey));
+            assert!(set == added);
+            assert_eq!(lengths(&message)?.as_slice(), &[len]);
+            assert!(message.set_len(len) == Err(EINVAL));
+            message.clear();
+        }
+        for len in [0, LEN + 1, usize::MAX] {
+            assert!(message.set_len(len) == Err(EINVAL));
+        }
+        assert!(elements(&message).is_empty());
+        Ok(())
+    }
+
+    #[test]
     fn parts_are_inside_the_buffer() -> Result {
         let mut message = SendBuf::new(&pd()?, LEN, 2)?;
         for part in [0..LEN, 0..1, LEN - 1..LEN] {
