@@ -367,7 +367,7 @@ pub(super) fn segment(mr: &Mr) -> Segment {
 
 /// Unmaps the regions in `list` that are fenced; returns whether all are. The region whose handle
 /// the server has `invalidated` is fenced.
-#[inline]
+#[inline(always)]
 pub(super) fn unmap_fenced(list: &mut MrList, invalidated: Option<Invalidated<'_>>) -> bool {
     let mut all = true;
     let _ = list.try_for_each(|mr| {

@@ -177,6 +177,8 @@ impl<T: Linked> List<T> {
     /// # Errors
     ///
     /// The error of `f`.
+    // Inlined, because the usual list has one item.
+    #[inline(always)]
     pub(crate) fn try_for_each(&mut self, mut f: impl FnMut(&mut T) -> Result) -> Result {
         let mut slot: *mut *mut T::Node = &mut self.first;
         // SAFETY: `slot` is `first` or the link of one of our nodes.

@@ -489,16 +489,27 @@ impl MrInner {
     }
 
     /// DMA-unmaps the list. Neither the device nor a peer may use the memory any more.
+    #[inline]
     fn dma_unmap(&mut self) {
+        if !self.pd.device().uses_virt_dma() {
+            self.unmap_entries();
+        }
+        self.nents = 0;
+        if !self.pages.is_empty() {
+            self.pages.clear();
+        }
+        self.loan = None;
+    }
+
+    /// DMA-unmaps the list of a device that does not use virtual addresses.
+    #[inline(never)]
+    fn unmap_entries(&mut self) {
         let direction = self.direction();
         if let Some(list) = self.list.get_mut(..self.nents) {
             // SAFETY: `dma_map` has mapped the first `nents` entries, if there are any, for this
             // device and access, which change only while nothing is mapped.
             unsafe { unmap_list(self.pd.device(), list, direction) };
         }
-        self.nents = 0;
-        self.pages.clear();
-        self.loan = None;
     }
 }
 
