@@ -345,6 +345,9 @@ pub(crate) fn decode_into<'a>(
         if let Some(parsed) = decode_plain(bytes, accepts) {
             return Ok(slot.insert(parsed));
         }
+        if let Some(parsed) = decode_fast(bytes, limits, accepts) {
+            return Ok(slot.insert(parsed));
+        }
     }
     decode_other_into(slot, bytes, limits, accepts)
 }
