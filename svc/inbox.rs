@@ -268,6 +268,7 @@ impl<P: Ordered> Inbox<P> {
 
     /// Returns whether an entry may be taken now. If one has to wait for its turn, a service thread
     /// is woken when its turn comes.
+    #[inline]
     pub(super) fn has_next(&mut self, has_access: bool, member: &Member) -> bool {
         if self.pulled.first().is_some_and(|ctx| ctx.is_next(member)) {
             return true;

@@ -44,6 +44,7 @@ impl<T> Ring<T> {
     }
 
     /// Appends an item. Returns it if the queue is full.
+    #[inline]
     pub(super) fn push(&mut self, item: T) -> Result<(), T> {
         let capacity = self.slots.len();
         if self.len == capacity {

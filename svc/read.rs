@@ -188,6 +188,7 @@ impl Chan {
 
     /// Orders the pull of a Call among those of its client. Returns `None` if the Call has no
     /// sequence number, or the client has not proved that it has access.
+    #[inline]
     fn order_pull(&self, layout: &Layout) -> Option<OrderedPull> {
         if layout.ordered && self.handle.has_access() {
             self.member.pull()
@@ -212,6 +213,7 @@ impl Chan {
         }
     }
 
+    #[inline(always)]
     fn submit_pull(&self, qp: &Qp<Chan>, ctx: Pin<KBox<ReadCtx>>) {
         if self.submit(qp, Work::Pull(ctx)).is_err() {
             self.fail();
@@ -303,6 +305,7 @@ impl Chan {
 
     /// Keeps a context for the next Call, and its pages as spare pages. The only page of a context may
     /// stay there, as most Calls need one page.
+    #[inline]
     fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
         let pages = ctx.as_mut().project().transfer.unmap();
         if pages.len() <= 1 && pages.are_unshared() {
