@@ -89,8 +89,11 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     );
 
     /// Called for each event of the QP. After [`QpEvent::Fatal`] or [`QpEvent::Broken`] the
-    /// connection has to be torn down. Any context; must not sleep. May be called during QP
-    /// teardown, so the QP is not available here.
+    /// connection has to be torn down. Must not sleep. May be called during QP teardown, so the QP
+    /// is not available here.
+    ///
+    /// Only [`Qp::post`] reports [`QpEvent::Broken`]: in the context of its caller, under the locks
+    /// that the caller holds. The other events arrive in any context.
     fn event(&self, event: QpEvent);
 }
 
