@@ -348,6 +348,7 @@ pub(crate) fn decode_into<'a>(
         if let Some(parsed) = decode_fast(bytes, limits, accepts) {
             return Ok(slot.insert(parsed));
         }
+        return decode_any_into(slot, bytes, limits, accepts);
     }
     decode_other_into(slot, bytes, limits, accepts)
 }
@@ -365,8 +366,20 @@ pub(crate) fn decode_other_into<'a>(
     }
     match decode_fast(bytes, limits, accepts) {
         Some(parsed) => Ok(slot.insert(parsed)),
-        None => Ok(slot.insert(decode_any(bytes, limits, accepts)?)),
+        None => decode_any_into(slot, bytes, limits, accepts),
     }
+}
+
+/// Implements [`decode_into`] for a message that no shorter way decodes.
+#[cold]
+#[inline(never)]
+fn decode_any_into<'a>(
+    slot: &'a mut Option<Parsed>,
+    bytes: &[u8],
+    limits: &ListLimits,
+    accepts: Versions,
+) -> Result<&'a Parsed, Rejected> {
+    Ok(slot.insert(decode_any(bytes, limits, accepts)?))
 }
 
 /// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one
