@@ -17,7 +17,7 @@ import peer
 import wire
 from client import XIDS
 from cases import Failed, Skip, shell
-from harness import DEBUG, pages_at_hand
+from harness import pages_at_hand
 from server_cases import FILE, LARGEST, TABLE, large_payloads, null
 from wire import Segment
 
@@ -35,8 +35,8 @@ UNPROVEN = 32 << 20
 FIRST = 1 << 20
 # What the measured memory may differ by.
 SLACK = 16 << 20
-# Seconds within which an honest client is served. The debug kernel is several times slower.
-SERVED = 6 if DEBUG else 2
+# Seconds within which an honest client is served.
+SERVED = 2
 # Seconds after which a connection without progress ends, see svc/sq.rs: it checks every 5 s.
 UNPROVEN_ENDS = (9, 17)
 PROVEN_ENDS = (29, 42)
