@@ -340,6 +340,20 @@ def several_reads(server):
     region.close()
 
 
+@case("a READ behind the end of the file, and behind another READ, gives no octets")
+def read_behind_end(server):
+    handle = wire.u32(22) + wire.opaque(server.handle(FILE))
+    reads = [wire.u32(25, 0, 0, 0, 0) + struct.pack(">QI", offset, 5) for offset in (0, 1 << 30)]
+    with server.connect() as client:
+        xid = next(XIDS)
+        head = client.call(wire.header(xid) + wire.compound(xid, [handle, *reads]))
+        reader = wire.results(head.body, xid)
+        equal([reader.u32() for _ in range(8)], [0, 0, 3, 22, 0, 25, 0, 0], "results up to READ's")
+        equal(reader.opaque(), pattern(0, 5), "data of the first READ")
+        equal([reader.u32() for _ in range(4)], [25, 0, 1, 0], "result of the second READ")
+        reader.end()
+
+
 @case("two Write chunks: the first is used, the second returned unused")
 def two_write_chunks(server):
     region = server.device.region(4 * PAGE)

@@ -118,7 +118,8 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
 
 /// Returns whether what a READ has just added to `reply`, `length` bytes at `offset`, begins within a page
 /// behind results of other operations. nfsd reads only into pages from their beginning on, or behind the
-/// words of the READ itself, so the operation has to fail.
+/// words of the READ itself, so the operation has to fail. A READ of no octets, as at the end of the file, may
+/// be anywhere.
 fn begins_within_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
     /// The words of a READ before its data: operation, status, end of file, length.
     const WORDS: u64 = 16;
@@ -127,7 +128,8 @@ fn begins_within_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bo
     // the reply as it is now.
     // CAST: A `usize` has at most 64 bits.
     let behind_head = offset.saturating_sub(reply.head[0].iov_len as u64);
-    behind_head != 0
+    length != 0
+        && behind_head != 0
         && offset + length == u64::from(reply.len)
         && ![0, WORDS].contains(&(behind_head % PAGE_SIZE as u64))
 }
