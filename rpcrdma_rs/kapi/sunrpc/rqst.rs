@@ -507,11 +507,10 @@ impl<T: XprtOps> Pinned<T> {
             return Ok((head.len() + copied + kept, copied));
         }
         let head = &bytes[..bytes.len() & !3];
+        // A peer that was offered room for the roundup may have placed it. illumos returns the length of
+        // the whole chunk if the READ has failed.
+        let placed = placed.min(answer.page_len().next_multiple_of(4));
         let aligned = placed.next_multiple_of(4);
-        // A peer that was offered room for the roundup may have placed it.
-        if aligned > answer.page_len().next_multiple_of(4) {
-            return Err(EIO);
-        }
         // A pad that does not fit the pages is in the tail. A head that is longer than planned
         // overwrites the tail, so the pad is written again.
         let pad = aligned.saturating_sub(answer.page_len());
