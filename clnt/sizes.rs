@@ -87,19 +87,19 @@ impl Conn {
     /// Replaces the Receives if another size is wanted and memory for them is available.
     fn exchange_receives(&self) {
         let most = most(tunables::MAX_INLINE_READ.get()).0;
-        let pools = self.pools.lock();
-        let (wanted, count) = (pools.resize.wants(most), pools.receive_buffers());
-        drop(pools);
-        let Some(size) = wanted else {
+        let mut pools = self.pools.lock();
+        let count = pools.receive_buffers();
+        let Some(size) = pools.resize.claim(most) else {
             return;
         };
+        drop(pools);
         let mut list = RecvList::new();
-        if self.make_receives(count, size, &mut list) < count {
-            self.pools.lock().resize.give_up(size);
-            return;
-        }
+        let made = self.make_receives(count, size, &mut list);
         let mut pools = self.pools.lock();
-        if pools.resize.wants(most) == Some(size) {
+        pools.resize.release();
+        if made < count {
+            pools.resize.give_up(size);
+        } else if pools.resize.wants(most) == Some(size) {
             list = pools.replace_receives(size, list);
         }
         drop(pools);

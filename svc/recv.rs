@@ -155,23 +155,24 @@ impl Chan {
     /// Replaces the Receives by others if another size is wanted and memory for them is available.
     /// May sleep.
     fn exchange_receives(&self, qp: &Qp<Chan>) {
-        let recvs = self.recvs.lock();
-        let (wanted, total) = (recvs.resize.wants(self.most_receive()), recvs.total);
-        drop(recvs);
-        let Some(size) = wanted else {
-            return;
-        };
+        let mut recvs = self.recvs.lock();
+        let total = recvs.total;
         if !self.params.sizes.may_exchange(total) {
             return;
         }
+        let Some(size) = recvs.resize.claim(self.most_receive()) else {
+            return;
+        };
+        drop(recvs);
         let list = allocate(qp, host_len(size), total);
+        let mut recvs = self.recvs.lock();
+        recvs.resize.release();
         if list.len() < total as usize {
-            self.recvs.lock().resize.give_up(size);
+            recvs.resize.give_up(size);
             return;
         }
-        let mut recvs = self.recvs.lock();
         if recvs.resize.wants(self.most_receive()) != Some(size) || recvs.total > total {
-            // Another thread has exchanged them meanwhile, or added some.
+            // Another size is wanted meanwhile, or another thread has added some.
             return;
         }
         let posted = recvs.pool.posted();

@@ -47,6 +47,8 @@ pub(crate) struct Resize {
     asked: u32,
     /// The number of posted Receives of the former size.
     old: u32,
+    /// Whether a thread allocates replacements.
+    allocating: bool,
     /// A size for which no memory was available.
     refused: u32,
 }
@@ -61,6 +63,7 @@ impl Resize {
             granting: false,
             asked: u32::MAX,
             old: 0,
+            allocating: false,
             refused: 0,
         }
     }
@@ -84,7 +87,21 @@ impl Resize {
     /// limit. A limit below the size that the peer knows has no effect.
     pub(crate) fn wants(&self, most: u32) -> Option<u32> {
         let size = most.min(self.asked).max(self.announced);
-        (self.old == 0 && size != self.size && size != self.refused).then_some(size)
+        let may_begin = self.old == 0 && !self.allocating;
+        (may_begin && size != self.size && size != self.refused).then_some(size)
+    }
+
+    /// Returns what [`Self::wants`] returns. The caller allocates the replacements, and calls
+    /// [`Self::release`] then. Until that call no other thread does so.
+    pub(crate) fn claim(&mut self, most: u32) -> Option<u32> {
+        let size = self.wants(most)?;
+        self.allocating = true;
+        Some(size)
+    }
+
+    /// Ends what [`Self::claim`] has begun.
+    pub(crate) fn release(&mut self) {
+        self.allocating = false;
     }
 
     /// Begins the replacement by Receives of `size` octets, as [`Self::wants`] has returned. All

@@ -118,6 +118,22 @@ fn a_larger_size_is_announced_when_no_small_receive_is_left() {
 }
 
 #[test]
+fn one_thread_at_a_time_allocates() {
+    let mut resize = Resize::new(4096);
+    assert_eq!(resize.claim(16384), Some(16384));
+    // Another thread must neither allocate as well, nor have the size given up if it has no memory.
+    assert_eq!(resize.claim(16384), None);
+    assert_eq!(resize.wants(16384), None);
+    resize.release();
+    assert_eq!(resize.wants(16384), Some(16384));
+    assert_eq!(resize.claim(16384), Some(16384));
+    resize.release();
+    resize.give_up(16384);
+    assert_eq!(resize.claim(16384), None);
+    assert_eq!(resize.claim(8192), Some(8192));
+}
+
+#[test]
 fn a_smaller_size_is_for_the_peer_to_ask_for() {
     let mut queue = Queue::new(16384);
     assert_eq!(queue.resize.wants(4096), None);
