@@ -169,6 +169,14 @@ impl Negotiation {
         self.version() == Version::One || self.calls.load(Relaxed)
     }
 
+    /// Records all of the client's properties, with which it begins. Those that `set` does not contain have
+    /// their default values (section 5.3.1 of the draft).
+    pub(super) fn begin(&self, set: &PropSet<'_>) {
+        let now = Properties::DEFAULT.with(set);
+        self.receive.store(now.receive.0, Relaxed);
+        self.set_backward(now.backward);
+    }
+
     /// Records the client's properties in `set`. Properties that it does not contain do not change.
     pub(super) fn update(&self, set: &PropSet<'_>) {
         let before = Properties {
@@ -178,8 +186,11 @@ impl Negotiation {
         let now = before.with(set);
         self.receive.store(now.receive.0, Relaxed);
         if set.tells_backward() {
-            self.calls
-                .store(now.backward != BackwardSupport::None, Relaxed);
+            self.set_backward(now.backward);
         }
+    }
+
+    fn set_backward(&self, backward: BackwardSupport) {
+        self.calls.store(backward != BackwardSupport::None, Relaxed);
     }
 }

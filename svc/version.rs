@@ -30,7 +30,6 @@ use crate::{
             encode_receive,
             encode_resprop,
             Message,
-            PropSet,
             Properties, //
         },
         resize::ResizeAnswer,
@@ -60,19 +59,22 @@ impl Chan {
             return;
         };
         match message.properties(bytes) {
-            Some(Message::Update { now }) => self.note_properties(Proc::UpdProp, &now),
+            Some(Message::Update { now }) => {
+                self.negotiation.update(&now);
+                self.show_properties(Proc::UpdProp);
+            }
             Some(Message::Connect { start })
                 if self.negotiation.note_connected(message.header.xid) =>
             {
-                self.note_properties(Proc::ConnProp, &start)
+                self.negotiation.begin(&start);
+                self.show_properties(Proc::ConnProp);
             }
             _ => {}
         }
     }
 
-    /// Records the properties in `set`, which the client has sent in a message of procedure `proc`.
-    fn note_properties(&self, proc: Proc, set: &PropSet<'_>) {
-        self.negotiation.update(set);
+    /// Shows the properties that the client has sent in a message of procedure `proc`.
+    fn show_properties(&self, proc: Proc) {
         let now = self.negotiation.receive.load(Relaxed);
         self.params.live.peer_receive.store(now, Relaxed);
         let callbacks = self.negotiation.calls.load(Relaxed);

@@ -203,6 +203,22 @@ def properties_first(server):
             check_null(client)
 
 
+@case("version 2: properties that RDMA2_CONNPROP leaves out have their default values")
+def left_out(server):
+    if not ours(server):
+        return
+    with server.connect(receives=8, sends=8) as client:
+        client.end.send(two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 1024))
+        check_null(client)
+        xid = next(XIDS)
+        got = answers(client, two(xid, CONNPROP, 0, 0), peer.TIMEOUT)
+        equal(got[:12], wire.u32(xid, 2, CONNPROP), "answer to RDMA2_CONNPROP")
+        xid = next(XIDS)
+        got = answers(client, two(xid, wire.MSG, 0, 0, 0, 0, 0,
+                                  body=wire.v3_read(xid, server.handle(FILE), 0, 3000)), peer.TIMEOUT)
+        equal(got[8:12], wire.u32(wire.MSG), "Reply inline")
+
+
 @case("version 2: Receives become smaller while Calls are in flight")
 def smaller_in_flight(server):
     if not ours(server):
