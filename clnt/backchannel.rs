@@ -207,12 +207,12 @@ impl Conn {
         let Some(ctx) = self.take_reverse_send(false) else {
             return;
         };
-        let sizes = self.ask_of_us(want);
+        let room = self.thresholds().send;
+        let sizes = self.ask_of_us(want, room);
         let credits = self.reverse_credits();
         let sent = self.send_taken(qp, ctx, |body| {
-            encode_resprop(body, xid, credits, want, &sizes)
+            encode_resprop(body, xid, credits, want, &sizes, room)
         });
-        // A request with too many properties for an answer gets none.
         if sent == Err(enotconn()) {
             self.lost();
         }
@@ -224,13 +224,13 @@ impl Conn {
     ///
     /// Those of [`Self::send_message`].
     pub(super) fn ask(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid) -> Result {
+        // Answers to messages that the server has sent first may be in flight.
+        let ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
         let ours = Properties {
             receive: self.negotiation.ours().receive,
             ..Properties::DEFAULT
         };
         let credits = Credits(self.limits().requests);
-        // Answers to messages that the server has sent first may be in flight.
-        let ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
         self.negotiation.note_asked();
         self.send_taken(qp, ctx, |body| encode_connprop(body, xid, credits, &ours))
     }

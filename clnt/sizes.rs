@@ -43,6 +43,7 @@ use crate::{
         props::{
             encode_receive,
             granted,
+            has_response,
             Message,
             PropSet, //
         },
@@ -234,10 +235,11 @@ impl Conn {
     }
 
     /// Handles the server's request for the properties in `want`. Returns the range of Receive
-    /// sizes that is granted now. A larger size is announced when the Receives have it.
-    pub(super) fn ask_of_us(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
+    /// sizes that is granted now: none if the response would be longer than `room`. A larger size is
+    /// announced when the Receives have it.
+    pub(super) fn ask_of_us(&self, want: &PropSet<'_>, room: InlineSize) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
-        let most = match want.receive() {
+        let most = match want.receive().filter(|_| has_response(want, room)) {
             Some(octets) if pools.resize.ask(octets) == ResizeAnswer::Done => octets,
             _ => 0,
         };

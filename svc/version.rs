@@ -29,6 +29,7 @@ use crate::{
             encode_connprop,
             encode_receive,
             encode_resprop,
+            has_response,
             Message,
             Properties, //
         },
@@ -140,7 +141,8 @@ impl Conn {
             // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
                 let mut most = 0;
-                if let Some(octets) = want.receive() {
+                let room = negotiation.send(self.chan().params.receive_size);
+                if let Some(octets) = want.receive().filter(|_| has_response(&want, room)) {
                     // The result of `ask` decides, as another request may change the size at the
                     // same time.
                     let mut recvs = self.chan().recvs.lock();
@@ -156,8 +158,9 @@ impl Conn {
                     self.chan().few_receives.store(true, Relaxed);
                 }
                 let sizes = Version::Two.default_inline().0..=most;
-                let sent =
-                    self.send_message(|buffer| encode_resprop(buffer, xid, credits, &want, &sizes));
+                let sent = self.send_message(|buffer| {
+                    encode_resprop(buffer, xid, credits, &want, &sizes, room)
+                });
                 if most != 0 {
                     self.chan().recvs.lock().resize.end_grant();
                 }

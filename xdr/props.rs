@@ -26,7 +26,8 @@ use super::error::{
 };
 use super::header::{
     Header,
-    Proc, //
+    Proc,
+    FIXED_LEN, //
 };
 use super::units::{
     host_len,
@@ -401,24 +402,35 @@ fn wire_words(end: usize, at: usize) -> u32 {
     (octets >> 2).saturating_sub(1)
 }
 
+/// Returns whether the response to a request for the properties `want` has at most `room` octets with a bit
+/// for each of them. Otherwise the response has none, which rejects them all (section 5.3.3).
+pub(crate) fn has_response(want: &PropSet<'_>, room: InlineSize) -> bool {
+    let words = want.iter().count().div_ceil(32);
+    let subsets = words.saturating_mul(2 * WORD);
+    subsets.saturating_add(FIXED_LEN + 3 * WORD) <= host_len(room.0)
+}
+
 /// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` for the
-/// properties `want`. A Receive size in `sizes` is granted, and all others are rejected. Returns
-/// the length.
-///
-/// # Errors
-///
-/// [`EncodeError::NoSpace`] if `want` has too many elements for the response.
+/// properties `want`. A Receive size in `sizes` is granted, and all others are rejected. Nothing may be
+/// granted unless [`has_response`]. `room` is the length of the longest message for the peer. Returns the
+/// length.
 pub(crate) fn encode_resprop(
     buf: &mut [u8],
     xid: Xid,
     credits: Credits,
     want: &PropSet<'_>,
     sizes: &core::ops::RangeInclusive<u32>,
+    room: InlineSize,
 ) -> Result<usize, EncodeError> {
     let mut w = Writer::new(buf);
     fixed_words(&mut w, xid, credits, Proc::RespProp)?;
-    encode_subset(&mut w, want, sizes, true)?;
-    encode_subset(&mut w, want, sizes, false)?;
+    if has_response(want, room) {
+        encode_subset(&mut w, want, sizes, true)?;
+        encode_subset(&mut w, want, sizes, false)?;
+    } else {
+        w.u32(0)?;
+        w.u32(0)?;
+    }
     // The third set is empty: a property is granted as requested, or does not change.
     w.u32(0)?;
     Ok(w.len())
