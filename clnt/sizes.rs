@@ -227,7 +227,8 @@ impl Conn {
         }
         // The server has not noted RDMA2_UPDPROP. Expect inline Replies of the default size only, also if the
         // former size was larger: the error may be a late answer to RDMA2_REQPROP, and need not be exact.
-        if let Some(agreed) = self.negotiation.agreed() {
+        // Unless properties are exchanged, the client has sent none.
+        if let Some(agreed) = self.negotiation.agreed().filter(|agreed| agreed.changes()) {
             let _pools = self.pools.lock();
             self.negotiation.server_sends_less();
             self.live.show_sizes(agreed);
