@@ -254,12 +254,14 @@ impl Connection {
                 })?;
         }
         if let Some(Negotiated::Failed { low, high }) = negotiation.settled() {
-            pr_warn!(
-                "server {} supports only RPC-over-RDMA versions {} to {}\n",
-                xprt.server(),
-                low,
-                high
-            );
+            if xprt.note_refused() {
+                pr_warn!(
+                    "server {} supports only RPC-over-RDMA versions {} to {}\n",
+                    xprt.server(),
+                    low,
+                    high
+                );
+            }
             // A hard mount retries, because the server may be replaced.
             return Err(Failed::known(econnrefused()));
         }

@@ -49,6 +49,8 @@ pub(crate) struct ClntXprt {
     link: XprtLink<Self>,
     /// Whether the last attempt to connect failed. If so, it was logged.
     failed: Atomic<bool>,
+    /// Whether the server supports no version that the client does, since a connection was made last.
+    refused: Atomic<bool>,
     /// Whether a good Reply, or a good Call of the server, has arrived since the last attempt.
     useful: Atomic<bool>,
     /// The number of connections in a row that were lost before the same Call was answered.
@@ -103,6 +105,7 @@ impl ClntXprt {
             stats: Stats::new(),
             link,
             failed: Atomic::new(false),
+            refused: Atomic::new(false),
             useful: Atomic::new(false),
             losses: Atomic::new(0),
             backoff <- new_spinlock!(Backoff::new(pauses)),
@@ -192,7 +195,16 @@ impl ClntXprt {
 
     /// Records whether an attempt to connect has failed. Returns whether the previous one had.
     pub(super) fn note_attempt(&self, failed: bool) -> bool {
+        if !failed {
+            self.refused.store(false, Relaxed);
+        }
         self.failed.xchg(failed, Relaxed)
+    }
+
+    /// Records that the server supports no version that the client does. Returns whether it is the first
+    /// time since a connection was made.
+    pub(super) fn note_refused(&self) -> bool {
+        !self.refused.xchg(true, Relaxed)
     }
 }
 
