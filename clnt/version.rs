@@ -90,11 +90,15 @@ impl Agreed {
     /// Sets the Receive size `peer` of a server of version 2 that has sent its properties. No
     /// property says how much a server can send. The client assumes that such a server sends as
     /// much as it receives, from buffers whose size does not change.
+    ///
+    /// The client's messages have the agreed size, as if it had been requested. So another size is requested
+    /// only if the Send buffers could hold more, or after the administrator has changed the size.
     fn with_peer(self, peer: InlineSize) -> Self {
         Self {
             changes: true,
             peer: Atomic::new(peer.0),
             most: Atomic::new(peer.0),
+            wanted: Atomic::new(self.send.load(Relaxed)),
             ..self
         }
     }
