@@ -59,6 +59,7 @@ use crate::{
         },
         units::{
             Credits,
+            InlineSize,
             Xid, //
         }, //
     },
@@ -226,13 +227,20 @@ impl Conn {
     pub(super) fn ask(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid) -> Result {
         // Answers to messages that the server has sent first may be in flight.
         let ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
+        let mut pools = self.pools.lock();
+        // The server may request another size as soon as the request is marked as sent, and must not get the
+        // answer before the size here.
+        pools.resize.hold_grant();
         let ours = Properties {
-            receive: self.negotiation.ours().receive,
+            receive: InlineSize(pools.resize.announced()),
             ..Properties::DEFAULT
         };
+        drop(pools);
         let credits = Credits(self.limits().requests);
         self.negotiation.note_asked();
-        self.send_taken(qp, ctx, |body| encode_connprop(body, xid, credits, &ours))
+        let sent = self.send_taken(qp, ctx, |body| encode_connprop(body, xid, credits, &ours));
+        self.pools.lock().resize.end_grant();
+        sent
     }
 
     /// Handles a message about properties, or an optional operation.

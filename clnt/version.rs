@@ -290,10 +290,11 @@ impl Negotiation {
         self.delivered.load(Relaxed)
     }
 
-    /// Returns whether an answer is awaited. A server may send its properties before it has got the
-    /// request (section 5.3.1 of the draft).
+    /// Returns whether the request for version 2 has not been sent, or its answer is awaited. A server may
+    /// send its properties before it has got the request (section 5.3.1 of the draft). No other message is
+    /// handled until then, because an answer to it could precede the request.
     pub(super) fn is_awaited(&self) -> bool {
-        self.asks.is_some() && self.settled.as_ref().is_none()
+        self.asks.is_some() && (self.settled.as_ref().is_none() || !self.is_asked())
     }
 
     /// Ends the negotiation. Unless version 2 was agreed, the sizes are those of the private data

@@ -99,7 +99,9 @@ mod negotiation {
         let (len, parsed) = server_answer(&mut body)?;
         let mut rounds = KVec::with_capacity(ROUNDS, GFP_KERNEL)?;
         for _ in 0..ROUNDS {
-            rounds.push(Negotiation::new(Private::DEFAULT, Some(Xid(7))), GFP_KERNEL)?;
+            let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
+            negotiation.note_asked();
+            rounds.push(negotiation, GFP_KERNEL)?;
         }
         let rounds = Arc::new(rounds, GFP_KERNEL)?;
         let shared = rounds.clone();
@@ -132,6 +134,18 @@ mod negotiation {
         assert!(answer().is_none());
         assert!(negotiation.why_avoid().is_none());
         assert!(negotiation.revoke() && negotiation.why_avoid().is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_else_is_handled_before_the_request_is_sent() -> Result {
+        let mut body = [0; 64];
+        let (len, parsed) = server_answer(&mut body)?;
+        let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
+        let answer = negotiation.handle_answer(&parsed, &body[..len], Credits(8));
+        assert!(answer == Some(Credits(8)) && negotiation.is_awaited());
+        negotiation.note_asked();
+        assert!(!negotiation.is_awaited());
         Ok(())
     }
 
