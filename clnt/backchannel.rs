@@ -14,13 +14,13 @@ use kernel::{
 };
 
 use super::{
-    conn::Conn,
-    marshal::marshal_reverse,
+    endpoint::Endpoint,
+    marshal::marshal_bc_reply,
     pools::Report,
     sendctx::SendCtx,
     transport::ClntXprt,
-    REVERSE_CALLS,
-    REVERSE_REQUESTS, //
+    BC_CREDITS,
+    BC_MAX_CALLS, //
 };
 use crate::{
     kapi::{
@@ -44,9 +44,9 @@ use crate::{
     xdr::{
         encode::encode_error,
         error::{
-            Answer,
             EncodeError,
-            ErrorBody, //
+            ErrorBody,
+            ErrorResponse, //
         },
         header::Header,
         message::Parsed,
@@ -68,12 +68,12 @@ use crate::{
 /// The length of the shortest RPC Call: the fields from the XID to the procedure.
 const MIN_CALL: usize = 24;
 
-impl Conn {
+impl Endpoint {
     /// Delivers a Call of the reverse direction, `parsed` from `buffer`, to the callback service.
-    pub(super) fn reverse_call(
+    pub(super) fn bc_receive_call(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         parsed: &Parsed,
         buffer: RecvBox<()>,
     ) {
@@ -99,7 +99,7 @@ impl Conn {
         };
         xprt.note_use();
         let xid = parsed.header.xid.0;
-        xprt.deliver_bc(xid, call, self.number(), REVERSE_CALLS as usize)
+        xprt.deliver_bc(xid, call, self.number(), BC_MAX_CALLS as usize)
     }
 
     /// Answers a message of the server that cannot be served with an error report. A Call with chunks
@@ -109,31 +109,31 @@ impl Conn {
     /// If all Sends are in flight, the report waits for one. Its Call has not been answered yet, so
     /// only a server that far exceeds the credits granted makes more reports wait than there is room
     /// for. That server loses its connection (RFC 8166, section 4.5.4).
-    pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Conn>, header: &Header, body: ErrorBody) {
+    pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Endpoint>, header: &Header, body: ErrorBody) {
         let header = *header;
         if self.pools.lock().queue_report(Report { header, body }) {
             self.send_reports(qp);
         } else {
-            self.lost();
+            self.fail();
         }
     }
 
     /// Returns the credits for messages of the server. Before it may call there are two spare Receives,
     /// for messages about properties.
-    fn reverse_credits(&self) -> Credits {
-        let may_call = self.pools.lock().is_reverse_allowed();
-        Credits(if may_call { REVERSE_REQUESTS } else { 1 })
+    fn bc_credits(&self) -> Credits {
+        let may_call = self.pools.lock().is_bc_allowed();
+        Credits(if may_call { BC_CREDITS } else { 1 })
     }
 
     /// Sends the error reports that wait, as long as there are Sends.
-    pub(super) fn send_reports(self: &Arc<Self>, qp: &Qp<Conn>) {
+    pub(super) fn send_reports(self: &Arc<Self>, qp: &Qp<Endpoint>) {
         while let Some((ctx, report)) = self.take_report() {
-            let credits = self.reverse_credits();
+            let credits = self.bc_credits();
             let sent = self.send_written(qp, ctx, |body| {
                 encode_error(body, &report.header, credits, report.body)
             });
             if sent.is_err() {
-                return self.lost();
+                return self.fail();
             }
         }
     }
@@ -153,11 +153,11 @@ impl Conn {
     /// is broken.
     pub(super) fn send_message(
         self: &Arc<Self>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
         // A completion allocates nothing, see `restore_receives`.
-        let ctx = self.take_reverse_send(false).ok_or_else(enobufs)?;
+        let ctx = self.take_bc_send(false).ok_or_else(enobufs)?;
         self.send_taken(qp, ctx, write)
     }
 
@@ -169,7 +169,7 @@ impl Conn {
     /// Those of [`Self::send_written`].
     fn send_taken(
         self: &Arc<Self>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         ctx: Pin<KBox<SendCtx>>,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
@@ -187,14 +187,14 @@ impl Conn {
     /// `EINVAL` if it cannot be written; `ENOTCONN` if the connection is broken.
     fn send_written(
         self: &Arc<Self>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         mut ctx: Pin<KBox<SendCtx>>,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
         match write(ctx.as_mut().body()) {
-            Ok(len) => self.post_reverse(qp, ctx, len),
+            Ok(len) => self.post_bc(qp, ctx, len),
             Err(_) => {
-                self.put_reverse_send(ctx);
+                self.put_bc_send(ctx);
                 Err(EINVAL)
             }
         }
@@ -203,19 +203,19 @@ impl Conn {
     /// Handles and answers the server's request `xid` for the properties in `want`. If all Sends are in
     /// flight, the request changes nothing and is not answered: the server would not learn what has
     /// changed.
-    fn answer_request(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid, want: &PropSet<'_>) {
+    fn handle_reqprop(self: &Arc<Self>, qp: &Qp<Endpoint>, xid: Xid, want: &PropSet<'_>) {
         // A completion allocates nothing, see `restore_receives`.
-        let Some(ctx) = self.take_reverse_send(false) else {
+        let Some(ctx) = self.take_bc_send(false) else {
             return;
         };
         let room = self.thresholds().send;
-        let sizes = self.ask_of_us(want, room);
-        let credits = self.reverse_credits();
+        let sizes = self.grant_receive_size(want, room);
+        let credits = self.bc_credits();
         let sent = self.send_taken(qp, ctx, |body| {
             encode_resprop(body, xid, credits, want, &sizes, room)
         });
         if sent == Err(enotconn()) {
-            self.lost();
+            self.fail();
         }
     }
 
@@ -224,9 +224,9 @@ impl Conn {
     /// # Errors
     ///
     /// Those of [`Self::send_message`].
-    pub(super) fn ask(self: &Arc<Self>, qp: &Qp<Conn>, xid: Xid) -> Result {
+    pub(super) fn send_connprop(self: &Arc<Self>, qp: &Qp<Endpoint>, xid: Xid) -> Result {
         // Answers to messages that the server has sent first may be in flight.
-        let ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
+        let ctx = self.take_bc_send(true).ok_or_else(enobufs)?;
         let mut pools = self.pools.lock();
         // The server may request another size as soon as the request is marked as sent, and must not get the
         // answer before the size here.
@@ -237,29 +237,29 @@ impl Conn {
         };
         drop(pools);
         let credits = Credits(self.limits().requests);
-        self.negotiation.note_asked();
+        self.negotiation.note_connprop_sent();
         let sent = self.send_taken(qp, ctx, |body| encode_connprop(body, xid, credits, &ours));
         self.pools.lock().resize.end_grant();
         sent
     }
 
     /// Handles a message about properties, or an optional operation.
-    pub(super) fn reverse_property(
+    pub(super) fn handle_property(
         self: &Arc<Self>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         parsed: &Parsed,
         buffer: RecvBox<()>,
     ) {
         self.received_other(buffer.capacity());
         let header = &parsed.header;
-        if let Some(Answer::Report(report)) = parsed.option_answer() {
+        if let Some(ErrorResponse::Report(report)) = parsed.option_response() {
             self.refuse(qp, header, report);
         }
         match parsed.properties(buffer.bytes()) {
             Some(message @ (Message::Update { .. } | Message::Response { .. })) => {
                 self.note_property(parsed, &message);
             }
-            Some(Message::Request { want }) => self.answer_request(qp, header.xid, &want),
+            Some(Message::Request { want }) => self.handle_reqprop(qp, header.xid, &want),
             // The server has sent its properties before.
             Some(Message::Connect { .. }) | None => (),
         }
@@ -273,29 +273,28 @@ impl Conn {
     ///
     /// `ENOBUFS` if too many Replies are in flight; `ENOTCONN` if the connection is broken, or must
     /// be closed because neither Reply nor report can be sent (RFC 8166, section 4.5.4).
-    pub(super) fn reverse_reply(
+    pub(super) fn bc_send_reply(
         self: &Arc<Self>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         rqst: &BcRqst<ClntXprt>,
     ) -> Result {
-        let mut ctx = self.take_reverse_send(true).ok_or_else(enobufs)?;
+        let mut ctx = self.take_bc_send(true).ok_or_else(enobufs)?;
         let limits = self.thresholds();
         let reply = rqst.reply();
-        let marshalled =
-            marshal_reverse(ctx.as_mut(), rqst.xid(), REVERSE_REQUESTS, &limits, reply);
+        let marshalled = marshal_bc_reply(ctx.as_mut(), rqst.xid(), BC_CREDITS, &limits, reply);
         match marshalled {
-            Ok(len) => self.post_reverse(qp, ctx, len).map_err(|_| enotconn()),
+            Ok(len) => self.post_bc(qp, ctx, len).map_err(|_| enotconn()),
             Err(_) => {
-                self.put_reverse_send(ctx);
+                self.put_bc_send(ctx);
                 Err(enotconn())
             }
         }
     }
 
     /// Puts the buffers of a Send that was not posted back into the pool.
-    fn put_reverse_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
+    fn put_bc_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
         ctx.as_mut().clear();
-        self.give_back(|pools| pools.reverse_done(ctx));
+        self.return_to_pools(|pools| pools.bc_send_done(ctx));
     }
 
     /// Posts the message in the first `octets` of the buffer.
@@ -303,15 +302,15 @@ impl Conn {
     /// # Errors
     ///
     /// `EINVAL` if the buffer is shorter; `ENOTCONN` if the connection is broken.
-    fn post_reverse(&self, qp: &Qp<Conn>, mut ctx: Pin<KBox<SendCtx>>, octets: usize) -> Result {
+    fn post_bc(&self, qp: &Qp<Endpoint>, mut ctx: Pin<KBox<SendCtx>>, octets: usize) -> Result {
         if ctx.as_mut().message_mut().add_part(0..octets).is_err() {
-            self.put_reverse_send(ctx);
+            self.put_bc_send(ctx);
             return Err(EINVAL);
         }
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.message()));
-        let sent = posted.map(|()| self.live.traffic.note_sent(octets));
+        let sent = posted.map(|()| self.status.traffic.note_sent(octets));
         sent.map_err(|failed| {
-            self.put_reverse_send(failed.owner);
+            self.put_bc_send(failed.owner);
             enotconn()
         })
     }

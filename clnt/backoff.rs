@@ -32,7 +32,7 @@ const SAME_CALL: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
     /// The least time between the starts of two attempts.
-    pub(super) least: usize,
+    pub(super) min: usize,
     /// The time between the starts after the first attempt in a row without a good Reply.
     pub(super) first: usize,
     /// The longest time between the starts if there were good Replies, but the same Call was lost
@@ -103,8 +103,8 @@ impl Backoff {
     }
 
     /// Returns the pause before the next attempt, which counts as started when the pause ends.
-    /// `last` is the outcome of the attempt before; `longest` is the limit of the doubling.
-    pub(super) fn pause(&mut self, now: usize, last: LastAttempt, longest: usize) -> usize {
+    /// `last` is the outcome of the attempt before; `max` is the limit of the doubling.
+    pub(super) fn pause(&mut self, now: usize, last: LastAttempt, max: usize) -> usize {
         let Some(attempted) = self.attempted else {
             self.attempted = Some(now);
             return 0;
@@ -112,13 +112,13 @@ impl Backoff {
         let doubled = self.spacing.saturating_mul(2);
         self.spacing = match last {
             LastAttempt::GoodReply => 0,
-            LastAttempt::NoReply => doubled.max(self.pauses.first).min(longest),
+            LastAttempt::NoReply => doubled.max(self.pauses.first).min(max),
             LastAttempt::SameCall => doubled
                 .max(self.pauses.first)
                 .min(self.pauses.same_call)
-                .min(longest),
+                .min(max),
         };
-        let due = self.spacing.max(self.pauses.least);
+        let due = self.spacing.max(self.pauses.min);
         // An attempt that has not begun yet counts as beginning now.
         let passed = match now.wrapping_sub(attempted) {
             passed if passed > usize::MAX / 2 => 0,
@@ -135,16 +135,16 @@ mod tests {
     use super::*;
 
     const PAUSES: Pauses = Pauses {
-        least: 5,
+        min: 5,
         first: 50,
         same_call: 200,
     };
-    const LONGEST: usize = 1500;
+    const MAX: usize = 1500;
 
     /// A backoff whose first attempt was at `start`.
     fn attempted(start: usize) -> Backoff {
         let mut backoff = Backoff::new(PAUSES);
-        assert_eq!(backoff.pause(start, LastAttempt::NoReply, LONGEST), 0);
+        assert_eq!(backoff.pause(start, LastAttempt::NoReply, MAX), 0);
         backoff
     }
 
@@ -152,7 +152,7 @@ mod tests {
     fn pauses(backoff: &mut Backoff, mut now: usize, last: LastAttempt) -> Vec<usize> {
         let mut all = Vec::new();
         for _ in 0..7 {
-            let pause = backoff.pause(now, last, LONGEST);
+            let pause = backoff.pause(now, last, MAX);
             all.push(pause);
             now = now.wrapping_add(pause);
         }
@@ -172,10 +172,10 @@ mod tests {
         let mut backoff = attempted(0);
         pauses(&mut backoff, 0, LastAttempt::NoReply);
         let now = 100_000;
-        assert_eq!(backoff.pause(now, LastAttempt::GoodReply, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 10, LastAttempt::NoReply, LONGEST), 40);
-        assert_eq!(backoff.pause(now + 60, LastAttempt::GoodReply, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 65, LastAttempt::NoReply, LONGEST), 45);
+        assert_eq!(backoff.pause(now, LastAttempt::GoodReply, MAX), 0);
+        assert_eq!(backoff.pause(now + 10, LastAttempt::NoReply, MAX), 40);
+        assert_eq!(backoff.pause(now + 60, LastAttempt::GoodReply, MAX), 0);
+        assert_eq!(backoff.pause(now + 65, LastAttempt::NoReply, MAX), 45);
     }
 
     #[test]
@@ -185,11 +185,11 @@ mod tests {
         let mut backoff = attempted(0);
         pauses(&mut backoff, 0, LastAttempt::NoReply);
         let now = 100_000;
-        assert_eq!(backoff.pause(now, LastAttempt::SameCall, LONGEST), 0);
+        assert_eq!(backoff.pause(now, LastAttempt::SameCall, MAX), 0);
         // Unless that connection lasted.
-        assert_eq!(backoff.pause(now + 10, LastAttempt::SameCall, LONGEST), 190);
-        assert_eq!(backoff.pause(now + 500, LastAttempt::SameCall, LONGEST), 0);
-        assert_eq!(backoff.pause(now + 510, LastAttempt::GoodReply, LONGEST), 0);
+        assert_eq!(backoff.pause(now + 10, LastAttempt::SameCall, MAX), 190);
+        assert_eq!(backoff.pause(now + 500, LastAttempt::SameCall, MAX), 0);
+        assert_eq!(backoff.pause(now + 510, LastAttempt::GoodReply, MAX), 0);
     }
 
     #[test]
@@ -211,17 +211,17 @@ mod tests {
     fn attempts_are_apart_even_with_good_replies() {
         let mut backoff = attempted(0);
         for turn in 0..20 {
-            assert_eq!(backoff.pause(turn * 5, LastAttempt::GoodReply, LONGEST), 5);
+            assert_eq!(backoff.pause(turn * 5, LastAttempt::GoodReply, MAX), 5);
         }
     }
 
     #[test]
     fn the_length_of_an_attempt_counts() {
         let mut backoff = attempted(0);
-        assert_eq!(backoff.pause(700, LastAttempt::NoReply, LONGEST), 0);
-        assert_eq!(backoff.pause(730, LastAttempt::NoReply, LONGEST), 70);
+        assert_eq!(backoff.pause(700, LastAttempt::NoReply, MAX), 0);
+        assert_eq!(backoff.pause(730, LastAttempt::NoReply, MAX), 70);
         // It was due at 800.
-        assert_eq!(backoff.pause(799, LastAttempt::GoodReply, LONGEST), 5);
+        assert_eq!(backoff.pause(799, LastAttempt::GoodReply, MAX), 5);
     }
 
     #[test]

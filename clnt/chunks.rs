@@ -86,7 +86,7 @@ enum Stage {
 
 /// The lists of a header that a region may be in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ChunkKind {
     /// The Read chunk: memory that the server reads.
     Read,
     /// The Write chunk: memory for the payload of the Reply.
@@ -136,33 +136,33 @@ impl Chunks {
         self.stage == Stage::Outstanding
     }
 
-    /// Maps `segs` into a chunk of at most `most` segments, each of which takes a region from `idle`.
+    /// Maps `segs` into a chunk of at most `max` segments, each of which takes a region from `idle`.
     /// The regions are registered later. Returns the number of regions and of bytes.
     ///
     /// # Errors
     ///
     /// `EINVAL` if a chunk other than this one and the Read chunk already has regions; `EMSGSIZE`
-    /// if `most` or the number of idle regions is too small; `ENOMEM` if the IOMMU has no room or
+    /// if `max` or the number of idle regions is too small; `ENOMEM` if the IOMMU has no room or
     /// the driver no memory; `EIO` if the device cannot map the memory. The chunk contains the
     /// regions that were mapped.
     pub(super) fn map<'a>(
         &mut self,
-        kind: Kind,
+        kind: ChunkKind,
         mut segs: LentSegs<'a, impl Iterator<Item = MemSeg<'a>>>,
         tag: u32,
-        most: u32,
+        max: u32,
         idle: &mut MrList,
     ) -> Result<(usize, usize)> {
         let others = match kind {
-            Kind::Read => 0,
-            Kind::Write | Kind::Reply => self.reads,
+            ChunkKind::Read => 0,
+            ChunkKind::Write | ChunkKind::Reply => self.reads,
         };
         let (before, mut bytes) = (self.list.len(), 0);
-        if before > others && self.kind_of_last() != kind {
+        if before > others && self.last_kind() != kind {
             return Err(EINVAL);
         }
         while !segs.is_empty() {
-            if self.list.len() - others >= most as usize {
+            if self.list.len() - others >= max as usize {
                 return Err(EMSGSIZE);
             }
             let mut mr = idle.pop().ok_or(EMSGSIZE)?;
@@ -170,9 +170,9 @@ impl Chunks {
             trace_xprtrdma_mr_map(&mr);
             self.list.push(mr);
             match kind {
-                Kind::Read => self.reads += 1,
-                Kind::Write => self.is_reply = false,
-                Kind::Reply => self.is_reply = true,
+                ChunkKind::Read => self.reads += 1,
+                ChunkKind::Write => self.is_reply = false,
+                ChunkKind::Reply => self.is_reply = true,
             }
             bytes += mapped?;
         }
@@ -180,45 +180,45 @@ impl Chunks {
     }
 
     /// Returns the chunk of the last region, if there is one.
-    fn kind_of_last(&self) -> Kind {
+    fn last_kind(&self) -> ChunkKind {
         if self.list.len() == self.reads {
-            Kind::Read
+            ChunkKind::Read
         } else if self.is_reply {
-            Kind::Reply
+            ChunkKind::Reply
         } else {
-            Kind::Write
+            ChunkKind::Write
         }
     }
 
     /// Returns the number of regions in a chunk.
-    pub(super) fn len(&self, kind: Kind) -> usize {
+    pub(super) fn len(&self, kind: ChunkKind) -> usize {
         match kind {
-            Kind::Read => self.reads,
-            Kind::Write | Kind::Reply if self.is_reply == (kind == Kind::Reply) => {
+            ChunkKind::Read => self.reads,
+            ChunkKind::Write | ChunkKind::Reply if self.is_reply == (kind == ChunkKind::Reply) => {
                 self.list.len() - self.reads
             }
-            Kind::Write | Kind::Reply => 0,
+            ChunkKind::Write | ChunkKind::Reply => 0,
         }
     }
 
     /// Returns the regions of a chunk, in order.
-    pub(super) fn regions(&self, kind: Kind) -> impl Iterator<Item = &Mr> {
+    pub(super) fn regions(&self, kind: ChunkKind) -> impl Iterator<Item = &Mr> {
         let others = match kind {
-            Kind::Read => 0,
-            Kind::Write | Kind::Reply => self.reads,
+            ChunkKind::Read => 0,
+            ChunkKind::Write | ChunkKind::Reply => self.reads,
         };
         self.list.iter().skip(others).take(self.len(kind))
     }
 
     /// Returns the segments of a chunk for the transport header.
-    pub(super) fn segments(&self, kind: Kind) -> impl Iterator<Item = Segment> + '_ {
+    pub(super) fn segments(&self, kind: ChunkKind) -> impl Iterator<Item = Segment> + '_ {
         self.regions(kind).map(segment)
     }
 
     /// Returns the region, and its chunk, if there is only one.
-    pub(super) fn only(&self) -> Option<(Kind, &Mr)> {
+    pub(super) fn only(&self) -> Option<(ChunkKind, &Mr)> {
         let mr = self.first().filter(|_| self.list.len() == 1)?;
-        Some((self.kind_of_last(), mr))
+        Some((self.last_kind(), mr))
     }
 
     /// Returns the first region of the header.
@@ -231,7 +231,7 @@ impl Chunks {
         match self.reads {
             0 => 0,
             _ => self
-                .regions(Kind::Read)
+                .regions(ChunkKind::Read)
                 .map(|mr| mr.length() as usize)
                 .sum(),
         }
@@ -304,7 +304,7 @@ impl SlotChunks {
     /// Returns whether there are no regions, and no Reply is due. Only valid for the task
     /// that owns the request, while nobody sends it and no Reply to it is being handled.
     pub(super) fn is_unused(&self) -> bool {
-        // Pairs with the release in `take` and in `lose`.
+        // Pairs with the release in `take` and in `connection_lost`.
         !self.used.load(Acquire)
     }
 }
@@ -329,7 +329,7 @@ impl LockedChunks<'_> {
     ///
     /// The regions are dropped first: a task that finds the chunks unused releases the memory of
     /// its request at once.
-    pub(super) fn lose(mut self) -> u32 {
+    pub(super) fn connection_lost(mut self) -> u32 {
         let losses = if self.is_outstanding() {
             let xid = self.xid;
             self.losses.add(xid)

@@ -18,25 +18,24 @@ use kernel::{
 };
 
 use super::{
-    conn::Conn,
+    endpoint::Endpoint,
     events::{
-        Events,
-        Failed, //
+        ConnectError,
+        Events, //
     },
-    live::Live,
     state::{
+        DownReason,
         Event,
-        Failure,
         Step, //
     },
+    status::ConnStatus,
     transport::ClntXprt,
     tunables,
-    REVERSE_CALLS, //
+    BC_MAX_CALLS, //
 };
 use crate::{
     kapi::{
         ext::debugfs::StatusDir,
-        live::CLIENT,
         rdma::{
             client::RemovalGuard,
             cm,
@@ -48,6 +47,7 @@ use crate::{
                 QpOwner, //
             }, //
         },
+        status::CLIENT,
         sunrpc::{
             addr::SockAddr,
             errno::econnrefused,
@@ -87,15 +87,15 @@ const VERSION_MS: u32 = 10_000;
 /// The fields are dropped in the order they are written: the QP is drained before its buffers
 /// are freed, the id is destroyed when nothing is left on the device, and the removal of the device
 /// is delayed until then.
-pub(crate) struct Connection {
-    _status_dir: StatusDir<Live>,
-    qp: QpOwner<Conn>,
-    conn: Arc<Conn>,
+pub(crate) struct Conn {
+    _status_dir: StatusDir<ConnStatus>,
+    qp: QpOwner<Endpoint>,
+    ep: Arc<Endpoint>,
     id: cm::Id<Events>,
     _removal: RemovalGuard,
 }
 
-impl Connection {
+impl Conn {
     /// Connects `xprt`. Sleeps.
     ///
     /// # Errors
@@ -105,31 +105,34 @@ impl Connection {
     /// `ECONNREFUSED`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and
     /// `ECONNABORTED` if the device or the transport is removed meanwhile, or memory or a resource of
     /// the device is short.
-    pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, Failed> {
-        if tunables::MAX_VERSION.get() < Version::Two.word() || xprt.avoids_version_2() {
+    pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, ConnectError> {
+        if tunables::MAX_VERSION.get() < Version::Two.to_u32() || xprt.avoids_version_2() {
             return Self::attempt(xprt, false);
         }
         match Self::attempt(xprt, true) {
             Err(failed) if failed.unanswered => {
-                let (one, why) = (Version::One.word(), VersionReason::Unanswered);
+                let (one, why) = (Version::One.to_u32(), VersionReason::Unanswered);
                 trace_xprtrdma_version(Peer::of(xprt), one, why as u32);
-                let connection = Self::attempt(xprt, false);
+                let conn = Self::attempt(xprt, false);
                 // If the server cannot be reached in version 1 either, the link or the server was
                 // down, which says nothing about version 2.
-                if connection.is_ok() {
+                if conn.is_ok() {
                     xprt.avoid_version_2("does not answer version 2 of RPC-over-RDMA");
                 }
-                connection
+                conn
             }
             other => other,
         }
     }
 
-    /// Connects `xprt`, and requests version 2 if `asks`. Sleeps.
-    fn attempt(xprt: &SendLocked<'_, ClntXprt>, asks: bool) -> Result<Arc<Self>, Failed> {
+    /// Connects `xprt`, and requests version 2 if `request_v2`. Sleeps.
+    fn attempt(
+        xprt: &SendLocked<'_, ClntXprt>,
+        request_v2: bool,
+    ) -> Result<Arc<Self>, ConnectError> {
         xprt.note_begin();
-        let events = Events::new(xprt.link()).map_err(Failed::passing)?;
-        let conn = Self::steps(xprt, &events, asks);
+        let events = Events::new(xprt.link()).map_err(ConnectError::transient)?;
+        let conn = Self::steps(xprt, &events, request_v2);
         conn.inspect_err(|_| events.fsm.lock().retire())
     }
 
@@ -137,27 +140,27 @@ impl Connection {
     fn steps(
         xprt: &SendLocked<'_, ClntXprt>,
         events: &Arc<Events>,
-        asks: bool,
-    ) -> Result<Arc<Self>, Failed> {
+        request_v2: bool,
+    ) -> Result<Arc<Self>, ConnectError> {
         let server = xprt.server();
-        let mut id = cm::Id::create(xprt.net(), events.clone()).map_err(Failed::passing)?;
+        let mut id = cm::Id::create(xprt.net(), events.clone()).map_err(ConnectError::transient)?;
         events.step(Step::Address, RESOLVE_MS, || {
             id.resolve_addr(&server, RESOLVE_MS)
         })?;
         events.step(Step::Route, RESOLVE_MS, || id.resolve_route(RESOLVE_MS))?;
-        let device = id.device().ok_or(Failed::passing(ENODEV))?;
+        let device = id.device().ok_or(ConnectError::transient(ENODEV))?;
         let limits = limits(device, xprt.max_reqs(), &server)
-            .map_err(|error| Failed::unsuitable(error, xprt.counters().connects != 0))?;
-        let conn =
-            Self::prepare(xprt, id, events.clone(), limits, asks).map_err(Failed::passing)?;
+            .map_err(|error| ConnectError::unsuitable(error, xprt.counters().connects != 0))?;
+        let conn = Self::prepare(xprt, id, events.clone(), limits, request_v2)
+            .map_err(ConnectError::transient)?;
         let made = conn
             .connect(xprt, events)
-            .and_then(|()| conn.settle(xprt, events));
+            .and_then(|()| conn.negotiate(xprt, events));
         if let Err(mut failed) = made {
             // The watchdog may be queued, and has a reference.
             conn.shutdown();
             // A server that has hung up before it got the request has not refused to answer it.
-            failed.unanswered &= conn.conn.negotiation.is_delivered();
+            failed.unanswered &= conn.ep.negotiation.is_delivered();
             return Err(failed);
         }
         Ok(conn)
@@ -171,52 +174,56 @@ impl Connection {
         id: cm::Id<Events>,
         events: Arc<Events>,
         limits: ClientLimits,
-        asks: bool,
+        request_v2: bool,
     ) -> Result<Arc<Self>> {
         let removal = RemovalGuard::new(id.device().ok_or(ENODEV)?, events.clone())?;
         let pd = Pd::new(&id)?;
         let device = id.device().ok_or(ENODEV)?.name();
-        let live = Live::new(xprt, device, &limits)?;
-        let conn = Conn::new(
+        let status = ConnStatus::new(xprt, device, &limits)?;
+        let ep = Endpoint::new(
             xprt.link(),
             events,
             pd.clone(),
             limits,
-            our_sizes(asks),
-            asks,
-            live.clone(),
+            our_sizes(request_v2),
+            request_v2,
+            status.clone(),
         )?;
         let config = QpConfig {
             max_send_wr: limits.send_wr,
             max_recv_wr: limits.recv_wr,
             max_send_sge: limits.send_sges,
-            least_send_sge: limits.send_sges,
+            min_send_sge: limits.send_sges,
             max_recv_sge: 1,
             max_rdma_ctxs: 0,
         };
-        let qp = QpOwner::new(&id, &pd, &config, conn.clone())?;
+        let qp = QpOwner::new(&id, &pd, &config, ep.clone())?;
         let this = Arc::new(
             Self {
-                _status_dir: StatusDir::new(&CLIENT, conn.number(), live),
+                _status_dir: StatusDir::new(&CLIENT, ep.number(), status),
                 qp,
-                conn,
+                ep,
                 id,
                 _removal: removal,
             },
             GFP_KERNEL,
         )?;
-        this.conn.begin(xprt, &this.qp)?;
+        this.ep.begin(xprt, &this.qp)?;
         Ok(this)
     }
 
-    fn connect(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
-        let ours = self.conn.negotiation.ours();
+    fn connect(
+        &self,
+        xprt: &SendLocked<'_, ClntXprt>,
+        events: &Events,
+    ) -> Result<(), ConnectError> {
+        let ours = self.ep.negotiation.ours();
         let private = ours.encode();
-        let most = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
+        let max = self.id.device().map_or(0, |d| d.attrs().max_qp_rd_atom);
         let param = cm::ConnParam {
             private_data: &private,
             // Only the server issues RDMA Reads.
-            responder_resources: u8::try_from(most).unwrap_or(u8::MAX),
+            responder_resources: u8::try_from(max).unwrap_or(u8::MAX),
             initiator_depth: 0,
             // Few retries, to notice soon that a server has moved. The RPC layer reconnects.
             retry_count: 6,
@@ -229,31 +236,35 @@ impl Connection {
     }
 
     /// Negotiates the version and the message sizes.
-    fn settle(&self, xprt: &SendLocked<'_, ClntXprt>, events: &Events) -> Result<(), Failed> {
-        let negotiation = &self.conn.negotiation;
-        if let Some(xid) = negotiation.asks() {
-            let ask = || {
-                self.conn.ask(&self.qp, xid)?;
-                if negotiation.settled().is_some() {
+    fn negotiate(
+        &self,
+        xprt: &SendLocked<'_, ClntXprt>,
+        events: &Events,
+    ) -> Result<(), ConnectError> {
+        let negotiation = &self.ep.negotiation;
+        if let Some(xid) = negotiation.connprop_xid() {
+            let send = || {
+                self.ep.send_connprop(&self.qp, xid)?;
+                if negotiation.outcome().is_some() {
                     // The server's properties may have arrived before this step began.
-                    events.feed(Event::Done(Step::Version));
+                    events.handle(Event::Done(Step::Version));
                 }
                 Ok(())
             };
             events
-                .step(Step::Version, VERSION_MS, ask)
+                .step(Step::Version, VERSION_MS, send)
                 .map_err(|failed| {
                     let lost = !matches!(
                         events.fsm.lock().outcome(),
-                        Some(Err(Failure::DeviceGone)) | Some(Ok(()))
+                        Some(Err(DownReason::DeviceGone)) | Some(Ok(()))
                     );
-                    Failed {
+                    ConnectError {
                         unanswered: lost,
                         ..failed
                     }
                 })?;
         }
-        if let Some(Negotiated::Failed { low, high }) = negotiation.settled() {
+        if let Some(Negotiated::Failed { low, high }) = negotiation.outcome() {
             if xprt.note_refused() {
                 pr_warn!(
                     "server {} supports only RPC-over-RDMA versions {} to {}\n",
@@ -263,19 +274,19 @@ impl Connection {
                 );
             }
             // A hard mount retries, because the server may be replaced.
-            return Err(Failed::known(econnrefused()));
+            return Err(ConnectError::unchanged(econnrefused()));
         }
         negotiation.agree(&events.peer.lock());
         let ours = negotiation.ours();
         if let Some(agreed) = negotiation.agreed() {
-            self.conn.live.agree(agreed);
-            let why = match (negotiation.settled(), agreed.version) {
+            self.ep.status.agree(agreed);
+            let why = match (negotiation.outcome(), agreed.version) {
                 (_, Version::Two) => VersionReason::Agreed,
                 (Some(_), Version::One) => VersionReason::Refused,
                 (None, Version::One) if xprt.avoids_version_2() => VersionReason::Avoided,
                 (None, Version::One) => VersionReason::NotAsked,
             };
-            trace_xprtrdma_version(Peer::of(xprt), agreed.version.word(), why as u32);
+            trace_xprtrdma_version(Peer::of(xprt), agreed.version.to_u32(), why as u32);
             trace_xprtrdma_inline_thresh(
                 &self.id.local_addr(),
                 Peer::of(xprt),
@@ -289,13 +300,13 @@ impl Connection {
     }
 
     /// Returns the QP.
-    pub(super) fn qp(&self) -> &Qp<Conn> {
+    pub(super) fn qp(&self) -> &Qp<Endpoint> {
         &self.qp
     }
 
     /// Returns the data of the connection.
-    pub(super) fn conn(&self) -> &Arc<Conn> {
-        &self.conn
+    pub(super) fn ep(&self) -> &Arc<Endpoint> {
+        &self.ep
     }
 
     /// Returns the local address.
@@ -313,21 +324,21 @@ impl Connection {
     /// of the client. Sleeps.
     pub(super) fn shutdown(&self) {
         self.id.handler().fsm.lock().retire();
-        self.conn.retire();
+        self.ep.retire();
         self.disconnect();
         self.qp.close();
-        self.conn.set_closed();
+        self.ep.set_closed();
     }
 }
 
 /// Returns the client's offer: the sizes that the administrator has set, and remote invalidation. A
 /// server from which version 2 is requested may send messages of that version's default size.
-pub(super) fn our_sizes(asks: bool) -> Private {
+pub(super) fn our_sizes(request_v2: bool) -> Private {
     let receive = InlineSize::representable(tunables::MAX_INLINE_READ.get());
     Private {
         remote_invalidation: true,
         send: InlineSize::representable(tunables::MAX_INLINE_WRITE.get()),
-        receive: if asks {
+        receive: if request_v2 {
             receive.max(Version::Two.default_inline())
         } else {
             receive
@@ -345,7 +356,7 @@ fn limits(device: &Device, requests: u32, server: &SockAddr) -> Result<ClientLim
         max_fast_reg_pages: attrs.max_fast_reg_pages,
         mem_mgt_extensions: attrs.mem_mgt_extensions,
     };
-    let mut limits = ClientLimits::new(&limits, requests, REVERSE_CALLS).map_err(|refusal| {
+    let mut limits = ClientLimits::new(&limits, requests, BC_MAX_CALLS).map_err(|refusal| {
         let (why, error) = match refusal {
             Refusal::NoFastRegistration => ("has no fast registration of memory", EINVAL),
             Refusal::TooFewSges => ("supports too few SGEs in a Send", ENOMEM),

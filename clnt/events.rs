@@ -12,8 +12,8 @@ use kernel::{
 use super::{
     state::{
         Action,
+        DownReason,
         Event,
-        Failure,
         Fsm,
         Step, //
     },
@@ -86,7 +86,7 @@ impl Events {
     }
 
     /// Handles an event.
-    pub(super) fn feed(&self, event: Event) {
+    pub(super) fn handle(&self, event: Event) {
         let mut fsm = self.fsm.lock();
         match fsm.event(event) {
             Action::None => (),
@@ -102,7 +102,7 @@ impl Events {
     fn note_end(&self, event: Event) {
         if let Some(xprt) = self.link.get() {
             xprt.note_end(match event {
-                Event::Down(Failure::DeviceGone) => Ended::Device,
+                Event::Down(DownReason::DeviceGone) => Ended::Device,
                 _ => Ended::Peer,
             });
         }
@@ -122,15 +122,15 @@ impl Events {
         step: Step,
         ms: u32,
         start: impl FnOnce() -> Result,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ConnectError> {
         self.fsm.lock().begin(step)?;
-        start().map_err(Failed::passing)?;
+        start().map_err(ConnectError::transient)?;
         let limit = msecs_to_jiffies(ms);
         let done = || self.fsm.lock().outcome();
         if !self.wait.wait_timeout(limit, || done().is_some()) {
-            return Err(Failure::TimedOut.into());
+            return Err(DownReason::TimedOut.into());
         }
-        Ok(done().unwrap_or(Err(Failure::TimedOut))?)
+        Ok(done().unwrap_or(Err(DownReason::TimedOut))?)
     }
 }
 
@@ -144,19 +144,19 @@ impl cm::Handler for Events {
                 *self.peer.lock() = Private::decode(info.private_data).unwrap_or(Private::DEFAULT);
                 Event::Done(Step::Connect)
             }
-            cm::Event::AddrError => Event::Down(Failure::Address),
-            cm::Event::RouteError => Event::Down(Failure::Route),
-            cm::Event::ConnectError => Event::Down(Failure::Connect),
-            cm::Event::Unreachable => Event::Down(Failure::Unreachable),
+            cm::Event::AddrError => Event::Down(DownReason::Address),
+            cm::Event::RouteError => Event::Down(DownReason::Route),
+            cm::Event::ConnectError => Event::Down(DownReason::Connect),
+            cm::Event::Unreachable => Event::Down(DownReason::Unreachable),
             cm::Event::Rejected { reason, .. } => Event::Down(match reason {
-                REJECT_STALE => Failure::Stale,
-                _ => Failure::Refused,
+                REJECT_STALE => DownReason::Stale,
+                _ => DownReason::Refused,
             }),
-            cm::Event::Disconnected => Event::Down(Failure::Lost),
-            cm::Event::DeviceRemoval | cm::Event::AddrChange => Event::Down(Failure::DeviceGone),
+            cm::Event::Disconnected => Event::Down(DownReason::Lost),
+            cm::Event::DeviceRemoval | cm::Event::AddrChange => Event::Down(DownReason::DeviceGone),
             cm::Event::TimewaitExit | cm::Event::Other => return,
         };
-        self.feed(event);
+        self.handle(event);
     }
 }
 
@@ -165,7 +165,7 @@ const REJECT_STALE: i32 = 10;
 
 impl Removal for Events {
     fn removed(&self) {
-        self.feed(Event::Down(Failure::DeviceGone));
+        self.handle(Event::Down(DownReason::DeviceGone));
         // In any state, because removal of the device waits for this connection.
         self.force_disconnect(&self.fsm.lock());
     }
@@ -173,7 +173,7 @@ impl Removal for Events {
 
 /// Why an attempt to connect has failed.
 #[derive(Clone, Copy)]
-pub(super) struct Failed {
+pub(super) struct ConnectError {
     /// The reason, for the log.
     pub(super) cause: Error,
     /// The error for the RPC layer: one of those that it expects from connecting.
@@ -182,21 +182,21 @@ pub(super) struct Failed {
     pub(super) unanswered: bool,
 }
 
-impl Failed {
+impl ConnectError {
     /// Returns the failure for a device that cannot carry the connection. It fails a mount. But if
     /// the transport `had_connection`, a suitable device was removed and may be added again, so the
     /// RPC layer retries.
     pub(super) fn unsuitable(error: Error, had_connection: bool) -> Self {
         if had_connection {
-            Self::passing(error)
+            Self::transient(error)
         } else {
-            Self::known(error)
+            Self::unchanged(error)
         }
     }
 
     /// Returns the failure that reports `error` unchanged: the RPC layer expects it, or a retry is
     /// pointless.
-    pub(super) fn known(error: Error) -> Self {
+    pub(super) fn unchanged(error: Error) -> Self {
         Self {
             cause: error,
             status: error,
@@ -208,7 +208,7 @@ impl Failed {
     /// RPC layer fails a mount at once, and retries the RPCs of an established mount after a pause. A
     /// device that is being removed, or is short of a resource, may return any error, and a hard mount
     /// must not fail because of that.
-    pub(super) fn passing(error: Error) -> Self {
+    pub(super) fn transient(error: Error) -> Self {
         let retried = [
             eproto(),
             econnrefused(),
@@ -230,18 +230,18 @@ impl Failed {
     }
 }
 
-impl From<Failure> for Failed {
-    fn from(failure: Failure) -> Self {
-        Self::known(match failure {
-            Failure::Address => eproto(),
+impl From<DownReason> for ConnectError {
+    fn from(failure: DownReason) -> Self {
+        Self::unchanged(match failure {
+            DownReason::Address => eproto(),
             // Not ENETUNREACH: a hard mount in a container fails after that error, as if its
             // network was lost, but a silent server may be restarting.
-            Failure::Route | Failure::Unreachable => ehostunreach(),
-            Failure::Refused => econnrefused(),
-            Failure::Stale | Failure::Connect => enotconn(),
+            DownReason::Route | DownReason::Unreachable => ehostunreach(),
+            DownReason::Refused => econnrefused(),
+            DownReason::Stale | DownReason::Connect => enotconn(),
             // The RPC layer retries after a pause, perhaps through another device.
-            Failure::DeviceGone | Failure::Lost => econnaborted(),
-            Failure::TimedOut => ETIMEDOUT,
+            DownReason::DeviceGone | DownReason::Lost => econnaborted(),
+            DownReason::TimedOut => ETIMEDOUT,
         })
     }
 }

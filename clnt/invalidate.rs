@@ -17,7 +17,7 @@ use kernel::{
 
 use super::{
     chunks::Fence,
-    conn::Conn,
+    endpoint::Endpoint,
     transport::ClntXprt, //
 };
 use crate::kapi::{
@@ -112,11 +112,11 @@ impl InvCtx {
     }
 }
 
-impl Conn {
+impl Endpoint {
     /// Ends the server's access to the regions in `list`, however long that takes. Sleeps.
     ///
     /// Called for a request that is given up without a Reply, with that request's `fence`.
-    pub(super) fn fence(self: &Arc<Self>, qp: &Qp<Conn>, mut list: MrList, fence: &Arc<Fence>) {
+    pub(super) fn fence(self: &Arc<Self>, qp: &Qp<Endpoint>, mut list: MrList, fence: &Arc<Fence>) {
         self.recycle(&mut list);
         if list.is_empty() {
             return;
@@ -132,7 +132,7 @@ impl Conn {
         if !list.is_empty() {
             // The connection is broken. Once it is drained, the server cannot access the memory, and
             // if the device refuses to drain it, dropping the regions ends the access.
-            self.lost();
+            self.fail();
             self.wait_closed();
         }
     }
@@ -145,7 +145,7 @@ impl Conn {
     /// The connection is broken. The error contains both arguments.
     pub(super) fn invalidate(
         self: &Arc<Self>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         list: MrList,
         after: After,
     ) -> Result<(), (MrList, Option<After>)> {
@@ -168,7 +168,7 @@ impl Conn {
         let mut ctx = failed.owner;
         let (mut list, after) = ctx.as_mut().take();
         list.retract(unposted);
-        self.give_back(|pools| pools.inv_done(ctx));
+        self.return_to_pools(|pools| pools.inv_done(ctx));
         Err((list, after))
     }
 }

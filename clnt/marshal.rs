@@ -12,8 +12,8 @@ use kernel::prelude::*;
 use super::{
     chunks::{
         segment,
-        Chunks,
-        Kind, //
+        ChunkKind,
+        Chunks, //
     },
     sendctx::SendCtx,
     stats::Sending, //
@@ -50,8 +50,8 @@ use crate::{
             encode_one,
             encode_plain,
             Encoder,
-            HeaderPrefix, //
-            SoleSegment,
+            HeaderPrefix,
+            SoleSegment, //
         },
         error::{
             EncodeError,
@@ -73,7 +73,7 @@ use crate::{
         },
         segment::ReadSegment,
         units::{
-            wire_len,
+            len_to_u32,
             Credits,
             Handle,
             Position,
@@ -86,7 +86,7 @@ use crate::{
 
 /// The room for a Reply that may be longer than the caller's memory for it: the largest extended
 /// attribute, 64 KiB, and the XDR around it.
-const LONGEST_OPEN_ENDED: usize = 68 << 10;
+const MAX_OPEN_ENDED: usize = 68 << 10;
 
 /// A Call up to this length is copied into one buffer. The pages of a longer one are sent in place.
 const COPY_LIMIT: u32 = 2048;
@@ -128,10 +128,10 @@ pub(super) fn plan<T: XprtOps>(
     expects_roundup: bool,
     slot: &Slot<T>,
 ) -> Result<Plan> {
-    let (call, answer) = (slot.call(), slot.answer());
-    if call.page_len() == 0 && answer.page_len() == 0 {
+    let (call, reply) = (slot.call(), slot.reply_buf());
+    if call.page_len() == 0 && reply.page_len() == 0 {
         let edges = |buf: &XdrParts| buf.head_len().saturating_add(buf.tail_len());
-        if is_plain(&thresholds, edges(call), COPY_LIMIT, edges(answer)) {
+        if is_plain(&thresholds, edges(call), COPY_LIMIT, edges(reply)) {
             return Ok(Plan {
                 version: thresholds.version,
                 call: CallMode::Copy,
@@ -142,17 +142,17 @@ pub(super) fn plan<T: XprtOps>(
             });
         }
     }
-    if answer.is_sparse() {
-        slot.fill_answer(xprt)?;
+    if reply.is_sparse() {
+        slot.fill_reply_buf(xprt)?;
     }
-    let open_ended = is_open_ended(answer);
-    let roundup = expects_roundup && answer.is_read() && answer.page_len() % WORD != 0;
+    let open_ended = is_open_ended(reply);
+    let roundup = expects_roundup && reply.is_read() && reply.page_len() % WORD != 0;
     // One region for the scratch page.
     thresholds.segments += u32::from(open_ended || roundup);
     let (call_mode, reply_mode) = choose(
         &thresholds,
         &call_shape(call),
-        &reply_shape(answer, open_ended),
+        &reply_shape(reply, open_ended),
         slot.placement_allowed(),
     );
     // Pages have no gaps between them; head and tail take a region each at most.
@@ -170,19 +170,19 @@ pub(super) fn plan<T: XprtOps>(
     };
     let (for_reply, scratch) = match reply_mode {
         ReplyMode::Inline => (0, 0),
-        ReplyMode::WriteChunk => (pages(answer), if roundup { WORD } else { 0 }),
-        ReplyMode::ReplyChunk if open_ended => (whole(answer), LONGEST_OPEN_ENDED - answer.total()),
-        ReplyMode::ReplyChunk => (whole(answer), 0),
+        ReplyMode::WriteChunk => (pages(reply), if roundup { WORD } else { 0 }),
+        ReplyMode::ReplyChunk if open_ended => (whole(reply), MAX_OPEN_ENDED - reply.total()),
+        ReplyMode::ReplyChunk => (whole(reply), 0),
     };
     let for_reply = for_reply + usize::from(scratch != 0);
-    let most = thresholds.segments as usize;
+    let max = thresholds.segments as usize;
     Ok(Plan {
         version: thresholds.version,
         call: call_mode,
         reply: reply_mode,
         segments: thresholds.segments,
         scratch,
-        regions: for_call.min(most) + for_reply.min(most),
+        regions: for_call.min(max) + for_reply.min(max),
     })
 }
 
@@ -218,7 +218,7 @@ pub(super) fn marshal<T: XprtOps>(
         chunks,
     )?;
     trace(slot, plan.call, plan.reply, header);
-    place(with.stats, slot.call(), plan.call, header, ctx)
+    build_message(with.stats, slot.call(), plan.call, header, ctx)
 }
 
 /// Traces a Call whose transport header has `header` octets.
@@ -262,12 +262,12 @@ fn call_shape(call: &XdrBuf) -> CallShape {
 
 /// Returns the maximum lengths of the parts of a Reply, from which its transfer mode is chosen.
 /// `open_ended` is whether the Reply may be longer than that, see [`is_open_ended`].
-fn reply_shape(answer: &XdrParts, open_ended: bool) -> ReplyShape {
+fn reply_shape(reply: &XdrParts, open_ended: bool) -> ReplyShape {
     ReplyShape {
-        head: len32(answer.head_len()),
-        pages: len32(answer.page_len()),
-        tail: len32(answer.tail_len()),
-        pages_eligible: answer.is_read(),
+        head: len32(reply.head_len()),
+        pages: len32(reply.page_len()),
+        tail: len32(reply.tail_len()),
+        pages_eligible: reply.is_read(),
         open_ended,
     }
 }
@@ -279,13 +279,13 @@ fn reply_shape(answer: &XdrParts, open_ended: bool) -> ReplyShape {
 /// Over TCP the excess is dropped, and the caller gets an error that says so. Over RDMA a server
 /// that finds too little room answers ERR_CHUNK, which the caller sees as EIO. So the client offers
 /// such a Reply more room than the caller has.
-fn is_open_ended(answer: &XdrParts) -> bool {
-    answer.page_len() != 0 && !answer.is_read() && answer.total() < LONGEST_OPEN_ENDED
+fn is_open_ended(reply: &XdrParts) -> bool {
+    reply.page_len() != 0 && !reply.is_read() && reply.total() < MAX_OPEN_ENDED
 }
 
 /// Returns a length for the choice of the mode; `u32::MAX`, which no message has, if it is longer.
 fn len32(len: usize) -> u32 {
-    wire_len(len).unwrap_or(u32::MAX)
+    len_to_u32(len).unwrap_or(u32::MAX)
 }
 
 /// Maps the parts that are not sent inline into chunks, and counts them.
@@ -296,17 +296,17 @@ fn map<T: XprtOps>(
     regions: &mut MrList,
     chunks: &mut Chunks,
 ) -> Result {
-    let (call, answer, tag) = (slot.call(), slot.answer(), slot.xid());
-    let (most, stats) = (plan.segments, with.stats);
+    let (call, reply, tag) = (slot.call(), slot.reply_buf(), slot.xid());
+    let (max, stats) = (plan.segments, with.stats);
     let (count, _) = match plan.call {
         CallMode::Copy | CallMode::Gather => (0, 0),
         CallMode::ReadChunk { .. } => {
             let segs = slot.lend_call_pages();
-            chunks.map(Kind::Read, segs, tag, most, regions)?
+            chunks.map(ChunkKind::Read, segs, tag, max, regions)?
         }
         CallMode::PositionZero => {
             let segs = slot.lend_call(0..call.total());
-            let mapped = chunks.map(Kind::Read, segs, tag, most, regions)?;
+            let mapped = chunks.map(ChunkKind::Read, segs, tag, max, regions)?;
             stats.nomsg_calls.add(1);
             mapped
         }
@@ -315,21 +315,21 @@ fn map<T: XprtOps>(
     let (kind, segments, (count, bytes)) = match plan.reply {
         ReplyMode::Inline => return Ok(()),
         ReplyMode::WriteChunk => {
-            let segs = slot.lend_answer_pages();
-            let mapped = chunks.map(Kind::Write, segs, tag, most, regions)?;
-            (Kind::Write, &stats.write_segments, mapped)
+            let segs = slot.lend_reply_pages();
+            let mapped = chunks.map(ChunkKind::Write, segs, tag, max, regions)?;
+            (ChunkKind::Write, &stats.write_segments, mapped)
         }
         ReplyMode::ReplyChunk => {
-            let segs = slot.lend_answer(0..answer.total());
-            let mapped = chunks.map(Kind::Reply, segs, tag, most, regions)?;
-            (Kind::Reply, &stats.reply_segments, mapped)
+            let segs = slot.lend_reply_buf(0..reply.total());
+            let mapped = chunks.map(ChunkKind::Reply, segs, tag, max, regions)?;
+            (ChunkKind::Reply, &stats.reply_segments, mapped)
         }
     };
     segments.add(count);
     stats.offered_bytes.add(bytes);
     if plan.scratch != 0 {
         let scratch = with.scratch.segs(plan.scratch);
-        let (count, bytes) = chunks.map(kind, scratch, tag, most, regions)?;
+        let (count, bytes) = chunks.map(kind, scratch, tag, max, regions)?;
         segments.add(count);
         stats.offered_bytes.add(bytes);
     }
@@ -400,30 +400,30 @@ fn encode_lists(
     }
     if let Some((kind, mr)) = chunks.only() {
         let sole = match kind {
-            Kind::Read => SoleSegment::Read(read(mr)),
-            Kind::Write => SoleSegment::Write(write(mr)),
-            Kind::Reply => SoleSegment::Reply(reply(mr)),
+            ChunkKind::Read => SoleSegment::Read(read(mr)),
+            ChunkKind::Write => SoleSegment::Write(write(mr)),
+            ChunkKind::Reply => SoleSegment::Reply(reply(mr)),
         };
         return encode_one(body, prefix, sole);
     }
     let mut reads = Encoder::new(body, prefix)?;
-    for mr in chunks.regions(Kind::Read) {
+    for mr in chunks.regions(ChunkKind::Read) {
         reads.read_segment(read(mr))?;
     }
     let mut writes = reads.end_reads()?;
-    if chunks.len(Kind::Write) != 0 {
-        writes.write_chunk(chunks.regions(Kind::Write).map(write))?;
+    if chunks.len(ChunkKind::Write) != 0 {
+        writes.write_chunk(chunks.regions(ChunkKind::Write).map(write))?;
     }
     let end = writes.end_writes()?;
-    if chunks.len(Kind::Reply) == 0 {
+    if chunks.len(ChunkKind::Reply) == 0 {
         return end.no_reply_chunk();
     }
-    end.reply_chunk(chunks.regions(Kind::Reply).map(reply))
+    end.reply_chunk(chunks.regions(ChunkKind::Reply).map(reply))
 }
 
-/// Does what [`place`] does for a Call whose inline part is its head, which is the usual Call.
+/// Does what [`build_message`] does for a Call whose inline part is its head, which is the usual Call.
 #[inline(always)]
-fn place_head(call: &XdrBuf, header: usize, ctx: Pin<&mut SendCtx>) -> Result<usize> {
+fn build_head(call: &XdrBuf, header: usize, ctx: Pin<&mut SendCtx>) -> Result<usize> {
     let end = header.checked_add(call.head_len()).ok_or(EMSGSIZE)?;
     let message = ctx.message_mut();
     let room = message.body_mut().get_mut(header..end).ok_or(EMSGSIZE)?;
@@ -434,7 +434,7 @@ fn place_head(call: &XdrBuf, header: usize, ctx: Pin<&mut SendCtx>) -> Result<us
 
 /// Copies the inline part of the Call behind the header, or adds its pages to the Send. Returns the
 /// length of the message in octets.
-fn place(
+fn build_message(
     stats: &Sending,
     call: &XdrBuf,
     call_mode: CallMode,
@@ -447,7 +447,7 @@ fn place(
         CallMode::Gather | CallMode::PositionZero => false,
     };
     if is_head_alone {
-        return place_head(call, header, ctx);
+        return build_head(call, header, ctx);
     }
     let tail = call.tail_range();
     let rest = match call_mode {
@@ -485,7 +485,7 @@ fn place(
             // Pages without a reference count. A message that may be gathered fits the buffer.
             Err(EINVAL) => {
                 message.clear();
-                return place(stats, call, CallMode::Copy, header, ctx);
+                return build_message(stats, call, CallMode::Copy, header, ctx);
             }
             Err(error) => return Err(error),
         }
@@ -501,7 +501,7 @@ fn place(
 /// # Errors
 ///
 /// `EMSGSIZE` if the buffer has no room for either.
-pub(super) fn marshal_reverse(
+pub(super) fn marshal_bc_reply(
     ctx: Pin<&mut SendCtx>,
     xid: u32,
     credits: u32,
@@ -548,11 +548,11 @@ fn write_too_long(
 ) -> Result<usize, EncodeError> {
     let call = Header {
         xid: prefix.xid,
-        version: prefix.version.word(),
+        version: prefix.version.to_u32(),
         credits: prefix.credits,
-        proc: prefix.proc.to_wire(),
+        proc: prefix.proc.to_u32(),
     };
-    let needed = wire_len(reply.len()).unwrap_or(u32::MAX);
+    let needed = len_to_u32(reply.len()).unwrap_or(u32::MAX);
     encode_error(
         body,
         &call,

@@ -2,7 +2,7 @@
 
 //! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
 //!
-//! A file imports only files below it, except that `conn`, `invalidate` and `pools` import each
+//! A file imports only files below it, except that `endpoint`, `invalidate` and `pools` import each
 //! other:
 //!
 //! ```text
@@ -11,17 +11,17 @@
 //!   reply        handles a received message
 //!   backchannel  Calls of the reverse direction, and their Replies
 //!   connect      setup and teardown of a connection
-//!   sizes        changes of the message sizes of version 2
-//!   conn         the data of a connection, and its watchdog
+//!   properties   changes of the message sizes of version 2
+//!   endpoint     the data of a connection, and its watchdog
 //!   invalidate   local invalidation of regions
 //!   pools        the Sends, regions and Receives of a connection
 //!   send_queue   entries of the Send Queue, and detection of stalls
 //!   credits      credits that are not available for Calls
 //!   events       events of the CM and of device removal, the answer about version 2
-//!   live         the status of a connection in debugfs
+//!   status       the status of a connection in debugfs
 //!   state        the state of a connection
 //!   transport    data of a transport that outlives its connections, and of a request slot
-//!   version      the version of a connection, and its message sizes
+//!   negotiation  the version of a connection, and its message sizes
 //!   marshal      the transfer modes of a Call, its header, its memory and its Send
 //!   chunks       the regions of a request
 //!   backoff      when to connect again
@@ -38,24 +38,24 @@
 mod backchannel;
 mod backoff;
 mod chunks;
-mod conn;
 mod connect;
 mod credits;
+mod endpoint;
 mod events;
 mod invalidate;
-mod live;
 mod marshal;
+mod negotiation;
 mod pools;
+mod properties;
 mod reply;
 mod send;
 mod send_queue;
 mod sendctx;
-mod sizes;
 mod state;
 mod stats;
+mod status;
 mod transport;
 pub(crate) mod tunables;
-mod version;
 pub(crate) mod xprt;
 
 use kernel::error::Result;
@@ -63,11 +63,11 @@ use kernel::error::Result;
 use crate::kapi::sunrpc::class::Registration;
 
 /// The largest number of Calls of the reverse direction in progress: the credits that we grant.
-const REVERSE_REQUESTS: u32 = 16;
+const BC_CREDITS: u32 = 16;
 /// The number of Calls of the reverse direction for which there are buffers: twice the credits, because
 /// the server may send the next Call as soon as it has a Reply, shortly before the buffers of the
 /// previous Call are free.
-const REVERSE_CALLS: u32 = 2 * REVERSE_REQUESTS;
+const BC_MAX_CALLS: u32 = 2 * BC_CREDITS;
 
 /// Registers the transport class with sunrpc, until the result is dropped. May sleep.
 ///

@@ -19,14 +19,14 @@ use kernel::{prelude::*, sync::Arc};
 use super::{
     credits::ReservedCredits,
     invalidate::InvCtx,
-    live::Live,
     send_queue::{
         Progress,
         SendQueue, //
     },
     sendctx::SendCtx,
-    REVERSE_CALLS,
-    REVERSE_REQUESTS, //
+    status::ConnStatus,
+    BC_CREDITS,
+    BC_MAX_CALLS, //
 };
 use crate::{
     kapi::{
@@ -48,7 +48,7 @@ use crate::{
         limits::ClientLimits,
         resize::Resize,
         units::{
-            host_len,
+            u32_to_usize,
             InlineSize, //
         }, //
     }, //
@@ -58,7 +58,7 @@ use crate::{
 const SENDS_KEPT: usize = 4;
 /// The least number of Sends of the reverse direction, so that one can always be sent. A completion that
 /// sends an error report allocates none.
-pub(super) const REVERSE_KEPT: usize = 2;
+pub(super) const BC_SENDS_KEPT: usize = 2;
 /// The number of Receives that are posted together.
 const RECEIVE_BATCH: u32 = 16;
 /// The largest number of idle regions after a refill.
@@ -101,7 +101,7 @@ pub(super) struct Report {
 
 /// A received message, by its meaning for the Replies that the server owes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum MessageKind {
     /// The Reply to a Call whose task waits for it.
     Reply,
     /// The Reply to a Call that was given up.
@@ -113,11 +113,11 @@ pub(super) enum Arrival {
 /// The resources of a connection, see the module's documentation.
 pub(super) struct Pools {
     limits: ClientLimits,
-    live: Arc<Live>,
+    status: Arc<ConnStatus>,
     sends: Pool<SendCtx>,
     sends_made: usize,
-    reverse_sends: Pool<SendCtx>,
-    reverse_made: usize,
+    bc_sends: Pool<SendCtx>,
+    bc_sends_made: usize,
     /// The error reports that wait for a Send, in the order of the messages.
     reports: KVec<Report>,
     /// One for each region, including regions in use.
@@ -136,7 +136,7 @@ pub(super) struct Pools {
     /// Credits that Calls may not use.
     pub(super) reserve: ReservedCredits,
     /// Whether the server may call.
-    reverse: bool,
+    bc_allowed: bool,
     queue: SendQueue,
     /// Whether the sender waits for a resource.
     starved: bool,
@@ -151,16 +151,20 @@ impl Pools {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(super) fn new(limits: &ClientLimits, receive: InlineSize, live: Arc<Live>) -> Result<Self> {
-        let regions = Self::most_regions(limits);
+    pub(super) fn new(
+        limits: &ClientLimits,
+        receive: InlineSize,
+        status: Arc<ConnStatus>,
+    ) -> Result<Self> {
+        let regions = Self::max_regions(limits);
         Ok(Self {
             limits: *limits,
-            live,
+            status,
             sends: KVec::with_capacity(limits.requests as usize, GFP_KERNEL)?,
             sends_made: 0,
-            reverse_sends: KVec::with_capacity(REVERSE_REQUESTS as usize, GFP_KERNEL)?,
-            reverse_made: 0,
-            reports: KVec::with_capacity(REVERSE_CALLS as usize, GFP_KERNEL)?,
+            bc_sends: KVec::with_capacity(BC_CREDITS as usize, GFP_KERNEL)?,
+            bc_sends_made: 0,
+            reports: KVec::with_capacity(BC_MAX_CALLS as usize, GFP_KERNEL)?,
             invs: KVec::with_capacity(regions, GFP_KERNEL)?,
             idle: MrList::new(),
             regions_made: 0,
@@ -170,15 +174,15 @@ impl Pools {
             resize: Resize::new(receive.0),
             owed: 0,
             reserve: ReservedCredits::new(),
-            reverse: false,
-            queue: SendQueue::new(limits.send_wr.saturating_sub(REVERSE_CALLS)),
+            bc_allowed: false,
+            queue: SendQueue::new(limits.send_wr.saturating_sub(BC_MAX_CALLS)),
             starved: false,
             watched: false,
             retired: false,
         })
     }
 
-    fn most_regions(limits: &ClientLimits) -> usize {
+    fn max_regions(limits: &ClientLimits) -> usize {
         limits.requests as usize * 2 + Self::per_request(limits)
     }
 
@@ -197,8 +201,8 @@ impl Pools {
 
     /// Returns the number of Receives that must be posted while `owed` Replies are due.
     fn receives_needed(&self, owed: u32) -> u32 {
-        let reverse = if self.reverse { REVERSE_CALLS } else { 2 };
-        owed.saturating_add(reverse).min(self.limits.recv_wr)
+        let bc = if self.bc_allowed { BC_MAX_CALLS } else { 2 };
+        owed.saturating_add(bc).min(self.limits.recv_wr)
     }
 
     /// Returns whether a Receive is posted for the Reply to another Call. One whose post has not returned
@@ -221,7 +225,7 @@ impl Pools {
             return Err(Shortage::Receives);
         }
         if self.idle.len() < count {
-            return Err(self.lack_of_regions());
+            return Err(self.region_shortage());
         }
         let entries = Self::entries(count);
         if !self.queue.has_room(entries) {
@@ -239,8 +243,8 @@ impl Pools {
         self.owed += 1;
         self.reserve.note_call();
         regions.append(&mut self.idle.take_front(count));
-        self.live.owed.store(self.owed, Relaxed);
-        self.live.idle.store(self.idle.len(), Relaxed);
+        self.status.owed.store(self.owed, Relaxed);
+        self.status.idle.store(self.idle.len(), Relaxed);
         self.show_queue();
         Ok(ctx)
     }
@@ -249,7 +253,7 @@ impl Pools {
     /// A refill would have nothing to do there; it would wake the sender, which would request
     /// another refill at once.
     #[cold]
-    fn lack_of_regions(&self) -> Shortage {
+    fn region_shortage(&self) -> Shortage {
         match self.regions_missing() {
             0 => Shortage::Room,
             _ => Shortage::Regions,
@@ -258,25 +262,25 @@ impl Pools {
 
     /// Updates the number of Receives and of Replies due in the debugfs status.
     fn show_receives(&self) {
-        self.live.owed.store(self.owed, Relaxed);
-        self.live.receives.store(self.posted, Relaxed);
+        self.status.owed.store(self.owed, Relaxed);
+        self.status.receives.store(self.posted, Relaxed);
     }
 
     /// Updates the number of regions in the debugfs status.
     fn show_regions(&self) {
-        self.live.regions.store(self.regions_made, Relaxed);
-        self.live.idle.store(self.idle.len(), Relaxed);
+        self.status.regions.store(self.regions_made, Relaxed);
+        self.status.idle.store(self.idle.len(), Relaxed);
     }
 
     /// Updates the number of chains of LOCAL_INV in flight in the debugfs status.
     fn show_invalidations(&self) {
         let in_flight = self.regions_made.saturating_sub(self.invs.len());
-        self.live.invalidations.store(in_flight, Relaxed);
+        self.status.invalidations.store(in_flight, Relaxed);
     }
 
     /// Updates the room in the Send Queue in the debugfs status.
     fn show_queue(&self) {
-        self.live.queue_room.store(self.queue.room(), Relaxed);
+        self.status.queue_room.store(self.queue.room(), Relaxed);
     }
 
     /// Takes back the resources of a Call that was not posted. `registered` is the number of
@@ -316,30 +320,30 @@ impl Pools {
 
     /// Takes the buffers of a Send of the reverse direction. If there is none, the error says
     /// whether one may be allocated.
-    pub(super) fn take_reverse(&mut self) -> Result<Pin<KBox<SendCtx>>, bool> {
-        let may_make = self.reverse_made < REVERSE_REQUESTS as usize;
-        let ctx = self.reverse_sends.pop().ok_or(may_make)?;
+    pub(super) fn take_bc_send(&mut self) -> Result<Pin<KBox<SendCtx>>, bool> {
+        let may_make = self.bc_sends_made < BC_CREDITS as usize;
+        let ctx = self.bc_sends.pop().ok_or(may_make)?;
         self.queue.post();
         Ok(ctx)
     }
 
     /// Takes back a Send of the reverse direction that has completed or was not posted.
-    pub(super) fn reverse_done(&mut self, ctx: Pin<KBox<SendCtx>>) {
+    pub(super) fn bc_send_done(&mut self, ctx: Pin<KBox<SendCtx>>) {
         self.queue.complete();
-        let _ = self.reverse_sends.push_within_capacity(ctx);
+        let _ = self.bc_sends.push_within_capacity(ctx);
     }
 
     /// Makes an error report wait for a Send of the reverse direction. Returns `false` if there are as
     /// many already as there are Receives for Calls of the server.
     pub(super) fn queue_report(&mut self, report: Report) -> bool {
-        self.reports.len() < REVERSE_CALLS as usize
+        self.reports.len() < BC_MAX_CALLS as usize
             && self.reports.push_within_capacity(report).is_ok()
     }
 
     /// Takes the error report that has waited longest, and the buffers of its Send.
     pub(super) fn take_report(&mut self) -> Option<(Pin<KBox<SendCtx>>, Report)> {
         let report = *self.reports.first()?;
-        let ctx = self.take_reverse().ok()?;
+        let ctx = self.take_bc_send().ok()?;
         // It is there, as seen above.
         let _ = self.reports.remove(0);
         Some((ctx, report))
@@ -347,16 +351,12 @@ impl Pools {
 
     /// Adds a new Send. Returns it if the limit was reached meanwhile.
     pub(super) fn add_send(&mut self, ctx: Pin<KBox<SendCtx>>) -> Result<(), Pin<KBox<SendCtx>>> {
-        let (pool, made, most) = if ctx.is_reverse() {
-            (
-                &mut self.reverse_sends,
-                &mut self.reverse_made,
-                REVERSE_REQUESTS,
-            )
+        let (pool, made, max) = if ctx.is_bc() {
+            (&mut self.bc_sends, &mut self.bc_sends_made, BC_CREDITS)
         } else {
             (&mut self.sends, &mut self.sends_made, self.limits.requests)
         };
-        if *made >= most as usize {
+        if *made >= max as usize {
             return Err(ctx);
         }
         *made += 1;
@@ -394,7 +394,7 @@ impl Pools {
         // CAST: At most as many as there are.
         self.queue.release(list.len() as u32);
         self.idle.append(list);
-        self.live.idle.store(self.idle.len(), Relaxed);
+        self.status.idle.store(self.idle.len(), Relaxed);
         self.show_queue();
     }
 
@@ -404,7 +404,7 @@ impl Pools {
         let target = self
             .regions_made
             .clamp(per_request, REFILL.max(per_request));
-        let room = Self::most_regions(&self.limits).saturating_sub(self.regions_made);
+        let room = Self::max_regions(&self.limits).saturating_sub(self.regions_made);
         target.saturating_sub(self.idle.len()).min(room)
     }
 
@@ -419,24 +419,24 @@ impl Pools {
     }
 
     /// Returns whether the server may call.
-    pub(super) fn is_reverse_allowed(&self) -> bool {
-        self.reverse
+    pub(super) fn is_bc_allowed(&self) -> bool {
+        self.bc_allowed
     }
 
     /// Allows Calls from the server.
-    pub(super) fn allow_reverse(&mut self) {
-        self.reverse = true;
+    pub(super) fn allow_bc(&mut self) {
+        self.bc_allowed = true;
     }
 
     /// Records that a Receive of `capacity` octets has completed or was flushed.
-    pub(super) fn received(&mut self, arrival: Arrival, capacity: usize) {
+    pub(super) fn received(&mut self, kind: MessageKind, capacity: usize) {
         self.posted = self.posted.saturating_sub(1);
         self.resize.note_completed(capacity, 1);
-        if arrival != Arrival::Other {
+        if kind != MessageKind::Other {
             self.owed = self.owed.saturating_sub(1);
             self.reserve.note_reply();
         }
-        if arrival == Arrival::Reply {
+        if kind == MessageKind::Reply {
             self.reserve.end_call();
         }
         self.show_receives();
@@ -466,7 +466,7 @@ impl Pools {
     pub(super) fn lacks_receives(&self) -> bool {
         // The server has credits for half of the Receives for reverse Calls. A server without such
         // credits may still send messages about properties.
-        let reserve = if self.reverse { REVERSE_REQUESTS } else { 0 };
+        let reserve = if self.bc_allowed { BC_CREDITS } else { 0 };
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 
@@ -479,7 +479,7 @@ impl Pools {
             .saturating_add(RECEIVE_BATCH)
             .min(self.limits.recv_wr);
         let missing = target.saturating_sub(self.posted);
-        let list = self.free.take_front(host_len(missing));
+        let list = self.free.take_front(u32_to_usize(missing));
         // CAST: At most `missing`.
         let free = list.len() as u32;
         let to_make = if allocates { missing - free } else { 0 };
@@ -499,7 +499,7 @@ impl Pools {
             return;
         }
         self.posted = self.posted.saturating_sub(failed);
-        let size = host_len(size);
+        let size = u32_to_usize(size);
         self.resize.note_completed(size, failed);
         if self.resize.keeps(size) {
             self.free.append(&mut rest);
@@ -586,13 +586,13 @@ impl Pools {
         let progress = match self.queue.check_progress() {
             Progress::Stalled => Progress::Stalled,
             _ if ends => Progress::Blocked,
-            Progress::Quiet if self.reserve.is_blocked() => Progress::Active,
+            Progress::Idle if self.reserve.is_blocked() => Progress::Active,
             progress => progress,
         };
         let mut surplus = Surplus::default();
         // A connection that is stalled or blocked is not watched again: it is closed.
         self.watched = matches!(progress, Progress::Stalled | Progress::Blocked);
-        if progress == Progress::Quiet {
+        if progress == Progress::Idle {
             self.trim(&mut surplus);
         }
         (progress, surplus)

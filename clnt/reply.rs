@@ -34,23 +34,23 @@ use super::{
         split_fenced,
         take_fenced,
         unmap_fenced,
-        Chunks,
-        Kind, //
+        ChunkKind,
+        Chunks, //
     },
-    conn::Conn,
+    endpoint::Endpoint,
     invalidate::{
         After,
         Delivery,
         InvCtx,
         PendingReply, //
     },
-    live::Live,
-    pools::Arrival,
+    pools::MessageKind,
     state::{
+        DownReason,
         Event,
-        Failure,
         Step, //
     },
+    status::ConnStatus,
     transport::ClntXprt, //
 };
 use crate::{
@@ -106,7 +106,7 @@ use crate::{
             Parsed,
             Rejected, //
         },
-        negotiate::is_mere_answer,
+        negotiate::is_only_outcome,
         reply::{
             check,
             Outcome, //
@@ -121,31 +121,31 @@ const LIMITS: ListLimits = ListLimits {
     read_octets: u32::MAX,
 };
 
-impl QpHandler for Conn {
+impl QpHandler for Endpoint {
     type Recv = ();
 
     fn recv_done(&self, qp: &Qp<Self>, buffer: RecvBox<()>, result: Result<RecvWc, WcError>) {
         match &result {
             Ok(wc) => {
                 trace_xprtrdma_wc_receive(buffer.cid(), 0, 0, wc.byte_len);
-                self.live.traffic.note_received(wc);
+                self.status.traffic.note_received(wc);
             }
             Err(e) => {
                 trace_xprtrdma_wc_receive(e.cid(), e.status(), e.vendor(), 0);
-                self.live.traffic.failed_completions.add(1);
+                self.status.traffic.failed_completions.add(1);
             }
         }
         if result.is_err() {
-            self.lost();
+            self.fail();
         } else if let Some(xprt) = self.xprt() {
-            return qp.handler().message(&xprt, qp, buffer);
+            return qp.handler().handle_message(&xprt, qp, buffer);
         }
-        self.drop_message(buffer, Arrival::Other);
+        self.drop_message(buffer, MessageKind::Other);
     }
 
     fn event(&self, event: QpEvent) {
         match event {
-            QpEvent::Broken => self.lost(),
+            QpEvent::Broken => self.fail(),
             // This may be an interrupt, in which sunrpc's locks must not be taken. The QP is in its
             // error state, so the flushed Receives report the loss.
             QpEvent::Fatal | QpEvent::Other => (),
@@ -154,10 +154,10 @@ impl QpHandler for Conn {
 }
 
 impl Completion for InvCtx {
-    type Handler = Conn;
+    type Handler = Endpoint;
 
-    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Conn>, result: Result<Wc, WcError>) {
-        let conn = qp.handler();
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
+        let ep = qp.handler();
         let (mut list, after) = this.as_mut().take();
         let mut idle = MrList::new();
         match result {
@@ -171,45 +171,50 @@ impl Completion for InvCtx {
             }
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
-                conn.live.traffic.failed_completions.add(1);
-                conn.lost();
+                ep.status.traffic.failed_completions.add(1);
+                ep.fail();
             }
         }
-        conn.give_back(|pools| {
+        ep.return_to_pools(|pools| {
             pools.inv_done(this);
             pools.recycled(&mut idle);
         });
         match after {
-            Some(After::Complete(answer)) => conn.fenced(answer, list),
+            Some(After::Complete(pending)) => ep.fenced(pending, list),
             Some(After::Wake(fence)) => fence.finish(list),
             None => (),
         }
     }
 }
 
-impl Conn {
+impl Endpoint {
     /// Handles a received message.
-    fn message(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
+    fn handle_message(
+        self: &Arc<Self>,
+        xprt: &Xprt<ClntXprt>,
+        qp: &Qp<Endpoint>,
+        buffer: RecvBox<()>,
+    ) {
         xprt.note_message();
         let decoded = decode(buffer.bytes(), &LIMITS, self.negotiation.accepts());
         let parsed = match &decoded {
             Ok(parsed)
-                if self.negotiation.is_awaited()
-                    && self.handle_answer(xprt, parsed, buffer.bytes()) =>
+                if self.negotiation.is_pending()
+                    && self.handle_response(xprt, parsed, buffer.bytes()) =>
             {
                 return self.drop_other(qp, buffer);
             }
             Ok(parsed) if matches!(parsed.body, Body::Property(_) | Body::Optional(_)) => {
-                return self.reverse_property(qp, parsed, buffer);
+                return self.handle_property(qp, parsed, buffer);
             }
             Ok(parsed) if parsed.direction == Some(Direction::Call) => {
-                return self.reverse_call(xprt, qp, parsed, buffer);
+                return self.bc_receive_call(xprt, qp, parsed, buffer);
             }
             Ok(parsed) => Ok(parsed),
             Err(rejected) => {
                 trace_malformed(Peer::of(xprt), rejected);
-                self.live.traffic.malformed.add(1);
-                if self.negotiation.is_awaited() {
+                self.status.traffic.malformed.add(1);
+                if self.negotiation.is_pending() {
                     // An error report could arrive before the request for version 2, and would
                     // exceed the single message that may be sent before its answer.
                     return self.drop_other(qp, buffer);
@@ -228,24 +233,24 @@ impl Conn {
             },
         };
         match xprt.lookup(header.xid.0) {
-            Some(rqst) => self.answer(xprt, qp, rqst, buffer, parsed.ok()),
-            None => self.stray(xprt, qp, &header, buffer, parsed),
+            Some(rqst) => self.handle_reply(xprt, qp, rqst, buffer, parsed.ok()),
+            None => self.handle_stray(xprt, qp, &header, buffer, parsed),
         }
     }
 
     /// Handles a message whose XID matches no RPC.
     #[cold]
-    fn stray(
+    fn handle_stray(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         header: &Header,
         buffer: RecvBox<()>,
         parsed: Result<&Parsed, &Rejected>,
     ) {
         let (xid, version) = (header.xid.0, header.version);
         trace_xprtrdma_reply_rqst_err(Peer::of(xprt), xid, version, header.proc);
-        self.live.stray_replies.add(1);
+        self.status.stray_replies.add(1);
         let is_reply = match parsed {
             // Version 1: the RPC message is missing, or is neither a Call nor a Reply.
             Ok(parsed) if parsed.direction.is_none() && self.may_be_called() => {
@@ -265,48 +270,48 @@ impl Conn {
         };
         // The Reply to an RPC that was given up, or an answer to a message about properties.
         if is_reply && !self.is_property_xid(header.xid) {
-            self.drop_message(buffer, Arrival::LateReply);
+            self.drop_message(buffer, MessageKind::LateReply);
             self.update_window(xprt);
         } else {
-            self.drop_message(buffer, Arrival::Other);
+            self.drop_message(buffer, MessageKind::Other);
         }
         self.restore_receives(qp);
     }
 
     /// Handles the loss of the connection while the answer to the request for version 2 is awaited.
     #[cold]
-    pub(super) fn lost_before_answer(&self) {
+    pub(super) fn fail_negotiation(&self) {
         // Before the request is sent, the connection manager reports the loss, and knows its cause.
-        if self.negotiation.is_asked() {
-            self.events.feed(Event::Down(Failure::Lost));
+        if self.negotiation.is_connprop_sent() {
+            self.events.handle(Event::Down(DownReason::Lost));
         }
     }
 
     /// Returns whether the server may call, so that a malformed message may be a Call.
     fn may_be_called(&self) -> bool {
-        self.pools.lock().is_reverse_allowed()
+        self.pools.lock().is_bc_allowed()
     }
 
     /// Returns whether a malformed message is the Reply to a Call that was given up: such a Reply is
     /// due, and the message cannot be a Call, by its `direction` or because the server may not call.
     fn is_late_reply(&self, direction: Option<Direction>) -> bool {
         let pools = self.pools.lock();
-        let is_reply = direction == Some(Direction::Reply) || !pools.is_reverse_allowed();
+        let is_reply = direction == Some(Direction::Reply) || !pools.is_bc_allowed();
         is_reply && pools.has_given_up()
     }
 
     /// Returns the buffer of a message that no RPC needs to the pool.
-    fn drop_message(&self, buffer: RecvBox<()>, arrival: Arrival) {
-        self.give_back(|pools| {
-            pools.received(arrival, buffer.capacity());
+    fn drop_message(&self, buffer: RecvBox<()>, kind: MessageKind) {
+        self.return_to_pools(|pools| {
+            pools.received(kind, buffer.capacity());
             pools.put_receive(buffer);
         });
     }
 
     /// Drops a message that is no Reply to a Call on this connection.
     #[cold]
-    fn drop_other(self: &Arc<Self>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
-        self.drop_message(buffer, Arrival::Other);
+    fn drop_other(self: &Arc<Self>, qp: &Qp<Endpoint>, buffer: RecvBox<()>) {
+        self.drop_message(buffer, MessageKind::Other);
         self.restore_receives(qp);
     }
 
@@ -314,34 +319,34 @@ impl Conn {
     /// awaited. Returns whether the caller can drop the message: it is not the answer, or has no other
     /// purpose.
     #[cold]
-    fn handle_answer(
+    fn handle_response(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
         parsed: &Parsed,
         bytes: &[u8],
     ) -> bool {
         let requested = Credits(self.limits().requests);
-        let Some(window) = self.negotiation.handle_answer(parsed, bytes, requested) else {
+        let Some(window) = self.negotiation.handle_response(parsed, bytes, requested) else {
             return true;
         };
         self.set_credits(xprt, window);
-        self.events.feed(Event::Done(Step::Version));
+        self.events.handle(Event::Done(Step::Version));
         // Nothing is sent before the request, not even to a server that does not wait for it.
-        is_mere_answer(parsed) || !self.negotiation.is_asked()
+        is_only_outcome(parsed) || !self.negotiation.is_connprop_sent()
     }
 
     /// Answers a malformed message that may be a Call or another request.
-    fn refuse_call(self: &Arc<Self>, qp: &Qp<Conn>, rejected: &Rejected) {
+    fn refuse_call(self: &Arc<Self>, qp: &Qp<Endpoint>, rejected: &Rejected) {
         if let (Some(header), Some(report)) = (rejected.header, rejected.refusal()) {
             self.refuse(qp, &header, report);
         }
     }
 
     /// Handles the Reply to a request. `parsed` is `None` if the Reply is malformed.
-    fn answer(
+    fn handle_reply(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         rqst: Pinned<ClntXprt>,
         buffer: RecvBox<()>,
         parsed: Option<&Parsed>,
@@ -357,15 +362,15 @@ impl Conn {
             // The Call is sent again on the next connection. A server that refuses the version has not
             // executed it.
             drop(chunks);
-            self.lost();
+            self.fail();
             return self.drop_bad_reply(xprt, qp, buffer);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
             check_delivery(Task::of(&rqst), parsed, buffer.bytes(), &chunks)
         });
-        if parsed.is_some_and(Parsed::lacks_room) && chunks.len(Kind::Reply) == 0 {
+        if parsed.is_some_and(Parsed::lacks_room) && chunks.len(ChunkKind::Reply) == 0 {
             let _pools = self.pools.lock();
-            self.negotiation.server_sends_less();
+            self.negotiation.reset_receive_threshold();
         }
         let mut list = chunks.take();
         if let Some(grant) = parsed.and_then(Parsed::grant) {
@@ -383,18 +388,18 @@ impl Conn {
         if !list.is_empty() && !unmap_fenced(&mut list, buffer.invalidated()) {
             let mut idle = split_fenced(&mut list);
             if !list.is_empty() {
-                let answer = PendingReply {
+                let pending = PendingReply {
                     rqst,
                     buffer,
                     delivery,
                 };
-                return self.fence_rest(xprt, qp, answer, list, idle);
+                return self.fence_rest(xprt, qp, pending, list, idle);
             }
             list.append(&mut idle);
         }
-        complete(&self.live, xprt, rqst, buffer.bytes(), delivery);
-        self.give_back(|pools| {
-            pools.received(Arrival::Reply, buffer.capacity());
+        complete(&self.status, xprt, rqst, buffer.bytes(), delivery);
+        self.return_to_pools(|pools| {
+            pools.received(MessageKind::Reply, buffer.capacity());
             pools.put_receive(buffer);
             pools.recycled(&mut list);
         });
@@ -402,9 +407,14 @@ impl Conn {
 
     /// Drops a Reply that completes no RPC.
     #[cold]
-    fn drop_bad_reply(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>, buffer: RecvBox<()>) {
+    fn drop_bad_reply(
+        self: &Arc<Self>,
+        xprt: &Xprt<ClntXprt>,
+        qp: &Qp<Endpoint>,
+        buffer: RecvBox<()>,
+    ) {
         xprt.stats.bad_replies.add(1);
-        self.live.bad_replies.add(1);
+        self.status.bad_replies.add(1);
         self.drop_other(qp, buffer);
     }
 
@@ -414,56 +424,56 @@ impl Conn {
     fn fence_rest(
         self: &Arc<Self>,
         xprt: &Xprt<ClntXprt>,
-        qp: &Qp<Conn>,
-        answer: PendingReply,
+        qp: &Qp<Endpoint>,
+        pending: PendingReply,
         list: MrList,
         mut idle: MrList,
     ) {
-        self.give_back(|pools| {
-            pools.received(Arrival::Reply, answer.buffer.capacity());
+        self.return_to_pools(|pools| {
+            pools.received(MessageKind::Reply, pending.buffer.capacity());
             pools.recycled(&mut idle);
         });
         xprt.stats.local_invs.add(list.len());
-        if let Err((list, after)) = self.invalidate(qp, list, After::Complete(answer)) {
-            if let Some(After::Complete(answer)) = after {
-                self.fenced(answer, list);
+        if let Err((list, after)) = self.invalidate(qp, list, After::Complete(pending)) {
+            if let Some(After::Complete(pending)) = after {
+                self.fenced(pending, list);
             }
         }
     }
 
     /// Continues with a Reply after the attempt to fence its regions. `left` are the regions that
     /// could not be fenced.
-    fn fenced(&self, answer: PendingReply, left: MrList) {
+    fn fenced(&self, pending: PendingReply, left: MrList) {
         let Some(xprt) = self.xprt() else {
             return;
         };
         if left.is_empty() {
-            return self.put_receive(complete_fenced(&self.live, &xprt, answer));
+            return self.put_receive(complete_fenced(&self.status, &xprt, pending));
         }
         // The connection is broken, and the regions are fenced once it is drained. Until then the
         // request keeps them. It is sent again on the next connection.
-        answer.rqst.chunks.lock().keep_unfenced(left);
-        self.lost();
-        self.put_receive(answer.buffer);
+        pending.rqst.chunks.lock().keep_unfenced(left);
+        self.fail();
+        self.put_receive(pending.buffer);
     }
 }
 
 /// Does what [`complete`] does, for a Reply whose regions the client had to fence.
 #[inline(never)]
-fn complete_fenced(live: &Live, xprt: &ClntXprt, answer: PendingReply) -> RecvBox<()> {
+fn complete_fenced(status: &ConnStatus, xprt: &ClntXprt, pending: PendingReply) -> RecvBox<()> {
     let PendingReply {
         rqst,
         buffer,
         delivery,
-    } = answer;
-    complete(live, xprt, rqst, buffer.bytes(), delivery);
+    } = pending;
+    complete(status, xprt, rqst, buffer.bytes(), delivery);
     buffer
 }
 
 /// Completes an RPC whose regions are all fenced, with the message `received`.
 #[inline(always)]
 fn complete(
-    live: &Live,
+    status: &ConnStatus,
     xprt: &ClntXprt,
     rqst: Pinned<ClntXprt>,
     received: &[u8],
@@ -480,23 +490,23 @@ fn complete(
                         trace_xprtrdma_fixup(xid, copied);
                     }
                     stats.placed_bytes.add(placed as usize);
-                    live.traffic.written.add(placed as usize);
+                    status.traffic.written.add(placed as usize);
                     stats.fixup_bytes.add(copied);
                 }
                 Err(_) => {
                     stats.bad_replies.add(1);
-                    live.bad_replies.add(1);
+                    status.bad_replies.add(1);
                 }
             }
         }
         Delivery::Placed { len } => {
             stats.placed_bytes.add(len as usize);
-            live.traffic.written.add(len as usize);
+            status.traffic.written.add(len as usize);
             rqst.complete(Ok(len as usize));
         }
         Delivery::Failed => {
             stats.bad_replies.add(1);
-            live.bad_replies.add(1);
+            status.bad_replies.add(1);
             rqst.complete(Err(EIO));
         }
     }
@@ -528,8 +538,8 @@ fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunk
     let outcome = check(
         parsed,
         buffer,
-        chunks.segments(Kind::Write),
-        chunks.segments(Kind::Reply),
+        chunks.segments(ChunkKind::Write),
+        chunks.segments(ChunkKind::Reply),
     );
     match outcome {
         Ok(Outcome::Inline { written, .. }) => inline(parsed, written),

@@ -12,8 +12,8 @@ use kernel::{
 
 use super::{
     chunks::Chunks,
-    conn::Conn,
-    connect::Connection,
+    connect::Conn,
+    endpoint::Endpoint,
     marshal::{
         marshal,
         plan,
@@ -62,56 +62,48 @@ use crate::kapi::{
 #[inline(always)]
 pub(super) fn send_call(
     xprt: &SendLocked<'_, ClntXprt>,
-    connection: &Connection,
+    conn: &Conn,
     slot: &Slot<ClntXprt>,
 ) -> Result {
-    let conn = connection.conn();
+    let ep = conn.ep();
     let mut regions = MrList::new();
     let (plan, ctx) = loop {
-        let limits = conn.thresholds();
-        let pages = conn.limits().pages_per_segment;
-        let roundup = conn.negotiation.expects_roundup();
+        let limits = ep.thresholds();
+        let pages = ep.limits().pages_per_segment;
+        let roundup = ep.negotiation.expects_roundup();
         let plan = plan(xprt, limits, pages, roundup, slot)
             .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
-        let shortage = match conn.try_take(plan.regions, &mut regions) {
+        let shortage = match ep.try_take(plan.regions, &mut regions) {
             Ok(ctx) => break (plan, ctx),
             Err(shortage) => shortage,
         };
-        let ctx = conn
-            .take_more(xprt, connection.qp(), plan.regions, &mut regions, shortage)
+        let ctx = ep
+            .take_more(xprt, conn.qp(), plan.regions, &mut regions, shortage)
             .map_err(retried)?;
         // `take_more` may have requested smaller Receives. No message longer than these may follow.
-        if conn.thresholds().send >= limits.send {
+        if ep.thresholds().send >= limits.send {
             break (plan, ctx);
         }
-        conn.give_back(|pools| pools.return_unused(ctx, 0, &mut regions));
+        ep.return_to_pools(|pools| pools.return_unused(ctx, 0, &mut regions));
     };
     let mut chunks = slot.chunks.lock();
-    let result = send(
-        xprt,
-        connection,
-        slot,
-        &plan,
-        &mut regions,
-        &mut chunks,
-        ctx,
-    );
+    let result = send(xprt, conn, slot, &plan, &mut regions, &mut chunks, ctx);
     let Err((error, ctx)) = result else {
         chunks.set_outstanding(slot.xid(), slot.encoding());
         drop(chunks);
         if !regions.is_empty() {
-            conn.give_back(|pools| pools.unused(&mut regions));
+            ep.return_to_pools(|pools| pools.unused(&mut regions));
         }
         return Ok(());
     };
     let registered = chunks.count();
     let mut list = chunks.take();
-    conn.give_back(|pools| pools.return_unused(ctx, registered, &mut regions));
-    conn.recycle(&mut list);
+    ep.return_to_pools(|pools| pools.return_unused(ctx, registered, &mut regions));
+    ep.recycle(&mut list);
     Err(error)
 }
 
-impl Conn {
+impl Endpoint {
     /// Takes the resources of a Call from the pools: a Send, and up to `count` regions, which are
     /// appended to `regions`. Returns which resource is short otherwise. Does not sleep.
     #[inline(always)]
@@ -137,7 +129,7 @@ impl Conn {
     fn take_more(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         count: usize,
         regions: &mut MrList,
         mut shortage: Shortage,
@@ -147,13 +139,13 @@ impl Conn {
             match shortage {
                 Shortage::Receives => {
                     // Callbacks were allowed while this connection was being made.
-                    if xprt.is_reverse_allowed() {
-                        self.allow_reverse();
+                    if xprt.is_bc_allowed() {
+                        self.allow_bc();
                     }
                     self.post_receives(qp, true)?;
-                    self.tend_sizes(xprt, qp);
+                    self.update_sizes(xprt, qp);
                 }
-                Shortage::Send => match self.make_send(false) {
+                Shortage::Send => match self.alloc_send(false) {
                     Ok(()) => (),
                     Err(_) if self.pools.lock().has_sends() => break,
                     Err(_) => return Err(enobufs()),
@@ -206,17 +198,17 @@ fn marshal_failed(xprt: &SendLocked<'_, ClntXprt>, slot: &Slot<ClntXprt>, error:
 /// recycled.
 fn send(
     xprt: &SendLocked<'_, ClntXprt>,
-    connection: &Connection,
+    conn: &Conn,
     slot: &Slot<ClntXprt>,
     plan: &Plan,
     regions: &mut MrList,
     chunks: &mut Chunks,
     mut ctx: Pin<KBox<SendCtx>>,
 ) -> Result<(), (Error, Pin<KBox<SendCtx>>)> {
-    let conn = connection.conn();
+    let ep = conn.ep();
     let with = Marshal {
-        credits: conn.limits().requests,
-        scratch: conn.scratch(),
+        credits: ep.limits().requests,
+        scratch: ep.scratch(),
         stats: Sending::of(xprt),
     };
     let octets = match marshal(&with, plan, slot, regions, chunks, ctx.as_mut()) {
@@ -229,7 +221,7 @@ fn send(
     };
     slot.note_sent(xprt);
     ctx.as_mut().set_registered(chunks.count());
-    let posted = connection.qp().post::<SendCtx>(ctx, |ctx, chain| {
+    let posted = conn.qp().post::<SendCtx>(ctx, |ctx, chain| {
         chunks.try_for_each(|mr| {
             trace_xprtrdma_mr_fastreg(mr);
             chain.reg_mr(mr)
@@ -238,7 +230,7 @@ fn send(
         trace_xprtrdma_post_send(Task::of(slot), chain.cid(), chain.wrs());
         Ok(())
     });
-    let sent = posted.map(|()| conn.live.note_sent(octets, chunks.read_len()));
+    let sent = posted.map(|()| ep.status.note_sent(octets, chunks.read_len()));
     sent.map_err(|failed| {
         trace_xprtrdma_post_send_err(Task::of(slot), failed.error.to_errno());
         chunks.retract(failed.unposted());

@@ -17,7 +17,7 @@ pub(super) enum Progress {
     /// A chain was posted recently.
     Active,
     /// No chain was posted recently, and none is in flight.
-    Quiet,
+    Idle,
 }
 
 /// The state of a Send Queue.
@@ -90,7 +90,7 @@ impl SendQueue {
         if in_flight > fresh {
             Progress::Stalled
         } else if in_flight == 0 && fresh == 0 {
-            Progress::Quiet
+            Progress::Idle
         } else {
             Progress::Active
         }
@@ -124,13 +124,13 @@ mod tests {
         }
         queue.complete();
         assert_eq!(queue.check_progress(), Progress::Active);
-        assert_eq!(queue.check_progress(), Progress::Quiet);
+        assert_eq!(queue.check_progress(), Progress::Idle);
         // A chain that is posted and completes between two checks.
         queue.post();
         queue.complete();
         assert_eq!(queue.check_progress(), Progress::Active);
         assert_eq!(queue.check_progress(), Progress::Active);
-        assert_eq!(queue.check_progress(), Progress::Quiet);
+        assert_eq!(queue.check_progress(), Progress::Idle);
     }
 
     #[test]
@@ -161,6 +161,6 @@ mod tests {
             assert_eq!(queue.check_progress(), Progress::Stalled);
         }
         queue.complete();
-        assert_eq!(queue.check_progress(), Progress::Quiet);
+        assert_eq!(queue.check_progress(), Progress::Idle);
     }
 }

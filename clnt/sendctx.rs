@@ -33,7 +33,7 @@ pub(super) struct SendCtx {
     #[pin]
     cqe: Cqe<Self>,
     message: SendBuf,
-    reverse: bool,
+    is_bc: bool,
     registered: usize,
 }
 
@@ -49,7 +49,7 @@ impl SendCtx {
         pd: &Arc<Pd>,
         len: usize,
         sges: usize,
-        reverse: bool,
+        is_bc: bool,
     ) -> Result<Pin<KBox<Self>>> {
         // One element each for lead and trail.
         let message = SendBuf::new(pd, len, sges.max(2))?;
@@ -57,7 +57,7 @@ impl SendCtx {
             pin_init!(Self {
                 cqe <- Cqe::new(),
                 message,
-                reverse,
+                is_bc,
                 registered: 0,
             }),
             GFP_NOWAIT | __GFP_NOWARN,
@@ -65,8 +65,8 @@ impl SendCtx {
     }
 
     /// Returns whether the Send is for messages of the reverse direction.
-    pub(super) fn is_reverse(&self) -> bool {
-        self.reverse
+    pub(super) fn is_bc(&self) -> bool {
+        self.is_bc
     }
 
     /// Returns the message, for a chain.

@@ -19,7 +19,7 @@
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum DownReason {
     /// No device leads to the address.
     Address,
     /// There is no path to the peer.
@@ -60,7 +60,7 @@ pub(super) enum Event {
     /// A step has succeeded.
     Done(Step),
     /// A step has failed, or the connection was lost.
-    Down(Failure),
+    Down(DownReason),
 }
 
 /// The action for an event.
@@ -79,7 +79,7 @@ enum State {
     Ready,
     Waiting(Step),
     Established,
-    Down(Failure),
+    Down(DownReason),
     Retired,
 }
 
@@ -98,10 +98,10 @@ impl Fsm {
     /// # Errors
     ///
     /// The reason, if the attempt has failed already.
-    pub(super) fn begin(&mut self, step: Step) -> Result<(), Failure> {
+    pub(super) fn begin(&mut self, step: Step) -> Result<(), DownReason> {
         match self.0 {
             State::Down(failure) => Err(failure),
-            State::Retired => Err(Failure::Lost),
+            State::Retired => Err(DownReason::Lost),
             _ => {
                 self.0 = State::Waiting(step);
                 Ok(())
@@ -134,12 +134,12 @@ impl Fsm {
     }
 
     /// Returns the result of the current step; `None` if it has not ended.
-    pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
+    pub(super) fn outcome(&self) -> Option<Result<(), DownReason>> {
         match self.0 {
             State::Waiting(_) => None,
             State::Ready | State::Established => Some(Ok(())),
             State::Down(failure) => Some(Err(failure)),
-            State::Retired => Some(Err(Failure::Lost)),
+            State::Retired => Some(Err(DownReason::Lost)),
         }
     }
 
@@ -172,15 +172,15 @@ mod tests {
     #[test]
     fn a_lost_connection_disconnects_once() {
         let mut fsm = established();
-        assert_eq!(fsm.event(Event::Down(Failure::Lost)), Action::Disconnect);
-        assert_eq!(fsm.event(Event::Down(Failure::DeviceGone)), Action::None);
-        assert_eq!(fsm.outcome(), Some(Err(Failure::Lost)));
-        assert_eq!(fsm.begin(Step::Address), Err(Failure::Lost));
+        assert_eq!(fsm.event(Event::Down(DownReason::Lost)), Action::Disconnect);
+        assert_eq!(fsm.event(Event::Down(DownReason::DeviceGone)), Action::None);
+        assert_eq!(fsm.outcome(), Some(Err(DownReason::Lost)));
+        assert_eq!(fsm.begin(Step::Address), Err(DownReason::Lost));
     }
 
     #[test]
     fn one_that_is_shut_down_disconnects_nothing() {
-        for failure in [None, Some(Failure::DeviceGone)] {
+        for failure in [None, Some(DownReason::DeviceGone)] {
             let mut fsm = established();
             if let Some(failure) = failure {
                 fsm.event(Event::Down(failure));
@@ -188,11 +188,11 @@ mod tests {
             assert!(!fsm.is_retired());
             fsm.retire();
             assert!(fsm.is_retired());
-            assert_eq!(fsm.event(Event::Down(Failure::Lost)), Action::None);
+            assert_eq!(fsm.event(Event::Down(DownReason::Lost)), Action::None);
             assert_eq!(fsm.event(Event::Done(Step::Connect)), Action::None);
             assert!(fsm.is_retired());
-            assert_eq!(fsm.outcome(), Some(Err(Failure::Lost)));
-            assert_eq!(fsm.begin(Step::Address), Err(Failure::Lost));
+            assert_eq!(fsm.outcome(), Some(Err(DownReason::Lost)));
+            assert_eq!(fsm.begin(Step::Address), Err(DownReason::Lost));
         }
     }
 
@@ -201,9 +201,9 @@ mod tests {
         for step in [Step::Address, Step::Route, Step::Connect] {
             let mut fsm = Fsm::new();
             assert_eq!(fsm.begin(step), Ok(()));
-            assert_eq!(fsm.event(Event::Down(Failure::Route)), Action::Wake);
+            assert_eq!(fsm.event(Event::Down(DownReason::Route)), Action::Wake);
             assert_eq!(fsm.event(Event::Done(step)), Action::None);
-            assert_eq!(fsm.outcome(), Some(Err(Failure::Route)));
+            assert_eq!(fsm.outcome(), Some(Err(DownReason::Route)));
         }
     }
 
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn between_steps_a_failure_is_kept() {
         let mut fsm = Fsm::new();
-        assert_eq!(fsm.event(Event::Down(Failure::DeviceGone)), Action::Wake);
-        assert_eq!(fsm.begin(Step::Address), Err(Failure::DeviceGone));
+        assert_eq!(fsm.event(Event::Down(DownReason::DeviceGone)), Action::Wake);
+        assert_eq!(fsm.begin(Step::Address), Err(DownReason::DeviceGone));
     }
 }
 

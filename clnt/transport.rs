@@ -62,7 +62,7 @@ pub(crate) struct ClntXprt {
     #[pin]
     backoff: SpinLock<Backoff>,
     /// Whether the server may send Calls.
-    reverse: Atomic<bool>,
+    bc_allowed: Atomic<bool>,
     /// The time in jiffies when the server last failed to handle the request for version 2; zero if
     /// it never did.
     no_version_2: Atomic<usize>,
@@ -97,7 +97,7 @@ impl ClntXprt {
     /// Returns a transport that has never been connected.
     pub(super) fn unconnected(link: XprtLink<Self>) -> impl PinInit<Self, Error> {
         let pauses = Pauses {
-            least: msecs_to_jiffies(50),
+            min: msecs_to_jiffies(50),
             first: msecs_to_jiffies(500),
             same_call: msecs_to_jiffies(2000),
         };
@@ -111,7 +111,7 @@ impl ClntXprt {
             backoff <- new_spinlock!(Backoff::new(pauses)),
             ended: Atomic::new(0),
             end_noted: Atomic::new(false),
-            reverse: Atomic::new(false),
+            bc_allowed: Atomic::new(false),
             no_version_2: Atomic::new(0),
         }? Error)
     }
@@ -135,21 +135,21 @@ impl ClntXprt {
         self.losses.store(losses, Relaxed);
     }
 
-    /// Returns the pause before the next attempt to connect, in jiffies; `longest` is the limit.
-    pub(super) fn reconnect_pause(&self, longest: Jiffies) -> Jiffies {
+    /// Returns the pause before the next attempt to connect, in jiffies; `max` is the limit.
+    pub(super) fn reconnect_pause(&self, max: Jiffies) -> Jiffies {
         let useful = self.useful.xchg(false, Relaxed);
         let last = LastAttempt::new(useful, self.losses.load(Relaxed));
-        self.backoff.lock().pause(jiffies(), last, longest)
+        self.backoff.lock().pause(jiffies(), last, max)
     }
 
     /// Allows Calls from the server from now on.
-    pub(super) fn allow_reverse(&self) {
-        self.reverse.store(true, Relaxed);
+    pub(super) fn allow_bc(&self) {
+        self.bc_allowed.store(true, Relaxed);
     }
 
     /// Returns whether the server may send Calls.
-    pub(super) fn is_reverse_allowed(&self) -> bool {
-        self.reverse.load(Relaxed)
+    pub(super) fn is_bc_allowed(&self) -> bool {
+        self.bc_allowed.load(Relaxed)
     }
 
     /// Returns whether version 2 is not requested from the server for now.

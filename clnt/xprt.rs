@@ -19,9 +19,9 @@ use kernel::{
 use super::{
     connect::{
         our_sizes,
-        Connection, //
+        Conn, //
     },
-    events::Failed,
+    events::ConnectError,
     send::send_call,
     stats,
     transport::{
@@ -29,8 +29,8 @@ use super::{
         ClntXprt, //
     },
     tunables,
-    REVERSE_CALLS,
-    REVERSE_REQUESTS, //
+    BC_CREDITS,
+    BC_MAX_CALLS, //
 };
 use crate::{
     kapi::{
@@ -70,7 +70,7 @@ use crate::{
 pub(super) static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"rdma", c"rdma6"]);
 
 /// Records the result of an attempt to connect, and logs the first failure in a row.
-fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<Failed>) {
+fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<ConnectError>) {
     let failed_before = xprt.note_attempt(failed.is_some());
     if let (Some(failed), false) = (failed, failed_before) {
         let hint = if failed.status == eproto() {
@@ -96,7 +96,7 @@ fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
     if let (true, Some(conn)) = (chunks.is_outstanding(), &conn) {
         // While the lock is held the connection cannot be closed, so the window is still that of
         // this connection.
-        conn.conn().note_given_up(xprt);
+        conn.ep().note_given_up(xprt);
     }
     let list = chunks.take();
     if list.is_empty() {
@@ -105,7 +105,7 @@ fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
     trace_xprtrdma_mrs_zap(Task::of(slot));
     // Without a connection the regions are already fenced, and are only dropped.
     if let Some(conn) = conn {
-        conn.conn().fence(conn.qp(), list, &slot.fence);
+        conn.ep().fence(conn.qp(), list, &slot.fence);
         xprt.write_space();
     }
 }
@@ -113,7 +113,7 @@ fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
 #[vtable]
 impl XprtOps for ClntXprt {
     type Slot = ClntSlot;
-    type Conn = Connection;
+    type Conn = Conn;
 
     fn class() -> &'static XprtClass<Self> {
         &CLASS
@@ -142,8 +142,8 @@ impl XprtOps for ClntXprt {
         pause
     }
 
-    fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Connection>> {
-        let result = Connection::establish(xprt);
+    fn establish(xprt: &SendLocked<'_, Self>) -> Result<Arc<Conn>> {
+        let result = Conn::establish(xprt);
         let failed = result.as_ref().err().copied();
         let rc = failed.map_or(0, |failed| failed.cause.to_errno());
         trace_xprtrdma_connect(Peer::of(xprt), rc, if rc == 0 { 1 } else { rc });
@@ -152,21 +152,21 @@ impl XprtOps for ClntXprt {
     }
 
     fn close(xprt: &mut SendLocked<'_, Self>) {
-        let Some(connection) = xprt.conn() else {
+        let Some(conn) = xprt.conn() else {
             return;
         };
-        connection.shutdown();
-        if let Some(why) = connection.conn().negotiation.why_avoid() {
+        conn.shutdown();
+        if let Some(why) = conn.ep().negotiation.why_avoid() {
             xprt.avoid_version_2(why);
         }
         trace_xprtrdma_disconnect(Peer::of(xprt), 0, enotconn().to_errno());
-        let mut most = 0;
+        let mut max = 0;
         for slot in xprt.slot_data() {
             // The next connection cannot use these regions. They are fenced by now, or by being
             // dropped.
-            most = most.max(slot.chunks.lock().lose());
+            max = max.max(slot.chunks.lock().connection_lost());
         }
-        xprt.note_losses(most);
+        xprt.note_losses(max);
         drop(xprt.set_conn(None));
     }
 
@@ -179,7 +179,7 @@ impl XprtOps for ClntXprt {
         if !xprt.is_connected() {
             return Err(enotconn());
         }
-        let Some(connection) = xprt.conn() else {
+        let Some(conn) = xprt.conn() else {
             return Err(enotconn());
         };
         // A connection carries a Call once: sending it again would cost a credit that no Reply
@@ -191,7 +191,7 @@ impl XprtOps for ClntXprt {
         if !slot.get_cong() {
             return Err(ebadslt());
         }
-        let sent = send_call(xprt, connection, slot);
+        let sent = send_call(xprt, conn, slot);
         // The credit of a Call without a Reply is not returned either.
         let keep = match &sent {
             Ok(()) => slot.reply_expected(),
@@ -235,20 +235,19 @@ impl XprtOps for ClntXprt {
     }
 
     fn bc_setup(xprt: &Xprt<Self>, _min_reqs: u32) -> Result {
-        xprt.make_bc_requests(REVERSE_CALLS as usize)?;
+        xprt.alloc_bc_requests(BC_MAX_CALLS as usize)?;
         // The sender of the next Call posts the Receives on this connection. Later connections
         // begin with them; on one that is being made, a sender posts them with its next batch.
-        xprt.allow_reverse();
-        if let Some(connection) = xprt.conn() {
-            connection.conn().allow_reverse();
+        xprt.allow_bc();
+        if let Some(conn) = xprt.conn() {
+            conn.ep().allow_bc();
         }
         Ok(())
     }
 
     fn bc_max_payload(xprt: &Xprt<Self>) -> usize {
         // Takes no reference: dropping the last one sleeps, and sunrpc calls this under RCU.
-        let limits = xprt
-            .with_conn(|connection| connection.map(|connection| connection.conn().thresholds()));
+        let limits = xprt.with_conn(|conn| conn.map(|conn| conn.ep().thresholds()));
         let (version, send, receive) = match limits {
             Some(limits) => (limits.version, limits.send, limits.receive),
             None => {
@@ -256,32 +255,32 @@ impl XprtOps for ClntXprt {
                 (Version::One, ours.send, ours.receive)
             }
         };
-        let longest = send.min(receive).0 as usize;
-        longest
+        let max_len = send.min(receive).0 as usize;
+        max_len
             .min(kernel::page::PAGE_SIZE)
-            .saturating_sub(version.least_header())
+            .saturating_sub(version.min_header_len())
     }
 
     fn bc_slots(_xprt: &Xprt<Self>) -> u32 {
-        REVERSE_REQUESTS
+        BC_CREDITS
     }
 
     fn bc_send_reply(xprt: &mut SendLocked<'_, Self>, rqst: &BcRqst<Self>) -> Result {
         if !xprt.is_connected() {
             return Err(enotconn());
         }
-        let Some(connection) = xprt.conn() else {
+        let Some(conn) = xprt.conn() else {
             return Err(enotconn());
         };
-        let conn = connection.conn();
+        let ep = conn.ep();
         // If the Call arrived on an earlier connection, the server does not wait for a Reply on
         // this one. The error must not be one after which sunrpc retries: senders of other requests
         // would get it, and try in vain to connect, until the task of this request runs.
-        if rqst.connection() != conn.number() {
+        if rqst.connection() != ep.number() {
             return Err(ecanceled());
         }
         trace_xprtrdma_cb_reply(Peer::of(xprt), rqst.xid());
-        let sent = conn.reverse_reply(connection.qp(), rqst);
+        let sent = ep.bc_send_reply(conn.qp(), rqst);
         if sent == Err(enotconn()) {
             xprt.close();
         }

@@ -7,21 +7,21 @@
 //! which refuses the request.
 
 use super::{
-    chan::{
+    client::Clients,
+    endpoint::{
         list_limits,
-        Chan,
         Conn,
+        Endpoint,
         Params, //
     },
-    client::Clients,
     events::Events,
     limits::{
         Bounds,
         Sizes,
         CALLBACK_CREDITS, //
     },
-    live::Live,
     negotiation::Negotiation,
+    status::ConnStatus,
     tunables::{
         MAX_OUTBOUND_READ_REQUESTS,
         MAX_REQUESTS,
@@ -84,7 +84,7 @@ use kernel::{
 const RW_SGES: u32 = 16;
 /// A number of SGEs that suffices if the device cannot create long queues otherwise. A large
 /// payload needs more Work Requests then.
-const LEAST_RW_SGES: u32 = 5;
+const MIN_RW_SGES: u32 = 5;
 
 /// A request that was adopted and waits for a service thread. Dropping it refuses the request.
 pub(super) struct Pending {
@@ -257,7 +257,7 @@ fn build(
     let device = port.device().name();
     let params = Params {
         peer,
-        live: Live::new(peer, device, sizes, agreed)?,
+        status: ConnStatus::new(peer, device, sizes, agreed)?,
         sizes,
         receive_size: private.receive.0 as usize,
         remote_invalidation: agreed.remote_invalidation,
@@ -265,11 +265,11 @@ fn build(
         list_limits: list_limits(args.max_pages()),
         read_mrs: rdma_ctxs(port, args, sizes.credits)?,
     };
-    let max = Version::from_word(MAX_VERSION.get()).unwrap_or(Version::One);
+    let max = Version::from_u32(MAX_VERSION.get()).unwrap_or(Version::One);
     let negotiation = Negotiation::new(max, agreed.send);
     let wake = KBox::new(handle.clone(), GFP_KERNEL)?;
-    let member = clients.join(&peer, params.live.number, wake)?;
-    let chan = Chan::new(
+    let member = clients.join(&peer, params.status.number, wake)?;
+    let ep = Endpoint::new(
         params,
         negotiation,
         handle.clone(),
@@ -285,15 +285,15 @@ fn build(
             max_send_wr: sizes.sends,
             max_recv_wr: sizes.receives,
             max_send_sge: rw_sges,
-            least_send_sge: LEAST_RW_SGES.min(rw_sges),
+            min_send_sge: MIN_RW_SGES.min(rw_sges),
             max_recv_sge: 1,
-            max_rdma_ctxs: chan.params.read_mrs,
+            max_rdma_ctxs: ep.params.read_mrs,
         },
-        chan.clone(),
+        ep.clone(),
     )
     .inspect_err(|e| trace_svcrdma_qp_err(&peer, e.to_errno()))?;
-    let conn = Conn::new(qp, id, chan, removal);
-    conn.chan().post_first_receives(conn.qp())?;
+    let conn = Conn::new(qp, id, ep, removal);
+    conn.ep().post_first_receives(conn.qp())?;
     Ok((
         conn,
         AcceptParams {

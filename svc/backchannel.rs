@@ -7,10 +7,10 @@
 //! is sent later.
 
 use super::{
-    chan::{
-        Chan,
+    endpoint::{
+        ChainCtx,
         Conn,
-        Work, //
+        Endpoint, //
     },
     limits::CALLBACK_CREDITS,
     Rdma, //
@@ -45,7 +45,7 @@ use crate::{
             Outcome, //
         },
         units::{
-            host_len,
+            u32_to_usize,
             Credits,
             Xid, //
         }, //
@@ -67,7 +67,7 @@ impl Callbacks for Conn {
     }
 
     fn max_call(this: &SvcXprt<Self>) -> usize {
-        this.chan().max_call()
+        this.ep().max_call()
     }
 
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result {
@@ -76,7 +76,7 @@ impl Callbacks for Conn {
             Err(e) if e == ENOMEM || e == EAGAIN => Err(enobufs()),
             Err(e) => {
                 if e != EMSGSIZE {
-                    this.chan().fail();
+                    this.ep().fail();
                 }
                 Err(e)
             }
@@ -85,7 +85,7 @@ impl Callbacks for Conn {
     }
 }
 
-impl Chan {
+impl Endpoint {
     /// Returns the length of the longest callback in octets. Returns 0 if the client's properties
     /// say that it receives no Calls. The service then finds that callbacks fail, and does not use
     /// them.
@@ -94,7 +94,7 @@ impl Chan {
             return 0;
         }
         let send = self.negotiation.send(self.params.receive_size);
-        host_len(send.0).saturating_sub(self.negotiation.version().least_header())
+        u32_to_usize(send.0).saturating_sub(self.negotiation.version().min_header_len())
     }
 }
 
@@ -103,14 +103,14 @@ impl Conn {
     fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
         // Reclaim may be waiting for the worker that runs this function.
         let _no_io = NoIo::begin();
-        let chan = self.chan();
+        let ep = self.ep();
         let len = call.len();
-        if len > chan.max_call() {
+        if len > ep.max_call() {
             return Err(EMSGSIZE);
         }
-        let mut ctx = chan.send_ctx(self.qp())?;
+        let mut ctx = ep.get_send_ctx(self.qp())?;
         let prefix = HeaderPrefix {
-            version: chan.negotiation.version(),
+            version: ep.negotiation.version(),
             xid: Xid(xid),
             credits: Credits(Self::CREDITS),
             proc: Proc::Msg,
@@ -130,18 +130,18 @@ impl Conn {
         // The last step, because only the completion may return entries that were taken.
         let reserved = written.and_then(|end| {
             ctx.as_mut().set_message(end, None)?;
-            chan.sq.try_reserve(ctx.as_mut().project().reservation, 1)?;
+            ep.sq.try_reserve(ctx.as_mut().project().reservation, 1)?;
             Ok(end)
         });
         match reserved {
             Ok(octets) => {
-                let posted = chan.post(self.qp(), Work::Reply(ctx));
+                let posted = ep.post(self.qp(), ChainCtx::Reply(ctx));
                 posted.map_err(|_| enotconn())?;
-                chan.params.live.traffic.note_sent(octets);
+                ep.params.status.traffic.note_sent(octets);
                 Ok(())
             }
             Err(e) => {
-                chan.keep_send_ctx(ctx);
+                ep.put_send_ctx(ctx);
                 Err(e)
             }
         }

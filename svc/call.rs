@@ -7,8 +7,8 @@
 use super::{
     client::OrderedPull,
     order::{
-        Arrival,
-        Place, //
+        ArrivalSeq,
+        PullSeq, //
     },
     payloads::Payloads, //
 };
@@ -25,9 +25,9 @@ pub(super) struct CallState {
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
     /// The number of the message on its connection.
-    pub(super) arrival: Arrival,
+    pub(super) arrival: ArrivalSeq,
     /// The place of the message in the order of its client's messages.
-    pub(super) place: Place,
+    pub(super) seq: PullSeq,
     /// The pull of the Call, if the Call got its place in the order of its client's messages before
     /// a service thread begins the pull. `None` in a buffer without such a Call.
     pub(super) ordered: Option<OrderedPull>,
@@ -38,9 +38,9 @@ pub(super) struct CallState {
 impl CallState {
     /// Gives the message its place: that of its own pull, or `last` if it has none.
     #[inline]
-    pub(super) fn take_place(&mut self, last: impl FnOnce() -> Place) {
-        self.place = match &self.ordered {
-            Some(pull) => pull.place,
+    pub(super) fn assign_seq(&mut self, last: impl FnOnce() -> PullSeq) {
+        self.seq = match &self.ordered {
+            Some(pull) => pull.seq,
             None => last(),
         };
     }

@@ -19,7 +19,7 @@
 use super::order::{
     Batch,
     Order,
-    Place, //
+    PullSeq, //
 };
 use crate::kapi::{
     compat::smp_mb,
@@ -64,7 +64,7 @@ pub(super) trait Wake: Send + Sync {
 impl<C> Wake for Handle<C> {
     fn wake(&self) {
         self.set_data();
-        // Pairs with the same check as the barrier in `Chan::wake`.
+        // Pairs with the same check as the barrier in `Endpoint::wake`.
         smp_mb();
         self.enqueue();
     }
@@ -84,7 +84,7 @@ struct Client {
     /// Ordered pulls in progress.
     pulls: Atomic<u32>,
     /// The place of a message that arrives now.
-    place: Atomic<u32>,
+    next_seq: Atomic<u32>,
     #[pin]
     state: SpinLock<ClientState>,
 }
@@ -123,7 +123,7 @@ pub(super) struct Member {
 /// An ordered pull, which ends when this is dropped.
 pub(super) struct OrderedPull {
     client: Arc<Client>,
-    pub(super) place: Place,
+    pub(super) seq: PullSeq,
 }
 
 impl Clients {
@@ -195,7 +195,7 @@ impl Client {
             pin_init!(Client {
                 ip,
                 pulls: Atomic::new(0),
-                place: Atomic::new(0),
+                next_seq: Atomic::new(0),
                 state <- new_spinlock!(ClientState::default()),
             }),
             GFP_KERNEL,
@@ -229,9 +229,9 @@ impl ClientState {
         core::mem::swap(&mut self.members, room);
     }
 
-    /// Returns whether the message at `place` may be delivered.
-    fn allows(&mut self, place: Place) -> bool {
-        if self.order.allows(place) {
+    /// Returns whether the message at `seq` may be delivered.
+    fn allows(&mut self, seq: PullSeq) -> bool {
+        if self.order.allows(seq) {
             return true;
         }
         if self.batch.is_overdue(&self.order, self.oldest_waited()) {
@@ -264,18 +264,18 @@ impl ClientState {
 
 impl Member {
     /// Returns the place of a message that has just arrived.
-    pub(super) fn place(&self) -> Place {
-        Place(self.client.place.load(Relaxed))
+    pub(super) fn next_seq(&self) -> PullSeq {
+        PullSeq(self.client.next_seq.load(Relaxed))
     }
 
-    /// Returns whether the message at `place` may be delivered. If not, a service thread is woken
+    /// Returns whether the message at `seq` may be delivered. If not, a service thread is woken
     /// when its turn comes. The caller must check again after [`OLDEST_PULL_MS`].
-    pub(super) fn allows(&self, place: Place) -> bool {
+    pub(super) fn allows(&self, seq: PullSeq) -> bool {
         if self.is_open() {
             return true;
         }
         let mut state = self.client.state.lock();
-        let allowed = state.allows(place);
+        let allowed = state.allows(seq);
         if !allowed {
             state.waits = true;
             self.waits.store(true, Relaxed);
@@ -293,14 +293,14 @@ impl Member {
     pub(super) fn pull(&self) -> Option<OrderedPull> {
         let client = self.client.clone();
         let mut state = client.state.lock();
-        let place = state.order.begin()?;
+        let seq = state.order.begin()?;
         if self.is_open() {
             state.oldest_since = jiffies();
         }
-        client.place.store(state.order.place().0, Relaxed);
+        client.next_seq.store(state.order.next_seq().0, Relaxed);
         client.pulls.fetch_add(1, Relaxed);
         drop(state);
-        Some(OrderedPull { client, place })
+        Some(OrderedPull { client, seq })
     }
 }
 
@@ -308,7 +308,7 @@ impl Drop for OrderedPull {
     fn drop(&mut self) {
         let mut state = self.client.state.lock();
         self.client.pulls.fetch_sub(1, Relaxed);
-        if state.order.end(self.place) {
+        if state.order.end(self.seq) {
             let used = state.oldest_waited();
             state.batch.pull_ended(used);
             state.oldest_since = jiffies();
@@ -321,9 +321,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         let mut list = self.clients.list.lock();
         let mut state = self.client.state.lock();
-        let place = |member: &ClientConn| member.number == self.number;
-        let place = state.members.iter().position(place);
-        let gone = place.and_then(|place| state.members.remove(place).ok());
+        let is_it = |member: &ClientConn| member.number == self.number;
+        let index = state.members.iter().position(is_it);
+        let gone = index.and_then(|index| state.members.remove(index).ok());
         let last = state.members.is_empty();
         // Large memory must not be freed where the last reference to the client is dropped.
         let room = last.then(|| core::mem::take(&mut state.members));

@@ -14,15 +14,15 @@
 
 use super::{
     call::CallState,
-    chan::{
-        Chan,
+    endpoint::{
         Conn,
+        Endpoint,
         Pulled, //
     },
     inbox::Incoming,
-    live::ConnState,
     payloads::Payload,
-    receives::CallBox, //
+    receives::CallBox,
+    status::ConnState, //
 };
 use crate::kapi::{
     ext::{
@@ -58,14 +58,14 @@ use crate::kapi::{
 };
 use kernel::prelude::*;
 
-impl QpHandler for Chan {
+impl QpHandler for Endpoint {
     type Recv = CallData<CallState>;
 
     fn recv_done(&self, qp: &Qp<Self>, mut buf: CallBox, result: Result<RecvWc, WcError>) {
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_recv(buf.cid(), wc.byte_len);
-                self.params.live.note_received(&wc);
+                self.params.status.note_received(&wc);
                 self.received(qp, buf.capacity());
                 // Forgets the header of the previous message.
                 buf.data_mut().state.call = None;
@@ -80,7 +80,7 @@ impl QpHandler for Chan {
                 } else {
                     trace_svcrdma_wc_recv_err(e.cid(), e.status(), e.vendor());
                 }
-                self.keep_receive(buf);
+                self.put_failed_receive(buf);
                 self.fail_completion("Receive", &e);
             }
         }
@@ -95,16 +95,16 @@ impl QpHandler for Chan {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        cancel_delayed_sync(&self.chan.events);
-        cancel_delayed_sync::<_, 0>(&self.chan);
-        cancel_delayed_sync::<_, 1>(&self.chan);
-        self.chan.sq.close();
+        cancel_delayed_sync(&self.ep.events);
+        cancel_delayed_sync::<_, 0>(&self.ep);
+        cancel_delayed_sync::<_, 1>(&self.ep);
+        self.ep.sq.close();
         // On return no completion runs, and the device does not access memory.
         self.qp.close();
         // A completion that was posting RDMA Reads may have started the timer until now.
-        self.chan.sq.end();
-        self.chan.clear_line(&self.qp);
-        self.chan.clear_inbox();
+        self.ep.sq.end();
+        self.ep.clear_backlog(&self.qp);
+        self.ep.clear_inbox();
     }
 }
 
@@ -112,8 +112,8 @@ impl Conn {
     /// Adds or replaces Receives, and tells the client about their size.
     #[cold]
     fn more_receives(&self) {
-        self.chan.add_receives(&self.qp);
-        self.tell_receive_size();
+        self.ep.add_receives(&self.qp);
+        self.announce_receive_size();
         self.trim_later();
     }
 }
@@ -125,7 +125,7 @@ impl Connection for Conn {
 
     #[inline(always)]
     fn next(this: &SvcXprt<Self>) -> Option<Incoming<Pulled>> {
-        this.chan.next_incoming(|| this.clear_data())
+        this.ep.next_incoming(|| this.clear_data())
     }
 
     #[inline(always)]
@@ -134,7 +134,7 @@ impl Connection for Conn {
         receiver: Receiver<'a, Self::Call>,
         incoming: Incoming<Pulled>,
     ) -> Option<Delivered<'a>> {
-        if this.chan.few_receives.load(Relaxed) {
+        if this.ep.few_receives.load(Relaxed) {
             this.more_receives();
         }
         match incoming {
@@ -150,7 +150,7 @@ impl Connection for Conn {
             let xid = bytes.first_chunk().copied();
             let xid = xid.map_or(0, u32::from_be_bytes);
             trace_svcrdma_send_err(&this.peer_addr(), xid, e.to_errno());
-            this.chan.fail();
+            this.ep.fail();
         })
     }
 
@@ -166,7 +166,7 @@ impl Connection for Conn {
         Ok(())
     }
 
-    /// Releases the Receive of a Call, and the pages that were lent to it. If the connection has carried
+    /// Releases the Receive of a Call, and the pages that were held for it. If the connection has carried
     /// no answer yet, it is closed after a while, unless a message is answered by then.
     ///
     /// The service drops a Call without an answer while it still processes the same Call of an
@@ -175,21 +175,21 @@ impl Connection for Conn {
     /// until then; in version 2 it may have no other. Closing the connection makes the client
     /// retransmit sooner. It is not closed at once, because some clients retransmit without a pause.
     fn release(this: &SvcXprt<Self>, mut call: CallBox) {
-        if let Some(array) = call.data_mut().recall() {
-            this.chan.pages.lock().put_array(array);
+        if let Some(array) = call.data_mut().release_pages() {
+            this.ep.pages.lock().put_array(array);
         }
-        this.chan.release_receive(&this.qp, call);
-        if !this.chan.is_closing() {
-            this.chan.events.expect_answer();
+        this.ep.release_receive(&this.qp, call);
+        if !this.ep.is_closing() {
+            this.ep.events.note_dropped_call();
         }
     }
 
     fn detach(this: &SvcXprt<Self>) {
-        this.chan.params.live.set_state(ConnState::Closing);
+        this.ep.params.status.set_state(ConnState::Closing);
         // Fails if the connection was lost already.
         let _ = this.qp.disconnect();
-        this.chan.sq.close();
-        this.chan.clear_line(&this.qp);
-        this.chan.clear_inbox();
+        this.ep.sq.close();
+        this.ep.clear_backlog(&this.qp);
+        this.ep.clear_inbox();
     }
 }

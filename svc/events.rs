@@ -6,9 +6,9 @@
 //! An event may arrive before the transport exists. [`Events`] records it until then.
 
 use super::phase::{
-    Action, //
+    Action,
     ConnEvent,
-    Phase,
+    Phase, //
 };
 use crate::kapi::{
     compat::smp_mb,
@@ -79,7 +79,7 @@ impl<C: 'static> Events<C> {
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Events {
-                phase: Atomic::new(Phase::Accepted.to_word()),
+                phase: Atomic::new(Phase::Accepted.to_u32()),
                 answered: Atomic::new(false),
                 conn: SetOnce::new(),
                 unanswered <- new_delayed_work!("rpcrdma_rs: unanswered"),
@@ -89,13 +89,13 @@ impl<C: 'static> Events<C> {
     }
 
     /// Records that the client gets a Reply or an error report.
-    pub(super) fn answer(&self) {
+    pub(super) fn note_answered(&self) {
         self.answered.store(true, Relaxed);
     }
 
     /// Records that a Call was dropped. The connection is closed after [`UNANSWERED_MS`] if no
     /// message is answered until then.
-    pub(super) fn expect_answer(self: &Arc<Self>) {
+    pub(super) fn note_dropped_call(self: &Arc<Self>) {
         if !self.answered.load(Relaxed) {
             // It may be queued already.
             let _ = xprtiod().enqueue_delayed(self.clone(), msecs_to_jiffies(UNANSWERED_MS));
@@ -123,16 +123,16 @@ impl<C: 'static> Events<C> {
     }
 
     fn phase(&self) -> Phase {
-        Phase::from_word(self.phase.load(Acquire))
+        Phase::from_u32(self.phase.load(Acquire))
     }
 
     /// Moves to the next phase, and returns the action for it.
     fn step(&self, event: ConnEvent) -> Action {
         let mut word = self.phase.load(Relaxed);
         loop {
-            let phase = Phase::from_word(word);
+            let phase = Phase::from_u32(word);
             let next = phase.after(event);
-            match self.phase.cmpxchg(word, next.to_word(), Full) {
+            match self.phase.cmpxchg(word, next.to_u32(), Full) {
                 Ok(_) => return phase.action(next),
                 Err(now) => word = now,
             }

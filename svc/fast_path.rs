@@ -8,7 +8,7 @@
 
 use super::{
     call::CallState,
-    chan::{
+    endpoint::{
         Conn,
         SendCtx, //
     },
@@ -19,27 +19,27 @@ use crate::{
         rdma::rw::TransferDir,
         sunrpc::{
             svc_reply::{
-                LentPart,
+                HeldPart,
                 Reply, //
             },
             svc_rqst::CallRef, //
         }, //
     },
     xdr::{
-        message::Parsed,
-        plan::{
-            choose_response,
-            Response, //
-        },
-        respond::{
+        fast_reply::{
             encode_no_chunk,
             encode_sole_write,
             no_chunk_len,
             sole_write_len, //
         },
+        message::Parsed,
+        plan::{
+            choose_response,
+            ResponseMode, //
+        },
         segment::Segment,
         units::{
-            host_len,
+            u32_to_usize,
             InlineSize, //
         }, //
     },
@@ -55,13 +55,13 @@ struct Placed {
     /// The part of the segment that the payload is written to.
     segment: Segment,
     /// The location of the payload in the pages.
-    part: LentPart,
+    part: HeldPart,
 }
 
 /// Returns whether a message of `message` octets fits inline behind a header of `header` octets.
 #[inline]
 fn fits(send: InlineSize, header: usize, message: u32) -> bool {
-    choose_response(send, header, message, None, false) == Response::Inline
+    choose_response(send, header, message, None, false) == ResponseMode::Inline
 }
 
 /// Copies the octets `region` of the reply to `buffer`, at `at`. Returns the offset after them.
@@ -72,7 +72,7 @@ pub(super) fn append(
     buffer: &mut [u8],
     at: usize,
 ) -> Result<usize> {
-    let region = host_len(region.start)..host_len(region.end);
+    let region = u32_to_usize(region.start)..u32_to_usize(region.end);
     let len = region.len();
     let room = buffer.get_mut(at..).ok_or(EINVAL)?;
     if reply.message().copy_to(region, room) == len {
@@ -116,12 +116,12 @@ impl Conn {
         if payload.length > segment.length || !fits {
             return None;
         }
-        let start = host_len(payload.offset);
+        let start = u32_to_usize(payload.offset);
         let placed = Placed {
             payload,
             end,
             segment: segment.with_length(payload.length),
-            part: reply.locate_lent(start..start + host_len(payload.length))?,
+            part: reply.locate_held(start..start + u32_to_usize(payload.length))?,
         };
         Some(self.send_filled(state.invalidate, |ctx| {
             self.fill_placed(ctx, reply, received, &placed, total)
@@ -153,12 +153,12 @@ impl Conn {
             len = append(reply, *end..total, buffer, len)?;
         }
         let pages = ctx.as_mut().project().transfer.unmap();
-        let own = reply.take_lent_part(pages, part);
+        let own = reply.take_held_part(pages, part);
         self.map_taken(ctx, reply, own, false, |transfer| {
             let octets = part.octets();
             transfer.add(self.qp(), TransferDir::Write, octets, (*segment).into())
         })?;
-        self.chan().count_write(payload.length);
+        self.ep().count_write(payload.length);
         Ok(len)
     }
 }

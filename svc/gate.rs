@@ -31,14 +31,14 @@
 //! wakes up for each Call.
 
 use super::{
-    chan::{
-        Chan,
+    client::OLDEST_PULL_MS,
+    endpoint::{
+        Endpoint,
         Pulled, //
     },
-    client::OLDEST_PULL_MS,
     inbox::{
-        Gate,
         Inbox,
+        InboxGate,
         Incoming,
         PullPermit, //
     },
@@ -74,19 +74,19 @@ static NO_ACCESS: Budget = Budget::new(NO_ACCESS_PAGES);
 const RETRY_MS: u32 = 500;
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self, 1> for Chan { self.retry }
+    impl HasDelayedWork<Self, 1> for Endpoint { self.retry }
 }
 
-impl WorkItem<1> for Chan {
+impl WorkItem<1> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.open_gate(Gate::NoResources);
+        this.open_gate(InboxGate::NoResources);
         this.wake_waiting();
     }
 }
 
-impl Chan {
+impl Endpoint {
     /// Returns the next message; `None` if there is none, or if none may be taken now.
     ///
     /// If no further message may be taken, it calls `clear`, which clears XPT_DATA.
@@ -142,7 +142,7 @@ impl Chan {
     /// checked that the client has proved that it has access.
     pub(super) fn permit_at_once(&self, message: &mut CallBox) -> Option<PullPermit> {
         let mut inbox = self.inbox.lock();
-        if inbox.gate != Gate::Open || inbox.has_held() {
+        if inbox.gate != InboxGate::Open || inbox.has_held() {
             return None;
         }
         message.data_mut().state.arrival = inbox.arrive();
@@ -163,9 +163,9 @@ impl Chan {
             return;
         };
         let full = inbox.push_pulled(ctx);
-        if inbox.gate == Gate::NoResources {
+        if inbox.gate == InboxGate::NoResources {
             // The memory regions of this Call are available again.
-            inbox.gate = Gate::Open;
+            inbox.gate = InboxGate::Open;
         }
         self.wake(inbox);
         // Only a client that exceeds its credits by far has more Calls than there are contexts.
@@ -189,7 +189,7 @@ impl Chan {
     pub(super) fn queue_message(&self, mut message: CallBox) {
         STAT_RECV.inc();
         let state = &mut message.data_mut().state;
-        state.take_place(|| self.member.place());
+        state.assign_seq(|| self.member.next_seq());
         let Some(mut inbox) = self.open_inbox() else {
             return;
         };
@@ -215,13 +215,13 @@ impl Chan {
             return Some((buf, PullPermit::Free));
         }
         let mut inbox = self.open_inbox()?;
-        if inbox.gate == Gate::Pulling {
-            buf.data_mut().state.place = self.member.place();
+        if inbox.gate == InboxGate::Pulling {
+            buf.data_mut().state.seq = self.member.next_seq();
             inbox.push_held(buf);
             return None;
         }
         if let Some(share) = NO_ACCESS.take_all(pages.saturating_sub(FIRST_PAGES)) {
-            inbox.gate = Gate::Pulling;
+            inbox.gate = InboxGate::Pulling;
             return Some((buf, PullPermit::Only { _share: share }));
         }
         drop(inbox);
@@ -233,7 +233,7 @@ impl Chan {
     /// pull has completed, or after [`RETRY_MS`]. Drops the Call if the connection is being closed.
     pub(super) fn hold(self: &Arc<Self>, mut buf: CallBox) {
         let state = &mut buf.data_mut().state;
-        state.take_place(|| self.member.place());
+        state.assign_seq(|| self.member.next_seq());
         let Some(mut inbox) = self.open_inbox() else {
             return;
         };
@@ -248,17 +248,17 @@ impl Chan {
         let is_only = matches!(permit, PullPermit::Only { .. });
         drop(permit);
         if is_only {
-            self.open_gate(Gate::Pulling);
+            self.open_gate(InboxGate::Pulling);
         }
     }
 
     /// Opens the gate if it is in the state `closed`.
-    fn open_gate(&self, closed: Gate) {
+    fn open_gate(&self, closed: InboxGate) {
         let mut inbox = self.inbox.lock();
         if inbox.gate != closed {
             return;
         }
-        inbox.gate = Gate::Open;
+        inbox.gate = InboxGate::Open;
         if inbox.has_messages() {
             self.wake(inbox);
         }

@@ -7,8 +7,8 @@ use super::{
     call::CallState,
     client::Member,
     order::{
-        Arrival,
-        Place, //
+        ArrivalSeq,
+        PullSeq, //
     },
     pool::{
         Ring,
@@ -37,14 +37,14 @@ const LULL_MS: u32 = 10_000;
 /// A pulled Call, which may have to wait for its turn.
 pub(super) trait Ordered {
     /// Returns the place of its pull; `None` if its order does not matter.
-    fn place(&self) -> Option<Place>;
+    fn seq(&self) -> Option<PullSeq>;
 
     /// Returns the number of the Call on its connection.
-    fn arrival(&self) -> Arrival;
+    fn arrival(&self) -> ArrivalSeq;
 
     /// Returns whether a service thread may take it now.
     fn is_next(&self, member: &Member) -> bool {
-        self.place().is_none_or(|place| member.allows(place))
+        self.seq().is_none_or(|seq| member.allows(seq))
     }
 }
 
@@ -62,19 +62,19 @@ pub(super) struct Inbox<P> {
     /// Calls whose Read chunks have been pulled. A pull may begin when the Call arrives, while older
     /// messages wait for a service thread.
     pub(super) pulled: Ring<P>,
-    pub(super) gate: Gate,
+    pub(super) gate: InboxGate,
     /// The number of the last message that arrived.
-    last: Arrival,
+    last: ArrivalSeq,
     /// The place after the last pull that a service thread has begun. Messages that arrived after the
     /// pull's Call, but before the pull began, have earlier places; they get this one when they are taken.
-    after_pull: Place,
+    after_pull: PullSeq,
     /// The shortage of resources for pulls, if there is one.
-    short: Option<Shortage>,
+    short: Option<DeviceShortage>,
 }
 
 /// Whether messages may be taken out of the inbox. Pulled Calls may always be taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gate {
+pub(super) enum InboxGate {
     Open,
     /// Closed while a pull is in progress, until the client has proved that it has access.
     Pulling,
@@ -91,16 +91,16 @@ pub(super) enum Incoming<P> {
 }
 
 /// A shortage of resources of the device.
-struct Shortage {
+struct DeviceShortage {
     /// The first Call that lacked them.
-    first: Arrival,
+    first: ArrivalSeq,
     /// When that was.
     since: Jiffies,
     /// When a Call last lacked them.
     last: Jiffies,
 }
 
-impl Shortage {
+impl DeviceShortage {
     /// Returns whether the shortage has lasted for so long that no Call should wait for its end.
     fn is_long(&self, now: Jiffies) -> bool {
         now.wrapping_sub(self.since) >= msecs_to_jiffies(SHORT_MS)
@@ -116,16 +116,16 @@ impl<P: Ordered> Inbox<P> {
             pulls: RecvList::new(),
             held: RecvList::new(),
             pulled: Ring::new(contexts, GFP_KERNEL)?,
-            gate: Gate::Open,
-            last: Arrival::default(),
-            after_pull: Place::default(),
+            gate: InboxGate::Open,
+            last: ArrivalSeq::default(),
+            after_pull: PullSeq::default(),
             short: None,
         })
     }
 
     /// Returns the number of a message that arrives now.
     #[inline]
-    pub(super) fn arrive(&mut self) -> Arrival {
+    pub(super) fn arrive(&mut self) -> ArrivalSeq {
         self.last = self.last.next();
         self.last
     }
@@ -134,7 +134,7 @@ impl<P: Ordered> Inbox<P> {
     /// only because of the order of the client's Calls.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.gate == Gate::Open
+        self.gate == InboxGate::Open
             && self.first.is_none()
             && self.pulls.is_empty()
             && self.held.is_empty()
@@ -179,18 +179,17 @@ impl<P: Ordered> Inbox<P> {
     /// Adds a pulled Call, before those that it precedes: threads may post pulls in another order than
     /// they begin them. Returns the Call if there are too many.
     pub(super) fn push_pulled(&mut self, call: P) -> Result<(), P> {
-        if call.place().is_none() {
+        if call.seq().is_none() {
             return self.pulled.push(call);
         }
-        self.pulled.insert(call, |call, other| {
-            Some(call.place()?.precedes(other.place()?))
-        })
+        self.pulled
+            .insert(call, |call, other| Some(call.seq()?.precedes(other.seq()?)))
     }
 
-    /// Makes the messages in the inbox wait for the pull at `place`, which a service thread begins. They
+    /// Makes the messages in the inbox wait for the pull at `seq`, which a service thread begins. They
     /// are younger than its Call, which the thread has taken before them.
-    pub(super) fn begin_pull(&mut self, place: Place) {
-        let after = place.after();
+    pub(super) fn begin_pull(&mut self, seq: PullSeq) {
+        let after = seq.after();
         // Another thread may have begun a later pull meanwhile.
         if !after.precedes(self.after_pull) {
             self.after_pull = after;
@@ -202,8 +201,8 @@ impl<P: Ordered> Inbox<P> {
     /// another one must not begin before it has ended.
     pub(super) fn hold(&mut self, message: CallBox, has_access: bool) {
         self.push_held(message);
-        if has_access || self.gate != Gate::Pulling {
-            self.gate = Gate::NoResources;
+        if has_access || self.gate != InboxGate::Pulling {
+            self.gate = InboxGate::NoResources;
         }
     }
 
@@ -219,11 +218,11 @@ impl<P: Ordered> Inbox<P> {
     /// Records that resources for the pull of a Call are short. Returns whether they have been short for
     /// so long that the Call should not wait: a mapping may fail forever, and other Calls of the
     /// connection wait as well.
-    pub(super) fn note_short(&mut self, call: Arrival, now: Jiffies) -> bool {
+    pub(super) fn note_short(&mut self, call: ArrivalSeq, now: Jiffies) -> bool {
         let lull = msecs_to_jiffies(LULL_MS);
         self.short
             .take_if(|short| now.wrapping_sub(short.last) >= lull);
-        let short = self.short.get_or_insert(Shortage {
+        let short = self.short.get_or_insert(DeviceShortage {
             first: call,
             since: now,
             last: now,
@@ -235,7 +234,7 @@ impl<P: Ordered> Inbox<P> {
     /// Records that the pull of `call` begins. This ends the shortage if `call` is the one that waits.
     /// The pull of another Call does not end it, as that Call may need less, unless the shortage has
     /// lasted for too long: then it shows that resources are available again.
-    pub(super) fn note_mapped(&mut self, call: Arrival, now: Jiffies) {
+    pub(super) fn note_mapped(&mut self, call: ArrivalSeq, now: Jiffies) {
         self.short
             .take_if(|short| short.first == call || short.is_long(now));
     }
@@ -250,8 +249,8 @@ impl<P: Ordered> Inbox<P> {
         let first = self.first.take().or_else(|| self.held.pop());
         let mut message = first.or_else(|| self.messages.pop())?;
         let state = &mut message.data_mut().state;
-        if state.place.precedes(self.after_pull) {
-            state.place = self.after_pull;
+        if state.seq.precedes(self.after_pull) {
+            state.seq = self.after_pull;
         }
         Some(message)
     }
@@ -260,9 +259,9 @@ impl<P: Ordered> Inbox<P> {
     /// access.
     pub(super) fn is_open(&self, has_access: bool) -> bool {
         match self.gate {
-            Gate::NoResources => false,
-            Gate::Pulling => has_access,
-            Gate::Open => true,
+            InboxGate::NoResources => false,
+            InboxGate::Pulling => has_access,
+            InboxGate::Open => true,
         }
     }
 
@@ -281,7 +280,7 @@ impl<P: Ordered> Inbox<P> {
         }
         self.first = self.pop_message();
         let first = self.first.as_mut();
-        first.is_some_and(|first| member.allows(first.data_mut().state.place))
+        first.is_some_and(|first| member.allows(first.data_mut().state.seq))
     }
 
     /// Removes the next entry that may be taken: a Call that has a pull of its own, as its pull takes a
@@ -297,7 +296,7 @@ impl<P: Ordered> Inbox<P> {
             if let Some(mut message) = self.pop_message() {
                 let state = &message.data_mut().state;
                 let is_older = pulled.is_none_or(|pulled| state.arrival.precedes(pulled));
-                if is_older && member.allows(state.place) {
+                if is_older && member.allows(state.seq) {
                     return Some(Incoming::Message(message));
                 }
                 self.first = Some(message);

@@ -7,7 +7,6 @@ use super::tunables::STAT_READ;
 use crate::{
     kapi::{
         ext::pages::PageVec,
-        live::Traffic,
         rdma::{
             qp::{
                 Qp,
@@ -18,6 +17,7 @@ use crate::{
                 TransferDir, //
             }, //
         },
+        status::Traffic,
         trace::{
             trace_svcrdma_decode_rseg,
             Cid, //
@@ -39,10 +39,10 @@ use crate::{
         rpc::plain_arguments,
         segment::Segment,
         units::{
-            host_len,
+            len_to_u32,
             pad_len,
             padded_len,
-            wire_len,
+            u32_to_usize,
             Position,
             Xid, //
         }, //
@@ -92,7 +92,7 @@ impl Layout {
     ) -> Result<(), DecodeError> {
         let inline_len = call
             .payload(bytes)
-            .and_then(|inline| wire_len(inline.len()));
+            .and_then(|inline| len_to_u32(inline.len()));
         let chunks = &mut self.chunks;
         chunks.set(&call.lists(bytes).read, inline_len, max_stream)?;
         let inline = bytes.get(call.header_len..).unwrap_or_default();
@@ -104,13 +104,13 @@ impl Layout {
             {
                 // nfsd may read the first page to its end, whatever the length of the chunk, instead of
                 // what follows the chunk.
-                let fills_page = host_len(one.length) >= PAGE_SIZE;
+                let fills_page = u32_to_usize(one.length) >= PAGE_SIZE;
                 (fills_page.then_some(one.position.0), arguments.sequenced)
             }
             _ => (None, true),
         };
         self.inline_start = call.header_len;
-        self.paged_len = host_len(match (self.item, self.chunks.chunks()) {
+        self.paged_len = u32_to_usize(match (self.item, self.chunks.chunks()) {
             (Some(_), [one]) => padded_len(one.length).unwrap_or(u32::MAX),
             _ => self.chunks.stream_len(),
         });
@@ -145,7 +145,7 @@ impl Layout {
             .filter(move |piece| !item || !matches!(piece, pcl::Piece::Base { .. }))
             .map(move |piece| {
                 let start = at;
-                at += host_len(match piece {
+                at += u32_to_usize(match piece {
                     pcl::Piece::Base { length, .. } => length,
                     pcl::Piece::Chunk(chunk) => chunk.length,
                     pcl::Piece::Pad(length) => length,
@@ -173,7 +173,7 @@ impl Layout {
                 read.chunk_range(position, skip, length)
                     .map(move |segment| {
                         let start = at;
-                        at += host_len(segment.length);
+                        at += u32_to_usize(segment.length);
                         (position, start..at, segment)
                     })
             })
@@ -211,7 +211,7 @@ impl Layout {
             number += 1;
             transfer.add(qp, TransferDir::Read, octets, segment.into())?;
             STAT_READ.inc();
-            traffic.read.add(host_len(segment.length));
+            traffic.read.add(u32_to_usize(segment.length));
             Ok(())
         };
         let Some(chunk) = self.alone() else {
@@ -223,7 +223,7 @@ impl Layout {
         let mut at = 0;
         for segment in lists.read.chunk_range(chunk.position, 0, chunk.length) {
             let start = at;
-            at += host_len(segment.length);
+            at += u32_to_usize(segment.length);
             add(chunk.position, start..at, segment)?;
         }
         Ok(())
@@ -252,13 +252,13 @@ impl Layout {
         for (at, piece) in self.pieces() {
             match piece {
                 pcl::Piece::Base { offset, length } if self.chunks.call_chunk().is_none() => {
-                    let start = host_len(offset);
-                    let end = start + host_len(length);
+                    let start = u32_to_usize(offset);
+                    let end = start + u32_to_usize(length);
                     pages.copy_in(at, inline.get(start..end).ok_or(EINVAL)?)?;
                 }
                 pcl::Piece::Pad(length) => {
                     let zeroes = [0; 4];
-                    pages.copy_in(at, zeroes.get(..host_len(length)).ok_or(EINVAL)?)?;
+                    pages.copy_in(at, zeroes.get(..u32_to_usize(length)).ok_or(EINVAL)?)?;
                 }
                 _ => {}
             }

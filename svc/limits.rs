@@ -42,7 +42,7 @@ pub(super) struct Bounds {
 
 /// Entries of a Send Queue, unless one RPC needs more. A device holds memory for each entry,
 /// whether or not it is used. Chains for which there is no room are queued.
-const MOST_SENDS: u32 = 480;
+const MAX_SENDS: u32 = 480;
 
 /// The sizes of a connection's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Sizes {
             .checked_add(2)?;
         let sends = credits
             .saturating_mul(per_rpc)
-            .clamp(SEGMENTED, MOST_SENDS)
+            .clamp(SEGMENTED, MAX_SENDS)
             .max(largest)
             .saturating_add(bounds.callbacks)
             .min(bounds.max_queue)

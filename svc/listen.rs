@@ -19,8 +19,8 @@ use super::{
         self,
         Pending, //
     },
-    chan::Conn,
     client::Clients,
+    endpoint::Conn,
     events::Events, //
 };
 use crate::kapi::{
@@ -221,8 +221,8 @@ impl ListenEvents {
     fn refuse(&self, events: &Arc<Events<Conn>>) {
         let mut state = self.state.lock();
         let is_it = |pending: &Pending| Arc::ptr_eq(pending.events(), events);
-        let place = state.requests.iter().position(is_it);
-        let pending = place.and_then(|place| state.requests.remove(place).ok());
+        let index = state.requests.iter().position(is_it);
+        let pending = index.and_then(|index| state.requests.remove(index).ok());
         drop(state);
         // Dropping it waits for the id's handler, which may be waiting for the lock in
         // `connect_request`.

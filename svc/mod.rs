@@ -4,43 +4,43 @@
 //! of RFC 8166, and the Requester of the reverse direction (RFC 8167).
 //!
 //! ```text
-//!   listen       the listener: receives connection requests
-//!   accept       accepts a request: limits, queues, first Receives
-//!   conn         the callbacks of sunrpc and of completions; teardown
-//!   read         pulls Read chunks before the Call is delivered
-//!   recv         posts Receives, and decodes a message, which is delivered as a Call or refused
-//!   send         Replies: inline, Write list, Reply chunk; error reports
-//!   fast_path    sending Replies of the most common forms
-//!   version      messages of version 2 about properties
-//!   trim         releases memory of a quiet connection
-//!   backchannel  callbacks, in the reverse direction (RFC 8167)
-//!   gate         decides when a service thread may take a message
-//!   post         posts chains, or queues them while the Send Queue is full
-//!   chan         the data of a connection and of its chains
-//!   events       events of the CM and of device removal
-//!   phase        the state of a connection
-//!   inbox        messages that wait for a service thread
-//!   layout       where the octets of Read chunks are placed
-//!   receives     the number and the size of the Receives
-//!   negotiation  the version that the connection uses
-//!   live         the status of a connection in debugfs
-//!   call         the state of a Call
-//!   client       the order of Calls over all connections of one client
-//!   order        the pure code of `client`
-//!   payloads     the parts of a Reply that are written to the Write list
-//!   sq           room in the Send Queue, waiting chains
-//!   ledger       entries of the Send Queue, and detection of stalls
-//!   pool         pages that are reused between RPCs
-//!   limits       the sizes of the queues
-//!   tunables     the sysctls, and the counters
+//!   listen         the listener: receives connection requests
+//!   accept         accepts a request: limits, queues, first Receives
+//!   conn           the callbacks of sunrpc and of completions; teardown
+//!   read           pulls Read chunks before the Call is delivered
+//!   recv           posts Receives, and decodes a message, which is delivered as a Call or refused
+//!   send           Replies: inline, Write list, Reply chunk; error reports
+//!   fast_path      sending Replies of the most common forms
+//!   properties     messages of version 2 about properties
+//!   trim           releases memory of a quiet connection
+//!   backchannel    callbacks, in the reverse direction (RFC 8167)
+//!   gate           decides when a service thread may take a message
+//!   post           posts chains, or queues them while the Send Queue is full
+//!   endpoint       the data of a connection and of its chains
+//!   events         events of the CM and of device removal
+//!   phase          the state of a connection
+//!   inbox          messages that wait for a service thread
+//!   layout         where the octets of Read chunks are placed
+//!   receives       the number and the size of the Receives
+//!   negotiation    the version that the connection uses
+//!   status         the status of a connection in debugfs
+//!   call           the state of a Call
+//!   client         the order of Calls over all connections of one client
+//!   order          the pure code of `client`
+//!   payloads       the parts of a Reply that are written to the Write list
+//!   sq             room in the Send Queue, waiting chains
+//!   sq_accounting  entries of the Send Queue, and detection of stalls
+//!   pool           pages that are reused between RPCs
+//!   limits         the sizes of the queues
+//!   tunables       the sysctls, and the counters
 //! ```
 //!
-//! A file imports only files below it. `ledger`, `limits`, `order`, `phase` and `payloads` are
+//! A file imports only files below it. `limits`, `order`, `payloads`, `phase` and `sq_accounting` are
 //! pure: they use no kernel interface, and are tested on the host.
 //!
 //! # Locks
 //!
-//! The spin locks of [`chan::Chan`] and [`sq::Sq`] are held for a few lines, which do not sleep. No
+//! The spin locks of [`endpoint::Endpoint`] and [`sq::Sq`] are held for a few lines, which do not sleep. No
 //! other lock is taken inside them, with one exception: the lock of a [`client`] nests inside the
 //! inbox's lock. It also nests inside the mutex of the list of clients. The listener's mutexes are
 //! held while a connection request is adopted, and while listening ids are created and destroyed.
@@ -50,33 +50,33 @@
 mod accept;
 mod backchannel;
 mod call;
-mod chan;
 mod client;
 mod conn;
 mod contexts;
+mod endpoint;
 mod events;
 mod fast_path;
 mod gate;
 mod inbox;
 mod layout;
-mod ledger;
 mod limits;
 mod listen;
-mod live;
 mod negotiation;
 mod order;
 mod payloads;
 mod phase;
 mod pool;
 mod post;
+mod properties;
 mod read;
 mod receives;
 mod recv;
 mod send;
 mod sq;
+mod sq_accounting;
+mod status;
 mod trim;
 pub(crate) mod tunables;
-mod version;
 
 use crate::kapi::sunrpc::{
     addr::SockAddr,

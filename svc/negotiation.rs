@@ -3,7 +3,7 @@
 //! The version of a connection, and the largest message that may be sent on it
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
 //!
-//! The client's first valid message decides the version, see [`Server`]. In version 1 the private
+//! The client's first valid message decides the version, see [`ServerVersion`]. In version 1 the private
 //! data limits the size of messages. In version 2 the client's properties do, which it may change
 //! later.
 
@@ -25,7 +25,7 @@ use crate::{
             Body,
             Parsed, //
         },
-        negotiate::Server,
+        negotiate::ServerVersion,
         props::{
             BackwardSupport,
             PropSet,
@@ -77,10 +77,10 @@ impl Negotiation {
         }
     }
 
-    fn state(&self) -> Server {
-        match Version::from_word(self.decided.load(Relaxed)) {
-            Some(version) => Server::Decided(version),
-            None => Server::Silent(self.max),
+    fn state(&self) -> ServerVersion {
+        match Version::from_u32(self.decided.load(Relaxed)) {
+            Some(version) => ServerVersion::Decided(version),
+            None => ServerVersion::Undecided(self.max),
         }
     }
 
@@ -91,13 +91,13 @@ impl Negotiation {
 
     /// Returns the version. Before it is decided, only error reports are sent.
     pub(super) fn version(&self) -> Version {
-        Version::from_word(self.decided.load(Relaxed)).unwrap_or(Version::One)
+        Version::from_u32(self.decided.load(Relaxed)).unwrap_or(Version::One)
     }
 
     /// Returns whether the version is decided and is `version`.
     #[inline]
     pub(super) fn has_decided(&self, version: Version) -> bool {
-        self.decided.load(Relaxed) == version.word()
+        self.decided.load(Relaxed) == version.to_u32()
     }
 
     /// Handles a message.
@@ -111,10 +111,10 @@ impl Negotiation {
         message: &Parsed,
     ) -> Result<(), DecodeError> {
         let before = self.state();
-        let Server::Decided(version) = before.heard(message) else {
+        let ServerVersion::Decided(version) = before.after(message) else {
             return Ok(());
         };
-        if before == Server::Decided(version) {
+        if before == ServerVersion::Decided(version) {
             // Another message may have decided since this one was decoded. An error report is not
             // answered.
             if version == message.version || matches!(message.body, Body::Error(_)) {
@@ -122,15 +122,15 @@ impl Negotiation {
             }
             return Err(DecodeError::Version(self.accepts()));
         }
-        match self.decided.cmpxchg(0, version.word(), Relaxed) {
+        match self.decided.cmpxchg(0, version.to_u32(), Relaxed) {
             Ok(_) => {
-                trace_svcrdma_version(peer, version.word());
+                trace_svcrdma_version(peer, version.to_u32());
                 if version == Version::Two {
                     STAT_VERSION_2.inc();
                 }
                 Ok(())
             }
-            Err(other) if other == version.word() => Ok(()),
+            Err(other) if other == version.to_u32() => Ok(()),
             Err(_) => Err(DecodeError::Version(self.accepts())),
         }
     }
@@ -185,7 +185,7 @@ impl Negotiation {
         };
         let now = before.with(set);
         self.receive.store(now.receive.0, Relaxed);
-        if set.tells_backward() {
+        if set.has_backward() {
             self.set_backward(now.backward);
         }
     }

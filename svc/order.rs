@@ -18,28 +18,28 @@ const SPAN: u32 = 512;
 
 /// The position of a message in the order: the number of the first pull that it need not wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct PullSeq(pub(super) u32);
 
-impl Place {
+impl PullSeq {
     /// Returns the place of a message that arrives when the pull at this place has begun.
     pub(super) const fn after(self) -> Self {
-        Place(self.0.wrapping_add(1))
+        PullSeq(self.0.wrapping_add(1))
     }
 
     /// Returns whether the pull at this place began before the pull at `other`. Both are in progress.
-    pub(super) fn precedes(self, Place(other): Self) -> bool {
+    pub(super) fn precedes(self, PullSeq(other): Self) -> bool {
         (1..SPAN).contains(&other.wrapping_sub(self.0))
     }
 }
 
 /// The number of a message among those of its connection, counted as they arrive. It wraps around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Arrival(pub(super) u32);
+pub(super) struct ArrivalSeq(pub(super) u32);
 
-impl Arrival {
+impl ArrivalSeq {
     /// Returns the number of the next message.
     pub(super) const fn next(self) -> Self {
-        Arrival(self.0.wrapping_add(1))
+        ArrivalSeq(self.0.wrapping_add(1))
     }
 
     /// Returns whether this message arrived before `other`. Both wait for a service thread.
@@ -61,30 +61,30 @@ pub(super) struct Order {
 
 impl Order {
     /// Returns the place of a message that arrives now.
-    pub(super) fn place(&self) -> Place {
-        Place(self.next)
+    pub(super) fn next_seq(&self) -> PullSeq {
+        PullSeq(self.next)
     }
 
-    /// Returns whether all pulls that the message at `place` waits for have ended.
-    pub(super) fn allows(&self, Place(place): Place) -> bool {
-        let ahead = place.wrapping_sub(self.first);
+    /// Returns whether all pulls that the message at `seq` waits for have ended.
+    pub(super) fn allows(&self, PullSeq(seq): PullSeq) -> bool {
+        let ahead = seq.wrapping_sub(self.first);
         ahead == 0 || ahead > self.next.wrapping_sub(self.first)
     }
 
     /// Begins a pull. Returns `None` if there are too many pulls to keep it in order. The caller
     /// must end it by [`Self::end`].
-    pub(super) fn begin(&mut self) -> Option<Place> {
-        let place = self.place();
+    pub(super) fn begin(&mut self) -> Option<PullSeq> {
+        let seq = self.next_seq();
         if self.next.wrapping_sub(self.first) == SPAN {
             return None;
         }
         self.next = self.next.wrapping_add(1);
-        Some(place)
+        Some(seq)
     }
 
     /// Ends a pull. Returns whether messages may have become deliverable.
-    pub(super) fn end(&mut self, Place(place): Place) -> bool {
-        self.flip(place);
+    pub(super) fn end(&mut self, PullSeq(seq): PullSeq) -> bool {
+        self.flip(seq);
         let before = self.first;
         while self.first != self.next && self.has_ended(self.first) {
             self.flip(self.first);
@@ -93,19 +93,19 @@ impl Order {
         self.first != before
     }
 
-    fn bit(place: u32) -> (usize, u64) {
-        let at = place % SPAN;
+    fn bit(seq: u32) -> (usize, u64) {
+        let at = seq % SPAN;
         // CAST: Lossless with pointers of 32 and of 64 bits.
         ((at / 64) as usize, 1 << (at % 64))
     }
 
-    fn has_ended(&self, place: u32) -> bool {
-        let (word, bit) = Self::bit(place);
+    fn has_ended(&self, seq: u32) -> bool {
+        let (word, bit) = Self::bit(seq);
         self.ended[word] & bit != 0
     }
 
-    fn flip(&mut self, place: u32) {
-        let (word, bit) = Self::bit(place);
+    fn flip(&mut self, seq: u32) {
+        let (word, bit) = Self::bit(seq);
         self.ended[word] ^= bit;
     }
 }
@@ -118,7 +118,7 @@ const BATCH_MS: u64 = 5_000;
 #[derive(Default)]
 pub(super) struct Batch {
     /// The place behind the last pull of the batch.
-    end: Place,
+    end: PullSeq,
     /// Time in ms that Calls have waited for the pulls of the batch that have ended.
     waited: u64,
 }
@@ -130,7 +130,7 @@ impl Batch {
     pub(super) fn is_overdue(&mut self, order: &Order, used: u64) -> bool {
         if order.allows(self.end) {
             *self = Batch {
-                end: order.place(),
+                end: order.next_seq(),
                 waited: 0,
             };
         }
@@ -152,7 +152,7 @@ mod tests {
     fn batch(first: u32, count: u32, each: u64, more: bool, limit: u64) -> Option<u64> {
         let (mut order, mut time) = (starting_at(first), 0);
         let mut batch = Batch {
-            end: order.place(),
+            end: order.next_seq(),
             waited: 0,
         };
         let mut pulls = (0..count)
@@ -197,7 +197,7 @@ mod tests {
             let pulls = (0..SPAN).map(|_| order.begin().unwrap());
             let pulls = pulls.collect::<Vec<_>>();
             for (at, pull) in pulls.iter().enumerate() {
-                let precedes = |other: &Place| pull.precedes(*other);
+                let precedes = |other: &PullSeq| pull.precedes(*other);
                 assert!(!pulls[..=at].iter().any(precedes));
                 assert!(pulls[at + 1..].iter().all(precedes));
             }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_message_precedes_those_that_arrive_later() {
         for first in [0, 77, u32::MAX - 3, u32::MAX] {
-            let first = Arrival(first);
+            let first = ArrivalSeq(first);
             let mut later = first;
             assert!(!first.precedes(first));
             for _ in 0..40_000 {
@@ -229,8 +229,8 @@ mod tests {
     fn without_a_pull_nothing_waits() {
         for first in [0, 1, SPAN, u32::MAX] {
             let order = starting_at(first);
-            assert!(order.allows(order.place()));
-            assert!(order.allows(Place(first.wrapping_sub(1))));
+            assert!(order.allows(order.next_seq()));
+            assert!(order.allows(PullSeq(first.wrapping_sub(1))));
         }
     }
 
@@ -239,9 +239,9 @@ mod tests {
         // Also where the numbers wrap around.
         for first in (0..3).chain(u32::MAX - 3..=u32::MAX) {
             let mut order = starting_at(first);
-            let before = order.place();
+            let before = order.next_seq();
             let pulls = [order.begin().unwrap(), order.begin().unwrap()];
-            let after = order.place();
+            let after = order.next_seq();
             assert!(order.allows(before) && order.allows(pulls[0]));
             assert!(!order.allows(pulls[1]) && !order.allows(after));
             assert!(order.end(pulls[0]));
@@ -255,7 +255,7 @@ mod tests {
     fn a_pull_that_ends_early_lets_nobody_pass_an_older_one() {
         let mut order = Order::default();
         let pulls = [order.begin().unwrap(), order.begin().unwrap()];
-        let after = order.place();
+        let after = order.next_seq();
         assert!(!order.end(pulls[1]));
         assert!(!order.allows(after));
         assert!(order.end(pulls[0]));
@@ -270,7 +270,7 @@ mod tests {
             .collect::<Vec<_>>();
         assert_eq!(order.begin(), None);
         assert!(order.end(pulls[0]));
-        assert_eq!(order.begin(), Some(Place(pulls[0].0.wrapping_add(SPAN))));
+        assert_eq!(order.begin(), Some(PullSeq(pulls[0].0.wrapping_add(SPAN))));
     }
 
     /// Pulls on many connections that end in any order.
@@ -283,22 +283,22 @@ mod tests {
             let dice = (seed >> 16) as usize;
             match dice % 4 {
                 0 if pulls.len() < 30 => pulls.extend(order.begin()),
-                1 => waiting.push((order.place(), pulls.clone())),
+                1 => waiting.push((order.next_seq(), pulls.clone())),
                 _ if !pulls.is_empty() => {
                     order.end(pulls.swap_remove(dice / 4 % pulls.len()));
                 }
                 _ => {}
             }
-            waiting.retain(|(place, older)| {
+            waiting.retain(|(seq, older)| {
                 let turn = !older.iter().any(|pull| pulls.contains(pull));
-                assert_eq!(order.allows(*place), turn);
+                assert_eq!(order.allows(*seq), turn);
                 !turn
             });
         }
         for pull in pulls {
             order.end(pull);
         }
-        assert!(order.allows(order.place()));
+        assert!(order.allows(order.next_seq()));
         assert_eq!(order.ended, [0; SPAN as usize / 64]);
     }
 }

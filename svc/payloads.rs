@@ -15,8 +15,8 @@
 use crate::xdr::{
     error::ErrorBody,
     units::{
-        padded_len,
-        wire_len, //
+        len_to_u32,
+        padded_len, //
     }, //
 };
 use core::ops::Range;
@@ -56,7 +56,7 @@ impl Payload {
 /// after the first `chunks` ones.
 fn unfit(chunks: usize, needed: u32) -> ErrorBody {
     ErrorBody::WriteResource {
-        chunk: wire_len(chunks).map_or(u32::MAX, |chunks| chunks.saturating_add(1)),
+        chunk: len_to_u32(chunks).map_or(u32::MAX, |chunks| chunks.saturating_add(1)),
         needed,
     }
 }
@@ -129,7 +129,7 @@ impl Payloads {
 
     /// Drops payloads that are not within a reply of `total` octets, because the service may have
     /// truncated the reply. Returns the length of the part that stays in the message.
-    pub(super) fn settle(&mut self, total: u32) -> u32 {
+    pub(super) fn finalize(&mut self, total: u32) -> u32 {
         let mut at = 0;
         let mut message = total;
         for payload in self.payloads.iter_mut().take(self.count) {
@@ -180,7 +180,7 @@ impl Payloads {
         self.payloads.get(..self.count).unwrap_or_default()
     }
 
-    /// Returns the part of a settled reply from its first payload to the end of the last one.
+    /// Returns the part of a finalized reply from its first payload to the end of the last one.
     pub(super) fn span(&self) -> Option<Range<u32>> {
         let mut used = self.all().iter().filter(|payload| payload.length != 0);
         let first = used.next()?;
@@ -188,7 +188,7 @@ impl Payloads {
         Some(first.offset..last.offset.saturating_add(last.length))
     }
 
-    /// Returns the parts of a settled reply of `total` octets that stay in the message, in order.
+    /// Returns the parts of a finalized reply of `total` octets that stay in the message, in order.
     pub(super) fn regions(&self, total: u32) -> impl Iterator<Item = Range<u32>> + Clone + '_ {
         let mut used = self.all().iter().filter(|payload| payload.length != 0);
         let mut next = Some(0);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn nothing_placed() {
         let mut state = Payloads::default();
-        assert_eq!(state.settle(100), 100);
+        assert_eq!(state.finalize(100), 100);
         assert_eq!(regions(&state, 100), [Some(0..100), None, None, None]);
         assert!(state.span().is_none());
     }
@@ -238,7 +238,7 @@ mod tests {
             length: 8,
         });
         assert_eq!(state.assign(60, [Some(5), Some(100)].into_iter()), Ok(()));
-        assert_eq!(state.settle(60), 44);
+        assert_eq!(state.finalize(60), 44);
         assert_eq!(state.span(), Some(20..48));
         assert_eq!(
             regions(&state, 60),
@@ -254,7 +254,7 @@ mod tests {
             length: 5,
         });
         assert_eq!(state.assign(25, [Some(5), Some(9)].into_iter()), Ok(()));
-        assert_eq!(state.settle(25), 20);
+        assert_eq!(state.finalize(25), 20);
         assert_eq!(regions(&state, 25), [Some(0..20), None, None, None]);
     }
 
@@ -266,7 +266,7 @@ mod tests {
             length: 50,
         });
         assert_eq!(state.assign(40, [Some(50)].into_iter()), Ok(()));
-        assert_eq!(state.settle(40), 40);
+        assert_eq!(state.finalize(40), 40);
         assert_eq!(state.span(), None);
         assert_eq!(regions(&state, 40), [Some(0..40), None, None, None]);
         assert_eq!(
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(state.assign(36, [Some(8), Some(49)].into_iter()), Ok(()));
         let lengths = state.all().iter().map(|payload| payload.length);
         assert!(lengths.eq([8, 0]));
-        assert_eq!(state.settle(36), 28);
+        assert_eq!(state.finalize(36), 28);
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
         }
         assert_eq!(state.assign(40, [Some(8)].into_iter()), Ok(()));
         assert_eq!(state.all().len(), 1);
-        assert_eq!(state.settle(40), 32);
+        assert_eq!(state.finalize(40), 32);
         assert_eq!(regions(&state, 40), [Some(0..8), Some(16..40), None, None]);
     }
 
@@ -369,7 +369,7 @@ mod tests {
             Ok(())
         );
         state.locate(|_| Some(length));
-        assert_eq!(state.settle(60), 52);
+        assert_eq!(state.finalize(60), 52);
         let lengths = state.all().iter().map(|payload| payload.length);
         assert!(lengths.eq([0, 8, 0]));
         assert_eq!(state.span(), Some(40..48));

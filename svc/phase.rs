@@ -44,7 +44,7 @@ pub(super) enum Action {
 
 impl Phase {
     /// Returns the phase with the number `word`.
-    pub(super) const fn from_word(word: u32) -> Self {
+    pub(super) const fn from_u32(word: u32) -> Self {
         match word {
             0 => Phase::Accepted,
             1 => Phase::Open,
@@ -53,7 +53,7 @@ impl Phase {
     }
 
     /// Returns the number of the phase.
-    pub(super) const fn to_word(self) -> u32 {
+    pub(super) const fn to_u32(self) -> u32 {
         match self {
             Phase::Accepted => 0,
             Phase::Open => 1,
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn numbers_are_those_of_phases() {
         for phase in PHASES {
-            assert_eq!(Phase::from_word(phase.to_word()), phase);
+            assert_eq!(Phase::from_u32(phase.to_u32()), phase);
         }
     }
 

@@ -202,7 +202,7 @@ impl Drop for Share {
 }
 
 /// The largest number of spare pages of one connection: 16 MiB.
-const MOST_PAGES: usize = (16 << 20) / PAGE_SIZE;
+const MAX_PAGES: usize = (16 << 20) / PAGE_SIZE;
 
 /// The largest number of spare pages of all connections together: 32 MiB.
 static SPARE: Budget = Budget::new((32 << 20) / PAGE_SIZE);
@@ -212,7 +212,7 @@ const STEP: usize = (1 << 20) / PAGE_SIZE;
 
 /// The largest number of empty arrays that are kept: one for each service thread that may have a
 /// Call.
-const MOST_ARRAYS: usize = 64;
+const MAX_ARRAYS: usize = 64;
 
 /// The spare pages of a connection. They are reused, so that in steady state no page is allocated
 /// or freed.
@@ -251,7 +251,7 @@ impl PagePool {
     }
 
     /// Lends the spare pages to `f`, which takes some.
-    pub(super) fn lend<R>(&mut self, f: impl FnOnce(&mut SparePages) -> R) -> R {
+    pub(super) fn with_spare<R>(&mut self, f: impl FnOnce(&mut SparePages) -> R) -> R {
         let result = f(&mut self.spare);
         self.low = self.low.min(self.spare.len());
         result
@@ -259,7 +259,7 @@ impl PagePool {
 
     /// Keeps pages of `pages`. The caller should release those that remain there.
     pub(super) fn put(&mut self, pages: &mut PageVec) {
-        let wanted = (self.spare.len() + pages.len()).min(MOST_PAGES);
+        let wanted = (self.spare.len() + pages.len()).min(MAX_PAGES);
         if wanted > self.share.count {
             self.share
                 .grow((wanted - self.share.count).next_multiple_of(STEP));
@@ -275,7 +275,7 @@ impl PagePool {
 
     /// Keeps an empty array.
     pub(super) fn put_array(&mut self, array: PageVec) {
-        if self.arrays.len() < MOST_ARRAYS {
+        if self.arrays.len() < MAX_ARRAYS {
             let _ = self.arrays.push(array, GFP_NOWAIT | __GFP_NOWARN);
         }
     }

@@ -15,15 +15,15 @@
 //! `Sizes::contexts` chains; one more closes the connection.
 
 use super::{
-    chan::{
-        Chan,
+    endpoint::{
+        ChainCtx,
+        Endpoint,
         QueuedChain,
         Reservation,
-        SqClient,
-        Work, //
+        SqConn, //
     },
     sq::{
-        Client,
+        SqOwner,
         Submitted, //
     },
     tunables::STAT_SQ_STARVE, //
@@ -44,25 +44,25 @@ use crate::kapi::{
 };
 use kernel::prelude::*;
 
-impl Work {
+impl ChainCtx {
     /// Returns the number of Send Queue entries that the chain needs.
     fn sqes(&self) -> u32 {
         match self {
-            Work::Reply(ctx) => ctx.sqes(),
-            Work::Pull(ctx) => ctx.sqes(),
+            ChainCtx::Reply(ctx) => ctx.sqes(),
+            ChainCtx::Pull(ctx) => ctx.sqes(),
         }
     }
 
     /// Returns the place for the entries of the chain.
     fn reservation(&mut self) -> &mut Option<Reservation> {
         match self {
-            Work::Reply(ctx) => ctx.as_mut().project().reservation,
-            Work::Pull(ctx) => ctx.as_mut().project().reservation,
+            ChainCtx::Reply(ctx) => ctx.as_mut().project().reservation,
+            ChainCtx::Pull(ctx) => ctx.as_mut().project().reservation,
         }
     }
 }
 
-impl Client for SqClient {
+impl SqOwner for SqConn {
     fn has_access(&self) -> bool {
         self.handle.has_access()
     }
@@ -79,45 +79,45 @@ impl Client for SqClient {
     }
 
     fn note_free(&self, free: u32) {
-        self.live.queue_free.store(free, Relaxed);
+        self.status.queue_free.store(free, Relaxed);
     }
 }
 
-impl Chan {
-    /// Posts `work`, or queues it until there is room for it. Does not sleep.
+impl Endpoint {
+    /// Posts `chain`, or queues it until there is room for it. Does not sleep.
     ///
     /// # Errors
     ///
     /// The connection must be closed.
     #[inline(always)]
-    pub(super) fn submit(&self, qp: &Qp<Chan>, mut work: Work) -> Result {
-        let sqes = work.sqes();
-        match self.sq.try_reserve(work.reservation(), sqes) {
-            Ok(()) => self.post(qp, work),
-            Err(_) => self.submit_or_wait(qp, work),
+    pub(super) fn submit(&self, qp: &Qp<Endpoint>, mut chain: ChainCtx) -> Result {
+        let sqes = chain.sqes();
+        match self.sq.try_reserve(chain.reservation(), sqes) {
+            Ok(()) => self.post(qp, chain),
+            Err(_) => self.submit_or_wait(qp, chain),
         }
     }
 
     /// Implements [`Self::submit`] for a chain for which there was no room.
     #[cold]
-    fn submit_or_wait(&self, qp: &Qp<Chan>, mut work: Work) -> Result {
-        let sqes = work.sqes();
+    fn submit_or_wait(&self, qp: &Qp<Endpoint>, mut chain: ChainCtx) -> Result {
+        let sqes = chain.sqes();
         // The Send Queue owns the chains that it queues, so they must not own the Send Queue.
-        *work.reservation() = None;
-        let wait = |work| QueuedChain {
-            work,
+        *chain.reservation() = None;
+        let wait = |chain| QueuedChain {
+            chain,
             _backpressure: self.handle.apply_backpressure(),
         };
-        match self.sq.submit(sqes, work, wait) {
-            Submitted::Granted(work, reservation) => self.post_late(qp, work, reservation),
+        match self.sq.submit(sqes, chain, wait) {
+            Submitted::Granted(chain, reservation) => self.post_late(qp, chain, reservation),
             Submitted::Queued(free) => {
                 STAT_SQ_STARVE.inc();
-                self.params.live.queue_waits.add(1);
+                self.params.status.queue_waits.add(1);
                 trace_svcrdma_sq_full(sqes, free, self.sq.depth());
                 Ok(())
             }
-            Submitted::Refused(work) => {
-                self.retract(qp, work);
+            Submitted::Refused(chain) => {
+                self.retract(qp, chain);
                 Err(enotconn())
             }
         }
@@ -125,7 +125,7 @@ impl Chan {
 
     /// Posts queued chains for which there is room now. Called after entries were returned.
     #[inline(always)]
-    pub(super) fn resume(&self, qp: &Qp<Chan>) {
+    pub(super) fn resume(&self, qp: &Qp<Endpoint>) {
         if self.sq.has_waiting() {
             self.post_waiting(qp);
         }
@@ -133,14 +133,14 @@ impl Chan {
 
     /// Implements [`Self::resume`] if chains are queued.
     #[cold]
-    fn post_waiting(&self, qp: &Qp<Chan>) {
+    fn post_waiting(&self, qp: &Qp<Endpoint>) {
         let mut resumed = false;
         while let Some((waiting, reservation)) = self.sq.next() {
             resumed = true;
-            self.params.live.queue_resumed.add(1);
-            let sqes = waiting.work.sqes();
+            self.params.status.queue_resumed.add(1);
+            let sqes = waiting.chain.sqes();
             trace_svcrdma_sq_retry(sqes, 0, self.sq.depth());
-            if self.post_late(qp, waiting.work, reservation).is_err() {
+            if self.post_late(qp, waiting.chain, reservation).is_err() {
                 self.fail();
             }
         }
@@ -152,43 +152,48 @@ impl Chan {
         }
     }
 
-    /// Posts `work`, which has its entries. Does not sleep.
+    /// Posts `chain`, which has its entries. Does not sleep.
     ///
     /// # Errors
     ///
     /// Errors of posting, after which the connection must be closed.
     #[inline(always)]
-    pub(super) fn post(&self, qp: &Qp<Chan>, work: Work) -> Result {
-        let posted = match work {
-            Work::Reply(ctx) => self.post_reply(qp, ctx),
-            Work::Pull(ctx) => self.post_pull(qp, ctx),
+    pub(super) fn post(&self, qp: &Qp<Endpoint>, chain: ChainCtx) -> Result {
+        let posted = match chain {
+            ChainCtx::Reply(ctx) => self.post_reply(qp, ctx),
+            ChainCtx::Pull(ctx) => self.post_pull(qp, ctx),
         };
-        posted.map_err(|(error, work)| {
+        posted.map_err(|(error, chain)| {
             trace_svcrdma_sq_post_err(&self.params.peer, error.to_errno());
-            self.retract(qp, work);
+            self.retract(qp, chain);
             error
         })
     }
 
     /// Implements [`Self::post`] for a chain that had to wait.
     #[cold]
-    fn post_late(&self, qp: &Qp<Chan>, mut work: Work, reservation: Reservation) -> Result {
-        *work.reservation() = Some(reservation);
-        self.post(qp, work)
+    fn post_late(
+        &self,
+        qp: &Qp<Endpoint>,
+        mut chain: ChainCtx,
+        reservation: Reservation,
+    ) -> Result {
+        *chain.reservation() = Some(reservation);
+        self.post(qp, chain)
     }
 
     /// Frees the resources of a chain that was not posted.
-    fn retract(&self, qp: &Qp<Chan>, work: Work) {
-        match work {
-            Work::Reply(ctx) => self.keep_send_ctx(ctx),
-            Work::Pull(ctx) => self.drop_pull(qp, ctx),
+    fn retract(&self, qp: &Qp<Endpoint>, chain: ChainCtx) {
+        match chain {
+            ChainCtx::Reply(ctx) => self.put_send_ctx(ctx),
+            ChainCtx::Pull(ctx) => self.drop_pull(qp, ctx),
         }
     }
 
     /// Frees the queued chains of a closed Send Queue.
-    pub(super) fn clear_line(&self, qp: &Qp<Chan>) {
+    pub(super) fn clear_backlog(&self, qp: &Qp<Endpoint>) {
         while let Some(waiting) = self.sq.take_waiting() {
-            self.retract(qp, waiting.work);
+            self.retract(qp, waiting.chain);
         }
     }
 }

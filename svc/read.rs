@@ -26,26 +26,26 @@
 //! while a connection is busy.
 //!
 //! [`PagePool`]: super::pool::PagePool
-//! [`ReadPool`]: super::chan::ReadPool
+//! [`ReadPool`]: super::endpoint::ReadPool
 
 use super::{
-    chan::{
-        Chan,
+    client::OrderedPull,
+    endpoint::{
+        ChainCtx,
         Conn,
+        Endpoint,
         PullCall,
         Pulled,
-        ReadCtx,
-        Work, //
+        ReadCtx, //
     },
-    client::OrderedPull,
     inbox::{
-        Ordered, //
-        PullPermit,
+        Ordered,
+        PullPermit, //
     },
     layout::Layout,
     order::{
-        Arrival,
-        Place, //
+        ArrivalSeq,
+        PullSeq, //
     },
     receives::{
         decoded,
@@ -87,7 +87,7 @@ use crate::{
     xdr::{
         error::ErrorBody,
         message::Parsed,
-        units::host_len, //
+        units::u32_to_usize, //
     },
 };
 use kernel::prelude::*;
@@ -113,12 +113,12 @@ impl ReadCtx {
 }
 
 impl Ordered for Pulled {
-    fn place(&self) -> Option<Place> {
+    fn seq(&self) -> Option<PullSeq> {
         let call = self.call.as_ref()?;
-        call.ordered.as_ref().map(|ordered| ordered.place)
+        call.ordered.as_ref().map(|ordered| ordered.seq)
     }
 
-    fn arrival(&self) -> Arrival {
+    fn arrival(&self) -> ArrivalSeq {
         self.call
             .as_ref()
             .map(|call| call.arrival)
@@ -127,21 +127,21 @@ impl Ordered for Pulled {
 }
 
 impl Completion for ReadCtx {
-    type Handler = Chan;
+    type Handler = Endpoint;
 
-    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
         if let Some(reservation) = this.as_mut().project().reservation {
             reservation.release();
         }
-        let chan = qp.handler();
+        let ep = qp.handler();
         match result {
             Ok(wc) => {
                 let len = this.layout.paged_len();
                 trace_svcrdma_wc_read(wc.cid(), len);
                 // Unmap now, because all service threads may be waiting for resources of a mapping.
                 this.as_mut().project().transfer.unmap();
-                chan.queue_pulled(this);
-                chan.resume(qp);
+                ep.queue_pulled(this);
+                ep.resume(qp);
             }
             Err(e) => {
                 if e.flushed() {
@@ -149,20 +149,20 @@ impl Completion for ReadCtx {
                 } else {
                     trace_svcrdma_wc_read_err(e.cid(), e.status(), e.vendor());
                 }
-                chan.drop_pull(qp, this);
-                chan.fail_completion("RDMA Read", &e);
+                ep.drop_pull(qp, this);
+                ep.fail_completion("RDMA Read", &e);
             }
         }
     }
 }
 
-impl Chan {
+impl Endpoint {
     /// Returns a kept context, which may have a page, or allocates one.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn read_ctx(&self) -> Result<Pin<KBox<ReadCtx>>> {
+    fn get_read_ctx(&self) -> Result<Pin<KBox<ReadCtx>>> {
         let kept = self.reads.lock().pop();
         kept.map_or_else(ReadCtx::new, Ok)
     }
@@ -175,15 +175,15 @@ impl Chan {
     #[inline(always)]
     pub(super) fn post_pull(
         &self,
-        qp: &Qp<Chan>,
+        qp: &Qp<Endpoint>,
         ctx: Pin<KBox<ReadCtx>>,
-    ) -> Result<(), (Error, Work)> {
+    ) -> Result<(), (Error, ChainCtx)> {
         let posted = qp.post::<ReadCtx>(ctx, |ctx, chain| {
             chain.transfer(&ctx.transfer)?;
             trace_svcrdma_post_read_chunk(chain.cid(), chain.wrs());
             Ok(())
         });
-        posted.map_err(|refused| (refused.error, Work::Pull(refused.owner)))
+        posted.map_err(|refused| (refused.error, ChainCtx::Pull(refused.owner)))
     }
 
     /// Orders the pull of a Call among those of its client. Returns `None` if the Call has no
@@ -214,8 +214,8 @@ impl Chan {
     }
 
     #[inline(always)]
-    fn submit_pull(&self, qp: &Qp<Chan>, ctx: Pin<KBox<ReadCtx>>) {
-        if self.submit(qp, Work::Pull(ctx)).is_err() {
+    fn submit_pull(&self, qp: &Qp<Endpoint>, ctx: Pin<KBox<ReadCtx>>) {
+        if self.submit(qp, ChainCtx::Pull(ctx)).is_err() {
             self.fail();
         }
     }
@@ -224,7 +224,7 @@ impl Chan {
     /// they do not suffice. Called by completions, so it does not wait, and allocates no pages.
     pub(super) fn start_pull_at_once(
         &self,
-        qp: &Qp<Chan>,
+        qp: &Qp<Endpoint>,
         mut buf: CallBox,
         permit: PullPermit,
     ) -> Option<CallBox> {
@@ -252,7 +252,11 @@ impl Chan {
     /// # Errors
     ///
     /// `EAGAIN`, `ENOMEM` or `EINVAL`: a service thread has to handle the Call.
-    fn prepare_pull_at_once(&self, qp: &Qp<Chan>, buf: &mut CallBox) -> Result<Pin<KBox<ReadCtx>>> {
+    fn prepare_pull_at_once(
+        &self,
+        qp: &Qp<Endpoint>,
+        buf: &mut CallBox,
+    ) -> Result<Pin<KBox<ReadCtx>>> {
         // Over iWARP memory regions may be short, and only a service thread can wait for them.
         if self.params.read_mrs != 0 {
             return Err(EAGAIN);
@@ -262,7 +266,7 @@ impl Chan {
         if prepared.is_ok() && ctx.sqes() <= self.sq.depth() {
             return Ok(ctx);
         }
-        self.keep_read_ctx(ctx);
+        self.put_read_ctx(ctx);
         Err(ENOMEM)
     }
 
@@ -271,7 +275,7 @@ impl Chan {
     /// # Errors
     ///
     /// A service thread has to handle the Call.
-    fn map_at_once(&self, qp: &Qp<Chan>, ctx: Pin<&mut ReadCtx>, buf: &mut CallBox) -> Result {
+    fn map_at_once(&self, qp: &Qp<Endpoint>, ctx: Pin<&mut ReadCtx>, buf: &mut CallBox) -> Result {
         let cid = buf.cid();
         let (bytes, call) = decoded(buf);
         let call = call.ok_or(EINVAL)?;
@@ -287,7 +291,7 @@ impl Chan {
             self.pages.lock().fill(pages, count)?;
         }
         if pages.len() == count {
-            let traffic = &self.params.live.traffic;
+            let traffic = &self.params.status.traffic;
             layout.map(qp, traffic, &call.lists(bytes), fields.transfer, cid)
         } else {
             Err(ENOMEM)
@@ -295,7 +299,7 @@ impl Chan {
     }
 
     /// Frees a Call whose pull was abandoned.
-    pub(super) fn drop_pull(&self, qp: &Qp<Chan>, mut ctx: Pin<KBox<ReadCtx>>) {
+    pub(super) fn drop_pull(&self, qp: &Qp<Endpoint>, mut ctx: Pin<KBox<ReadCtx>>) {
         let fields = ctx.as_mut().project();
         drop(fields.reservation.take());
         if let Some(call) = fields.call.take() {
@@ -306,7 +310,7 @@ impl Chan {
     /// Keeps a context for the next Call, and its pages as spare pages. The only page of a context may
     /// stay there, as most Calls need one page.
     #[inline]
-    fn keep_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
+    fn put_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
         let pages = ctx.as_mut().project().transfer.unmap();
         if pages.len() <= 1 && pages.are_unshared() {
             let mut reads = self.reads.lock();
@@ -337,16 +341,13 @@ impl Conn {
         call: &Parsed,
     ) -> Option<Delivered<'a>> {
         let mut layout = Layout::EMPTY;
-        if let Err(error) = layout.set(
-            call,
-            buf.bytes(),
-            self.chan().params.list_limits.read_octets,
-        ) {
-            self.reject(buf, Some(call.header), error.answer(call.version));
+        if let Err(error) = layout.set(call, buf.bytes(), self.ep().params.list_limits.read_octets)
+        {
+            self.reject(buf, Some(call.header), error.response(call.version));
             return None;
         }
         let state = CallRef::of(&mut buf).state;
-        self.chan().begin_call(state, call.version);
+        self.ep().begin_call(state, call.version);
         if layout.chunks.is_empty() {
             drop(state.ordered.take());
             return self.deliver_inline(receiver, buf, call.header_len, reply_slots(call));
@@ -365,21 +366,20 @@ impl Conn {
         layout: Layout,
         call: &Parsed,
     ) {
-        let Some((mut buf, permit)) = self.shared_chan().admit_pull(buf, layout.page_count())
-        else {
+        let Some((mut buf, permit)) = self.shared_ep().admit_pull(buf, layout.page_count()) else {
             return;
         };
         // The pull has its place before its pages are mapped, because mapping takes a while, and other
         // threads take the messages behind the Call meanwhile.
         let ordered = buf.data_mut().state.ordered.take().or_else(|| {
-            let pull = self.chan().order_pull(&layout)?;
-            self.chan().inbox.lock().begin_pull(pull.place);
+            let pull = self.ep().order_pull(&layout)?;
+            self.ep().inbox.lock().begin_pull(pull.seq);
             Some(pull)
         });
         match self.prepare_pull(&mut receiver, &buf, &layout, call) {
             Ok(mut ctx) => {
                 let arrival = buf.data_mut().state.arrival;
-                self.chan().inbox.lock().note_mapped(arrival, jiffies());
+                self.ep().inbox.lock().note_mapped(arrival, jiffies());
                 let fields = ctx.as_mut().project();
                 *fields.call = Some(PullCall {
                     buf,
@@ -388,21 +388,21 @@ impl Conn {
                     ordered,
                 });
                 *fields.layout = layout;
-                self.chan().submit_pull(self.qp(), ctx);
+                self.ep().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) if !self.is_short_for_long(&mut buf) => {
                 // The Call keeps its place.
                 buf.data_mut().state.ordered = ordered;
-                self.chan().pull_ended(permit);
-                self.shared_chan().hold(buf);
+                self.ep().pull_ended(permit);
+                self.shared_ep().hold(buf);
             }
             Err(E2BIG | EAGAIN) => {
                 self.refuse(buf, &call.header, ErrorBody::System);
-                self.chan().pull_ended(permit);
+                self.ep().pull_ended(permit);
             }
             Err(_) => {
                 self.release_message(buf);
-                self.chan().fail();
+                self.ep().fail();
             }
         }
     }
@@ -411,7 +411,7 @@ impl Conn {
     /// short for so long that the Call should not wait.
     fn is_short_for_long(&self, buf: &mut CallBox) -> bool {
         let arrival = buf.data_mut().state.arrival;
-        self.chan().inbox.lock().note_short(arrival, jiffies())
+        self.ep().inbox.lock().note_short(arrival, jiffies())
     }
 
     /// Maps the pages for the RDMA Reads. Waits for pages, but not for a mapping.
@@ -429,28 +429,28 @@ impl Conn {
         layout: &Layout,
         call: &Parsed,
     ) -> Result<Pin<KBox<ReadCtx>>> {
-        let chan = self.chan();
+        let ep = self.ep();
         let lists = call.lists(buf.bytes());
-        let mrs = chan.params.read_mrs;
+        let mrs = ep.params.read_mrs;
         if mrs != 0 && layout.read_mrs(self.qp(), &lists) > mrs {
             return Err(E2BIG);
         }
-        let mut ctx = chan.retry_while_short(|| chan.read_ctx())?;
+        let mut ctx = ep.retry_while_short(|| ep.get_read_ctx())?;
         let transfer = ctx.as_mut().project().transfer;
         let pages = transfer.unmap();
         let count = layout.page_count();
-        chan.retry_while_short(|| pages.reserve(count, GFP_KERNEL))?;
+        ep.retry_while_short(|| pages.reserve(count, GFP_KERNEL))?;
         self.trim_later();
-        chan.pages.lock().fill(pages, count)?;
+        ep.pages.lock().fill(pages, count)?;
         receiver.take_pages(pages, count)?;
-        let traffic = &chan.params.live.traffic;
+        let traffic = &ep.params.status.traffic;
         if let Err(error) = layout.map(self.qp(), traffic, &lists, transfer, buf.cid()) {
             transfer.unmap();
             // Clients decide when memory regions and room in the IOMMU are released, so no thread
             // waits for them.
             return Err(if error == ENOMEM { EAGAIN } else { error });
         }
-        if transfer.sqes() > chan.sq.depth() {
+        if transfer.sqes() > ep.sq.depth() {
             Err(E2BIG)
         } else {
             Ok(ctx)
@@ -475,7 +475,7 @@ impl Conn {
             }
             None => None,
         };
-        self.chan().keep_read_ctx(ctx);
+        self.ep().put_read_ctx(ctx);
         // Not before: the timer stops when it finds no pages.
         self.trim_later();
         delivered
@@ -497,7 +497,7 @@ impl Conn {
             ..
         } = call;
         drop(ordered);
-        self.chan().pull_ended(permit);
+        self.ep().pull_ended(permit);
         let (bytes, call) = decoded(&mut buf);
         // It was decoded before the pull began.
         let Some(call) = call else {
@@ -517,11 +517,11 @@ impl Conn {
                 .and_then(|()| receiver.exchange_pages(pages, layout.page_count())),
             None => Err(EINVAL),
         };
-        self.lend(&mut receiver, &mut buf, slots);
+        self.hold_pages(&mut receiver, &mut buf, slots);
         let delivered = match (ready, layout.item) {
             (Err(_), _) => Err(buf),
             (Ok(()), Some(position)) => {
-                let split = start + host_len(position);
+                let split = start + u32_to_usize(position);
                 receiver.deliver(buf, start..split, layout.paged_len(), split..len)
             }
             (Ok(()), None) => receiver.deliver_paged(buf, layout.paged_len()),
@@ -530,7 +530,7 @@ impl Conn {
             Ok(delivered) => Some(delivered),
             Err(buf) => {
                 self.release_message(buf);
-                self.chan().fail();
+                self.ep().fail();
                 None
             }
         }

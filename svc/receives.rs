@@ -21,7 +21,7 @@ use crate::{
     xdr::{
         message::Parsed,
         resize::Resize,
-        units::host_len, //
+        units::u32_to_usize, //
     }, //
 };
 
@@ -73,7 +73,7 @@ impl Receives {
             return 0;
         }
         let room = sizes.contexts.saturating_sub(self.total);
-        let added = list.take_front(host_len(room));
+        let added = list.take_front(u32_to_usize(room));
         // CAST: There are fewer buffers than a queue can have entries.
         let made = added.len() as u32;
         self.pool.put_all(added);

@@ -21,9 +21,9 @@
 use super::{
     backchannel,
     call::CallState,
-    chan::{
-        Chan,
-        Conn, //
+    endpoint::{
+        Conn,
+        Endpoint, //
     },
     receives::{
         CallBox,
@@ -66,9 +66,9 @@ use crate::{
     },
     xdr::{
         error::{
-            Answer,
             DecodeError,
-            ErrorBody, //
+            ErrorBody,
+            ErrorResponse, //
         },
         header::{
             Header,
@@ -81,7 +81,7 @@ use crate::{
             Parsed, //
         },
         peek,
-        units::host_len,
+        units::u32_to_usize,
         version::Version, //
     }, //
 };
@@ -92,7 +92,7 @@ use kernel::{page::PAGE_SIZE, prelude::*};
 const FIRST_CREDITS: u32 = 32;
 
 /// Allocates up to `count` buffers of `size` octets, fewer if memory is short. May sleep.
-fn allocate(qp: &Qp<Chan>, size: usize, count: u32) -> RecvList<CallData<CallState>> {
+fn allocate(qp: &Qp<Endpoint>, size: usize, count: u32) -> RecvList<CallData<CallState>> {
     let mut list = RecvList::new();
     for _ in 0..count {
         let Ok(buf) = RecvBox::new(qp.pd(), size, CallData::default()) else {
@@ -103,17 +103,17 @@ fn allocate(qp: &Qp<Chan>, size: usize, count: u32) -> RecvList<CallData<CallSta
     list
 }
 
-impl Chan {
+impl Endpoint {
     /// Allocates and posts the first Receives.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and errors of posting.
-    pub(super) fn post_first_receives(&self, qp: &Qp<Chan>) -> Result {
+    pub(super) fn post_first_receives(&self, qp: &Qp<Endpoint>) -> Result {
         let sizes = &self.params.sizes;
         let above = sizes.receives.saturating_sub(sizes.credits);
         let wanted = sizes.credits.min(FIRST_CREDITS).saturating_add(above);
-        match self.make_receives(qp, wanted)? {
+        match self.grow_receives(qp, wanted)? {
             made if made == wanted => Ok(()),
             _ => Err(ENOMEM),
         }
@@ -125,8 +125,8 @@ impl Chan {
     /// # Errors
     ///
     /// Errors of posting.
-    fn make_receives(&self, qp: &Qp<Chan>, wanted: u32) -> Result<u32> {
-        let size = host_len(self.recvs.lock().resize.size());
+    fn grow_receives(&self, qp: &Qp<Endpoint>, wanted: u32) -> Result<u32> {
+        let size = u32_to_usize(self.recvs.lock().resize.size());
         // Before the lock is taken, as allocating sleeps.
         let mut list = allocate(qp, size, wanted);
         let sizes = &self.params.sizes;
@@ -154,24 +154,24 @@ impl Chan {
 
     /// Replaces the Receives by others if another size is wanted and memory for them is available.
     /// May sleep.
-    fn exchange_receives(&self, qp: &Qp<Chan>) {
+    fn resize_receives(&self, qp: &Qp<Endpoint>) {
         let mut recvs = self.recvs.lock();
         let total = recvs.total;
         if !self.params.sizes.may_exchange(total) {
             return;
         }
-        let Some(size) = recvs.resize.claim(self.most_receive()) else {
+        let Some(size) = recvs.resize.claim(self.max_receive_size()) else {
             return;
         };
         drop(recvs);
-        let list = allocate(qp, host_len(size), total);
+        let list = allocate(qp, u32_to_usize(size), total);
         let mut recvs = self.recvs.lock();
         recvs.resize.release();
         if list.len() < total as usize {
             recvs.resize.give_up(size);
             return;
         }
-        if recvs.resize.wants(self.most_receive()) != Some(size) || recvs.total > total {
+        if recvs.resize.wants(self.max_receive_size()) != Some(size) || recvs.total > total {
             // Another size is wanted meanwhile, or another thread has added some.
             return;
         }
@@ -187,11 +187,11 @@ impl Chan {
 
     /// Allocates more Receives if the client uses many, or replaces them if another size is wanted.
     /// May sleep.
-    pub(super) fn add_receives(&self, qp: &Qp<Chan>) {
+    pub(super) fn add_receives(&self, qp: &Qp<Endpoint>) {
         if !self.few_receives.xchg(false, Relaxed) {
             return;
         }
-        self.exchange_receives(qp);
+        self.resize_receives(qp);
         let recvs = self.recvs.lock();
         let (target, total) = (recvs.target, recvs.total);
         drop(recvs);
@@ -201,14 +201,14 @@ impl Chan {
             0 => sizes.addition(total),
             missing => target.min(missing),
         };
-        if self.make_receives(qp, wanted).is_err() {
+        if self.grow_receives(qp, wanted).is_err() {
             self.fail();
         }
     }
 
     /// Calls `change` with the Receives, then posts Receives if a whole batch is missing and
     /// available, or fewer if few are posted.
-    fn refill(&self, qp: &Qp<Chan>, change: impl FnOnce(&mut Receives)) -> Result {
+    fn refill(&self, qp: &Qp<Endpoint>, change: impl FnOnce(&mut Receives)) -> Result {
         let sizes = &self.params.sizes;
         let mut guard = self.recvs.lock();
         let recvs = &mut *guard;
@@ -219,23 +219,23 @@ impl Chan {
         if sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {
             return self.post_missing(qp, guard);
         }
-        let live = &self.params.live;
-        live.receives.store(recvs.pool.posted(), Relaxed);
+        let status = &self.params.status;
+        status.receives.store(recvs.pool.posted(), Relaxed);
         Ok(())
     }
 
     /// Posts the Receives that are missing, if there is a batch of them.
     // Not inlined: it runs once for each batch, its callers run for each Call.
     #[inline(never)]
-    fn post_missing(&self, qp: &Qp<Chan>, mut recvs: SpinLockGuard<'_, Receives>) -> Result {
+    fn post_missing(&self, qp: &Qp<Endpoint>, mut recvs: SpinLockGuard<'_, Receives>) -> Result {
         let target = recvs.target;
         let list = recvs.pool.missing(target, self.params.sizes.batch);
         let resize = &recvs.resize;
-        if resize.is_due() || resize.wants(self.most_receive()).is_some() {
+        if resize.is_due() || resize.wants(self.max_receive_size()).is_some() {
             self.few_receives.store(true, Relaxed);
         }
-        let live = &self.params.live;
-        live.receives.store(recvs.pool.posted(), Relaxed);
+        let status = &self.params.status;
+        status.receives.store(recvs.pool.posted(), Relaxed);
         drop(recvs);
         if list.is_empty() {
             return Ok(());
@@ -243,7 +243,7 @@ impl Chan {
         self.post_receives(qp, list)
     }
 
-    fn post_receives(&self, qp: &Qp<Chan>, list: RecvList<CallData<CallState>>) -> Result {
+    fn post_receives(&self, qp: &Qp<Endpoint>, list: RecvList<CallData<CallState>>) -> Result {
         qp.post_recvs(list).map_err(|(error, rest)| {
             self.recvs.lock().pool.unposted(rest);
             error
@@ -251,9 +251,9 @@ impl Chan {
     }
 
     /// Records that a posted Receive of `capacity` octets has completed, and posts the next ones.
-    pub(super) fn received(&self, qp: &Qp<Chan>, capacity: usize) {
+    pub(super) fn received(&self, qp: &Qp<Endpoint>, capacity: usize) {
         let refilled = self.refill(qp, |recvs| recvs.note_completed(capacity));
-        let posted = self.params.live.receives.load(Relaxed);
+        let posted = self.params.status.receives.load(Relaxed);
         let refilled = match refilled {
             Ok(()) if self.params.sizes.is_nearly_dry(posted) => self.add_before_dry(qp),
             other => other,
@@ -272,7 +272,7 @@ impl Chan {
     /// Errors of posting.
     #[cold]
     #[inline(never)]
-    fn add_before_dry(&self, qp: &Qp<Chan>) -> Result {
+    fn add_before_dry(&self, qp: &Qp<Endpoint>) -> Result {
         let recvs = self.recvs.lock();
         let wanted = match recvs.pool.free() {
             0 => self.params.sizes.addition(recvs.total),
@@ -284,14 +284,14 @@ impl Chan {
         }
         // Reclaim may wait for work that is queued behind this completion.
         let _no_io = NoIo::begin();
-        self.make_receives(qp, wanted)?;
+        self.grow_receives(qp, wanted)?;
         // The service thread that sees this starts the timer that frees them.
         self.few_receives.store(true, Relaxed);
         Ok(())
     }
 
     /// Keeps the buffer of a Receive that has failed. Nothing is posted any more.
-    pub(super) fn keep_receive(&self, buf: CallBox) {
+    pub(super) fn put_failed_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
         recvs.note_completed(buf.capacity());
         let replaced = recvs.put(buf);
@@ -300,7 +300,7 @@ impl Chan {
     }
 
     /// Releases the buffer of a message that is no longer needed.
-    pub(super) fn release_receive(&self, qp: &Qp<Chan>, buf: CallBox) {
+    pub(super) fn release_receive(&self, qp: &Qp<Endpoint>, buf: CallBox) {
         if self.is_closing() {
             let replaced = self.recvs.lock().put(buf);
             return drop(replaced);
@@ -334,11 +334,11 @@ enum Disposition {
     /// Pull its Read chunks first.
     Pull,
     /// Match it with a callback.
-    Answered,
+    CallbackReply,
     /// Handle properties of the client.
     Properties,
     /// Answer an optional operation.
-    Optional(Answer),
+    Optional(ErrorResponse),
 }
 
 /// Chooses the action for a received message.
@@ -347,8 +347,8 @@ enum Disposition {
 ///
 /// The reason why the message cannot be used.
 fn classify(message: &Parsed) -> Result<Disposition, DecodeError> {
-    if let Some(answer) = message.option_answer() {
-        return Ok(Disposition::Optional(answer));
+    if let Some(response) = message.option_response() {
+        return Ok(Disposition::Optional(response));
     }
     if let Body::Property(_) = message.body {
         return Ok(Disposition::Properties);
@@ -357,9 +357,9 @@ fn classify(message: &Parsed) -> Result<Disposition, DecodeError> {
         (Some(Direction::Call), _) => {}
         // In version 1 this is a malformed Call: no callback offers a Reply chunk for its answer.
         (Some(Direction::Reply), Version::One) if matches!(message.body, Body::NoMsg) => {
-            return Err(DecodeError::PayloadPlace)
+            return Err(DecodeError::PayloadLocation)
         }
-        (Some(Direction::Reply), _) => return Ok(Disposition::Answered),
+        (Some(Direction::Reply), _) => return Ok(Disposition::CallbackReply),
         (None, _) => return Err(DecodeError::RpcHeader),
     }
     Ok(if is_inline_call(message) {
@@ -399,15 +399,15 @@ fn trace_call(cid: Cid, message: &Parsed) {
 }
 
 /// Traces why a message of `len` octets is not delivered.
-fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) {
+fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, response: ErrorResponse) {
     let Some(h) = header else {
         return trace_svcrdma_decode_short_err(cid, len);
     };
     let (xid, vers, credits) = (h.xid.0, h.version, h.credits.0);
-    let version = Version::from_word(vers).unwrap_or(Version::One);
-    match (answer, Proc::from_wire(version, h.proc)) {
-        (Answer::Drop, _) => trace_svcrdma_decode_drop_err(cid, xid, vers, credits, h.proc),
-        (Answer::Report(ErrorBody::Version { .. }), _) => {
+    let version = Version::from_u32(vers).unwrap_or(Version::One);
+    match (response, Proc::from_u32(version, h.proc)) {
+        (ErrorResponse::Drop, _) => trace_svcrdma_decode_drop_err(cid, xid, vers, credits, h.proc),
+        (ErrorResponse::Report(ErrorBody::Version { .. }), _) => {
             trace_svcrdma_decode_badvers_err(cid, xid, vers, credits, h.proc)
         }
         (_, Some(_)) => trace_svcrdma_decode_parse_err(cid, xid, vers, credits, h.proc),
@@ -415,11 +415,11 @@ fn trace_refusal(cid: Cid, len: usize, header: Option<&Header>, answer: Answer) 
     }
 }
 
-impl Chan {
+impl Endpoint {
     /// Posts the RDMA Reads of a Call that was just received, if it has Read chunks and all
     /// resources are available. Returns any other message, which a service thread has to handle.
     /// Called from the completion, which must not wait.
-    pub(super) fn pull_at_once(&self, qp: &Qp<Chan>, mut buf: CallBox) -> Option<CallBox> {
+    pub(super) fn pull_at_once(&self, qp: &Qp<Endpoint>, mut buf: CallBox) -> Option<CallBox> {
         if !peek::may_have_read_list(buf.bytes()) || !self.handle.has_access() {
             return Some(buf);
         }
@@ -461,8 +461,8 @@ impl Chan {
     fn note_version(&self, message: &Parsed) -> Result<(), DecodeError> {
         self.negotiation.note_version(&self.params.peer, message)?;
         if self.negotiation.has_decided(message.version) {
-            let version = message.version.word();
-            self.params.live.traffic.version.store(version, Relaxed);
+            let version = message.version.to_u32();
+            self.params.status.traffic.version.store(version, Relaxed);
         }
         Ok(())
     }
@@ -487,8 +487,8 @@ impl Conn {
         receiver: Receiver<'a, CallBox>,
         mut buf: CallBox,
     ) -> Option<Delivered<'a>> {
-        let chan = self.chan();
-        let (limits, accepts) = (&chan.params.list_limits, chan.negotiation.accepts());
+        let ep = self.ep();
+        let (limits, accepts) = (&ep.params.list_limits, ep.negotiation.accepts());
         let cid = buf.cid();
         let CallRef { bytes, state } = CallRef::of(&mut buf);
         let message = match message::decode_into(&mut state.call, bytes, limits, accepts) {
@@ -497,18 +497,18 @@ impl Conn {
                 if rejected.direction == Some(Direction::Reply) {
                     backchannel::receive_malformed(xprt, &rejected);
                 }
-                self.reject(buf, rejected.header, rejected.answer());
+                self.reject(buf, rejected.header, rejected.response());
                 return None;
             }
         };
         trace_call(cid, message);
-        if !chan.negotiation.has_decided(message.version) || !is_inline_call(message) {
+        if !ep.negotiation.has_decided(message.version) || !is_inline_call(message) {
             let message = *message;
             return self.receive_other(xprt, receiver, buf, &message);
         }
         let (version, header_len, slots) =
             (message.version, message.header_len, reply_slots(message));
-        chan.begin_call(state, version);
+        ep.begin_call(state, version);
         self.deliver_inline(receiver, buf, header_len, slots)
     }
 
@@ -523,23 +523,23 @@ impl Conn {
         mut buf: CallBox,
         message: &Parsed,
     ) -> Option<Delivered<'a>> {
-        match self.chan().classify(message) {
+        match self.ep().classify(message) {
             Ok(Disposition::Deliver) => {
                 let state = CallRef::of(&mut buf).state;
-                self.chan().begin_call(state, message.version);
+                self.ep().begin_call(state, message.version);
                 let slots = reply_slots(message);
                 return self.deliver_inline(receiver, buf, message.header_len, slots);
             }
             Ok(Disposition::Pull) => return self.start_pull(receiver, buf, message),
-            Ok(Disposition::Answered) => {
+            Ok(Disposition::CallbackReply) => {
                 backchannel::receive_reply(xprt, message, buf.bytes());
                 self.release_message(buf);
             }
             Ok(Disposition::Properties) => self.receive_properties(buf, message),
-            Ok(Disposition::Optional(answer)) => self.reject(buf, Some(message.header), answer),
+            Ok(Disposition::Optional(response)) => self.reject(buf, Some(message.header), response),
             Err(error) => {
-                let answer = error.answer(message.version);
-                self.reject(buf, Some(message.header), answer);
+                let response = error.response(message.version);
+                self.reject(buf, Some(message.header), response);
             }
         }
         None
@@ -555,7 +555,7 @@ impl Conn {
         header_len: usize,
         slots: Range<usize>,
     ) -> Option<Delivered<'a>> {
-        self.lend(&mut receiver, &mut buf, slots);
+        self.hold_pages(&mut receiver, &mut buf, slots);
         let len = buf.byte_len();
         match receiver.deliver_inline(buf, header_len.min(len)..len) {
             Ok(delivered) => Some(delivered),
@@ -569,49 +569,49 @@ impl Conn {
     /// Lends the pages in `slots` for the reply to the Call in `buf`.
     ///
     /// The service may defer a Call until an upcall is answered, for instance to find out whether the
-    /// client has access, and the Call keeps the pages meanwhile. So nothing is lent before the client
+    /// client has access, and the Call keeps the pages meanwhile. So nothing is held before the client
     /// has proved that it has access.
     #[inline(always)]
-    pub(super) fn lend(
+    pub(super) fn hold_pages(
         &self,
         receiver: &mut Receiver<'_, CallBox>,
         buf: &mut CallBox,
         slots: Range<usize>,
     ) {
-        if slots.is_empty() || !self.chan().handle.has_access() {
+        if slots.is_empty() || !self.ep().handle.has_access() {
             return;
         }
         if slots.len() > buf.data_mut().room().max(KEPT) {
-            let array = self.chan().pages.lock().array();
+            let array = self.ep().pages.lock().array();
             buf.data_mut().set_array(array);
             self.trim_later();
         }
-        receiver.lend(slots);
+        receiver.hold_pages(slots);
     }
 
     /// Answers a message that cannot be used, if an answer is due, and releases it.
-    pub(super) fn reject(&self, buf: CallBox, header: Option<Header>, answer: Answer) {
-        trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), answer);
-        self.chan().params.live.traffic.malformed.add(1);
+    pub(super) fn reject(&self, buf: CallBox, header: Option<Header>, response: ErrorResponse) {
+        trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), response);
+        self.ep().params.status.traffic.malformed.add(1);
         self.release_message(buf);
         if let Some(header) = header {
-            self.send_refusal(&header, answer);
+            self.send_refusal(&header, response);
         }
     }
 
     /// Answers a Call that cannot be served with `report`, and releases it.
     pub(super) fn refuse(&self, buf: CallBox, header: &Header, report: ErrorBody) {
-        self.chan().params.live.refused.add(1);
+        self.ep().params.status.refused.add(1);
         self.release_message(buf);
-        self.send_refusal(header, Answer::Report(report));
+        self.send_refusal(header, ErrorResponse::Report(report));
     }
 
     /// Releases the buffer of a message.
     pub(super) fn release_message(&self, mut buf: CallBox) {
         drop(buf.data_mut().state.ordered.take());
-        if let Some(array) = buf.data_mut().recall() {
-            self.chan().pages.lock().put_array(array);
+        if let Some(array) = buf.data_mut().release_pages() {
+            self.ep().pages.lock().put_array(array);
         }
-        self.chan().release_receive(self.qp(), buf);
+        self.ep().release_receive(self.qp(), buf);
     }
 }

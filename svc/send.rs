@@ -21,11 +21,11 @@
 
 use super::{
     call::CallState,
-    chan::{
-        Chan,
+    endpoint::{
+        ChainCtx,
         Conn,
-        SendCtx,
-        Work, //
+        Endpoint,
+        SendCtx, //
     },
     fast_path::append,
     payloads::Payloads,
@@ -78,19 +78,19 @@ use crate::{
             encode_reply, //
         },
         error::{
-            Answer,
             EncodeError,
-            ErrorBody, //
+            ErrorBody,
+            ErrorResponse, //
         },
         header::Header,
         message::Parsed,
         plan::{
             choose_response,
-            Response, //
+            ResponseMode, //
         },
         units::{
-            host_len,
-            wire_len,
+            len_to_u32,
+            u32_to_usize,
             Credits,
             Handle,
             InlineSize, //
@@ -102,7 +102,7 @@ use core::ops::Range;
 use kernel::prelude::*;
 
 impl SendCtx {
-    fn new(qp: &Qp<Chan>, len: usize) -> Result<Pin<KBox<Self>>> {
+    fn new(qp: &Qp<Endpoint>, len: usize) -> Result<Pin<KBox<Self>>> {
         let message = SendBuf::new(qp.pd(), len, 1)?;
         KBox::pin_init(
             pin_init!(SendCtx {
@@ -148,15 +148,15 @@ impl SendCtx {
 }
 
 impl Completion for SendCtx {
-    type Handler = Chan;
+    type Handler = Endpoint;
 
-    fn done(this: Pin<KBox<Self>>, qp: &Qp<Chan>, result: Result<Wc, WcError>) {
-        let chan = qp.handler();
-        chan.keep_send_ctx(this);
+    fn done(this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
+        let ep = qp.handler();
+        ep.put_send_ctx(this);
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_send(wc.cid());
-                chan.resume(qp);
+                ep.resume(qp);
             }
             Err(e) => {
                 if e.flushed() {
@@ -164,16 +164,16 @@ impl Completion for SendCtx {
                 } else {
                     trace_svcrdma_wc_send_err(e.cid(), e.status(), e.vendor());
                 }
-                chan.fail_completion("Send", &e);
+                ep.fail_completion("Send", &e);
             }
         }
     }
 }
 
-impl Chan {
+impl Endpoint {
     /// Returns a kept context.
     #[inline(always)]
-    fn kept_send_ctx(&self) -> Option<Pin<KBox<SendCtx>>> {
+    fn cached_send_ctx(&self) -> Option<Pin<KBox<SendCtx>>> {
         self.sends.lock().pop()
     }
 
@@ -182,15 +182,15 @@ impl Chan {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(super) fn send_ctx(&self, qp: &Qp<Chan>) -> Result<Pin<KBox<SendCtx>>> {
-        match self.kept_send_ctx() {
+    pub(super) fn get_send_ctx(&self, qp: &Qp<Endpoint>) -> Result<Pin<KBox<SendCtx>>> {
+        match self.cached_send_ctx() {
             Some(ctx) => Ok(ctx),
             None => SendCtx::new(qp, self.params.receive_size),
         }
     }
 
     /// Keeps a context for the next message, and releases its pages and Send Queue entries.
-    pub(super) fn keep_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
+    pub(super) fn put_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
         let fields = ctx.as_mut().project();
         let pages = fields.transfer.unmap();
         if core::mem::take(fields.own_pages) {
@@ -212,9 +212,9 @@ impl Chan {
     #[inline(always)]
     pub(super) fn post_reply(
         &self,
-        qp: &Qp<Chan>,
+        qp: &Qp<Endpoint>,
         ctx: Pin<KBox<SendCtx>>,
-    ) -> Result<(), (Error, Work)> {
+    ) -> Result<(), (Error, ChainCtx)> {
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
             if ctx.transfer.sqes() != 0 {
                 chain.transfer(&ctx.transfer)?;
@@ -230,7 +230,7 @@ impl Chan {
                 None => chain.send(&ctx.message),
             }
         });
-        posted.map_err(|refused| (refused.error, Work::Reply(refused.owner)))
+        posted.map_err(|refused| (refused.error, ChainCtx::Reply(refused.owner)))
     }
 }
 
@@ -256,13 +256,13 @@ impl Outgoing<'_> {
         } else {
             self.payloads.span()?
         };
-        Some(host_len(part.start)..host_len(part.end))
+        Some(u32_to_usize(part.start)..u32_to_usize(part.end))
     }
 
     /// Adds the RDMA Writes of the payloads, and of the message if it is sent in `reply_chunk`.
     fn map(
         &self,
-        qp: &Qp<Chan>,
+        qp: &Qp<Endpoint>,
         transfer: &mut Transfer,
         map: &ReplyMap,
         reply_chunk: Option<WriteChunk<'_>>,
@@ -285,41 +285,41 @@ impl Outgoing<'_> {
 
 /// Adds RDMA Writes of the octets `from` of the reply to the octets of `chunk` after `skip`.
 fn write(
-    qp: &Qp<Chan>,
+    qp: &Qp<Endpoint>,
     transfer: &mut Transfer,
     map: &ReplyMap,
     from: Range<u32>,
     chunk: &WriteChunk<'_>,
     skip: u32,
 ) -> Result {
-    let mut at = host_len(from.start);
+    let mut at = u32_to_usize(from.start);
     for segment in chunk.range(skip, from.end.saturating_sub(from.start)) {
-        let end = at + host_len(segment.length);
+        let end = at + u32_to_usize(segment.length);
         let octets = map.octets(at..end);
         transfer.add_parts(qp, TransferDir::Write, octets, segment.into())?;
         qp.handler().count_write(segment.length);
         at = end;
     }
-    if at == host_len(from.end) {
+    if at == u32_to_usize(from.end) {
         Ok(())
     } else {
         Err(EINVAL)
     }
 }
 
-impl Chan {
+impl Endpoint {
     /// Counts an RDMA Write of `octets` octets.
     #[inline]
     pub(super) fn count_write(&self, octets: u32) {
         STAT_WRITE.inc();
-        self.params.live.traffic.written.add(host_len(octets));
+        self.params.status.traffic.written.add(u32_to_usize(octets));
     }
 }
 
 impl Conn {
     /// Returns the credits that each reply grants.
     pub(super) fn credits(&self) -> Credits {
-        Credits(self.chan().granted.load(Relaxed))
+        Credits(self.ep().granted.load(Relaxed))
     }
 
     /// Sends the reply to a Call, or an error report instead.
@@ -329,14 +329,11 @@ impl Conn {
     /// The connection must be closed.
     #[inline(always)]
     pub(super) fn send_reply(&self, reply: &mut Reply<'_>, call: CallRef<'_, CallState>) -> Result {
-        if self.chan().is_closing() {
+        if self.ep().is_closing() {
             return Err(enotconn());
         }
-        let total = wire_len(reply.message().total()).ok_or(EINVAL)?;
-        let send = self
-            .chan()
-            .negotiation
-            .send(self.chan().params.receive_size);
+        let total = len_to_u32(reply.message().total()).ok_or(EINVAL)?;
+        let send = self.ep().negotiation.send(self.ep().params.receive_size);
         match self.send_fast(reply, &call, total, send) {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => self.report_unsent(&call, error),
@@ -403,11 +400,11 @@ impl Conn {
         }
         payloads.locate(|at| {
             let mut word = [0; 4];
-            let at = host_len(at);
+            let at = u32_to_usize(at);
             let copied = reply.message().copy_to(at..at.saturating_add(4), &mut word);
             (copied == word.len()).then(|| u32::from_be_bytes(word))
         });
-        let message = payloads.settle(total);
+        let message = payloads.finalize(total);
         let header_len = lists.reply_header_len(received.version);
         // Clients of Linux before 4.14 consider an inline reply malformed if it returns a Reply chunk.
         let chunk_first = received.version == Version::One;
@@ -423,16 +420,16 @@ impl Conn {
         };
         match response {
             // No Reply chunk helps if the client cannot receive the lists alone.
-            Response::TooLarge if header_len > host_len(send.0) => {
+            ResponseMode::TooLarge if header_len > u32_to_usize(send.0) => {
                 self.send_error(&received.header, ErrorBody::System)
             }
-            Response::TooLarge => {
+            ResponseMode::TooLarge => {
                 let needed = message;
                 let report = ErrorBody::ReplyResource { needed };
                 self.send_error(&received.header, report)
             }
-            Response::Inline => self.send_out(reply, &out, None),
-            Response::ReplyChunk => self.send_out(reply, &out, lists.reply),
+            ResponseMode::Inline => self.send_out(reply, &out, None),
+            ResponseMode::ReplyChunk => self.send_out(reply, &out, lists.reply),
         }
     }
 
@@ -464,18 +461,18 @@ impl Conn {
         invalidate: Option<Handle>,
         fill: impl FnOnce(Pin<&mut SendCtx>) -> Result<usize>,
     ) -> Result {
-        let mut ctx = match self.chan().kept_send_ctx() {
+        let mut ctx = match self.ep().cached_send_ctx() {
             Some(ctx) => ctx,
             None => self.new_send_ctx()?,
         };
         match fill(ctx.as_mut()) {
             Ok(len) => {
                 self.post_send(ctx, len, invalidate)?;
-                self.chan().events.answer();
+                self.ep().events.note_answered();
                 Ok(())
             }
             Err(e) => {
-                self.chan().keep_send_ctx(ctx);
+                self.ep().put_send_ctx(ctx);
                 Err(e)
             }
         }
@@ -485,8 +482,8 @@ impl Conn {
     #[cold]
     fn new_send_ctx(&self) -> Result<Pin<KBox<SendCtx>>> {
         self.trim_later();
-        self.chan()
-            .retry_while_short(|| self.chan().send_ctx(self.qp()))
+        self.ep()
+            .retry_while_short(|| self.ep().get_send_ctx(self.qp()))
     }
 
     /// Writes the header and the inline part, and maps the rest. Returns the length of the message.
@@ -518,7 +515,7 @@ impl Conn {
         };
         let pages = ctx.as_mut().project().transfer.unmap();
         let Taken { map, own } = self
-            .chan()
+            .ep()
             .retry_while_short(|| reply.take_pages(pages, part.clone()))?;
         self.map_taken(ctx, reply, own, reply_chunk.is_some(), |transfer| {
             out.map(self.qp(), transfer, &map, reply_chunk)
@@ -545,10 +542,13 @@ impl Conn {
         *fields.reply_chunk = reply_chunk;
         *fields.own_pages = own;
         if reply.lacks_pages() {
-            self.chan().pages.lock().lend(|spare| reply.refill(spare));
+            self.ep()
+                .pages
+                .lock()
+                .with_spare(|spare| reply.refill(spare));
         }
-        self.chan().map_with_retries(fields.transfer, map)?;
-        if fields.transfer.sqes() >= self.chan().sq.depth() {
+        self.ep().map_with_retries(fields.transfer, map)?;
+        if fields.transfer.sqes() >= self.ep().sq.depth() {
             Err(E2BIG)
         } else {
             Ok(())
@@ -569,27 +569,27 @@ impl Conn {
         invalidate: Option<Handle>,
     ) -> Result {
         if let Err(error) = ctx.as_mut().set_message(len, invalidate) {
-            self.chan().keep_send_ctx(ctx);
+            self.ep().put_send_ctx(ctx);
             return Err(error);
         }
         let own = *ctx.as_mut().project().own_pages;
-        self.chan().submit(self.qp(), Work::Reply(ctx))?;
+        self.ep().submit(self.qp(), ChainCtx::Reply(ctx))?;
         if own {
             // They become spare pages. Not before: the timer stops when it finds nothing.
             self.trim_later();
         }
-        self.chan().params.live.traffic.note_sent(len);
+        self.ep().params.status.traffic.note_sent(len);
         Ok(())
     }
 
     /// Answers a message that could not be used. The connection stays open.
-    pub(super) fn send_refusal(&self, header: &Header, answer: Answer) {
-        let body = match answer {
-            Answer::Drop => return,
-            Answer::Report(body) => body,
+    pub(super) fn send_refusal(&self, header: &Header, response: ErrorResponse) {
+        let body = match response {
+            ErrorResponse::Drop => return,
+            ErrorResponse::Report(body) => body,
         };
         if self.send_error(header, body).is_err() {
-            self.chan().fail();
+            self.ep().fail();
         }
     }
 
@@ -601,7 +601,7 @@ impl Conn {
         }
         let credits = self.credits();
         self.send_message(|buffer| encode_error(buffer, header, credits, body))?;
-        self.chan().events.answer();
+        self.ep().events.note_answered();
         Ok(())
     }
 
@@ -615,12 +615,12 @@ impl Conn {
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
         let mut ctx = self
-            .chan()
-            .retry_while_short(|| self.chan().send_ctx(self.qp()))?;
+            .ep()
+            .retry_while_short(|| self.ep().get_send_ctx(self.qp()))?;
         match write(ctx.as_mut().buffer()) {
             Ok(len) => self.post_send(ctx, len, None),
             Err(_) => {
-                self.chan().keep_send_ctx(ctx);
+                self.ep().put_send_ctx(ctx);
                 Err(EINVAL)
             }
         }

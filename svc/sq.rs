@@ -5,7 +5,7 @@
 //! A [`SqReservation`] is the right to post a number of Work Requests. It is a field of the owner of
 //! the posted chain, and releasing or dropping it after the completion returns the entries. So no
 //! entry is lost or returned twice. The owner keeps it for its next chain, so that a chain takes no
-//! reference to the queue. [`super::ledger`] does the accounting.
+//! reference to the queue. [`super::sq_accounting`] does the accounting.
 //!
 //! No thread waits for room: it queues its chain and continues. Completions post queued chains. The
 //! client decides how long a Send may stall (an RNR retry count of 7 means forever), so it could
@@ -20,12 +20,12 @@
 //! can make the server hold pages.
 
 use super::{
-    ledger::{
-        Admission,
-        Ledger,
-        Progress, //
-    },
     pool::Ring,
+    sq_accounting::{
+        Admission,
+        Progress,
+        SqAccounting, //
+    },
 };
 use crate::kapi::ext::{
     atomic::{
@@ -60,7 +60,7 @@ use kernel::{
 pub(super) const CHECK_MS: u32 = 5_000;
 
 /// The connection of a Send Queue.
-pub(super) trait Client: Send + Sync + 'static {
+pub(super) trait SqOwner: Send + Sync + 'static {
     /// Returns whether the client has proved that it has access. Any context.
     fn has_access(&self) -> bool;
 
@@ -75,25 +75,25 @@ pub(super) trait Client: Send + Sync + 'static {
 
 /// The Send Queue of one connection. The queued chains are `W`s.
 #[pin_data]
-pub(super) struct Sq<W: Send + 'static, C: Client> {
+pub(super) struct Sq<W: Send + 'static, C: SqOwner> {
     #[pin]
     state: SpinLock<SqState<W>>,
     /// Whether chains are queued. Written under the lock of `state`.
     waiting: Atomic<bool>,
     depth: u32,
-    client: C,
+    owner: C,
     period: Jiffies,
     #[pin]
     timer: DelayedWork<Self>,
 }
 
 struct SqState<W> {
-    ledger: Ledger,
+    accounting: SqAccounting,
     backlog: Ring<(u32, W)>,
 }
 
 /// The right to post a number of Work Requests. Releasing or dropping it returns the entries.
-pub(super) struct SqReservation<W: Send + 'static, C: Client> {
+pub(super) struct SqReservation<W: Send + 'static, C: SqOwner> {
     sq: Arc<Sq<W, C>>,
     /// The number of Work Requests; `None` after the release.
     count: Option<u32>,
@@ -110,38 +110,43 @@ pub(super) enum Submitted<T, R> {
 }
 
 impl_has_delayed_work! {
-    impl{W: Send + 'static, C: Client} HasDelayedWork<Self> for Sq<W, C> { self.timer }
+    impl{W: Send + 'static, C: SqOwner} HasDelayedWork<Self> for Sq<W, C> { self.timer }
 }
 
-impl<W: Send + 'static, C: Client> WorkItem for Sq<W, C> {
+impl<W: Send + 'static, C: SqOwner> WorkItem for Sq<W, C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let progress = this.state.lock().ledger.check(this.client.has_access());
+        let progress = this.state.lock().accounting.check(this.owner.has_access());
         match progress {
             Progress::Idle => {}
-            Progress::Moving => this.start_timer(),
+            Progress::Active => this.start_timer(),
             Progress::Stalled => {
-                this.client.stalled();
+                this.owner.stalled();
                 this.close();
             }
         }
     }
 }
 
-impl<W: Send + 'static, C: Client> Sq<W, C> {
-    /// Creates a Send Queue of `depth` entries that queues at most `longest` chains.
-    pub(super) fn new(depth: u32, longest: usize, client: C, period_ms: u32) -> Result<Arc<Self>> {
-        let backlog = Ring::new(longest, GFP_KERNEL)?;
+impl<W: Send + 'static, C: SqOwner> Sq<W, C> {
+    /// Creates a Send Queue of `depth` entries that queues at most `max_queued` chains.
+    pub(super) fn new(
+        depth: u32,
+        max_queued: usize,
+        owner: C,
+        period_ms: u32,
+    ) -> Result<Arc<Self>> {
+        let backlog = Ring::new(max_queued, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 state <- new_spinlock!(SqState {
-                    ledger: Ledger::new(depth),
+                    accounting: SqAccounting::new(depth),
                     backlog,
                 }),
                 waiting: Atomic::new(false),
                 depth,
-                client,
+                owner,
                 period: msecs_to_jiffies(period_ms),
                 timer <- new_delayed_work!("rpcrdma_rs: Send Queue"),
             }),
@@ -164,10 +169,10 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     ) -> Submitted<T, SqReservation<W, C>> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if !state.ledger.has_room(count) && state.backlog.is_full() {
+        if !state.accounting.has_room(count) && state.backlog.is_full() {
             return Submitted::Refused(chain);
         }
-        let submitted = match state.ledger.admit(count) {
+        let submitted = match state.accounting.admit(count) {
             Admission::Refused => return Submitted::Refused(chain),
             Admission::Granted => Submitted::Granted(
                 chain,
@@ -180,11 +185,11 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
                 // There is room, which was checked above.
                 let _ = state.backlog.push((count, wait(chain)));
                 self.waiting.store(true, Relaxed);
-                Submitted::Queued(state.ledger.free())
+                Submitted::Queued(state.accounting.free())
             }
         };
-        self.client.note_free(state.ledger.free());
-        let start = state.ledger.start_watch();
+        self.owner.note_free(state.accounting.free());
+        let start = state.accounting.start_watch();
         drop(guard);
         if start {
             self.start_timer();
@@ -206,15 +211,15 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         count: u32,
     ) -> Result {
         let mut state = self.state.lock();
-        if !state.ledger.take(count) {
-            return Err(if state.ledger.has_to_wait(count) {
+        if !state.accounting.take(count) {
+            return Err(if state.accounting.has_to_wait(count) {
                 EAGAIN
             } else {
                 crate::kapi::sunrpc::errno::enotconn()
             });
         }
-        self.client.note_free(state.ledger.free());
-        let start = state.ledger.start_watch();
+        self.owner.note_free(state.accounting.free());
+        let start = state.accounting.start_watch();
         drop(state);
         if start {
             self.start_timer();
@@ -248,10 +253,10 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let count = state.backlog.first()?.0;
-        if !state.ledger.advance(count) {
+        if !state.accounting.advance(count) {
             return None;
         }
-        self.client.note_free(state.ledger.free());
+        self.owner.note_free(state.accounting.free());
         let (_, chain) = state.backlog.pop()?;
         self.waiting.store(state.backlog.first().is_some(), Relaxed);
         let (sq, count) = (self.clone(), Some(count));
@@ -261,7 +266,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     /// Refuses all further chains. Must not be called from an interrupt, as it takes the spin lock
     /// of the queue.
     pub(super) fn close(&self) {
-        self.state.lock().ledger.close();
+        self.state.lock().accounting.close();
     }
 
     /// Removes a queued chain of a closed Send Queue; `None` if there is none.
@@ -278,7 +283,7 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
 
     /// Returns whether a chain is posted or queued.
     pub(super) fn is_busy(&self) -> bool {
-        !self.state.lock().ledger.is_idle()
+        !self.state.lock().accounting.is_idle()
     }
 
     /// Returns the number of entries, free or not: no chain can be longer.
@@ -287,19 +292,19 @@ impl<W: Send + 'static, C: Client> Sq<W, C> {
     }
 }
 
-impl<W: Send + 'static, C: Client> SqReservation<W, C> {
+impl<W: Send + 'static, C: SqOwner> SqReservation<W, C> {
     /// Returns the entries, unless it did before. Takes the spin lock of the queue.
     #[inline]
     pub(super) fn release(&mut self) {
         if let Some(count) = self.count.take() {
             let mut state = self.sq.state.lock();
-            state.ledger.give(count);
-            self.sq.client.note_free(state.ledger.free());
+            state.accounting.give(count);
+            self.sq.owner.note_free(state.accounting.free());
         }
     }
 }
 
-impl<W: Send + 'static, C: Client> Drop for SqReservation<W, C> {
+impl<W: Send + 'static, C: SqOwner> Drop for SqReservation<W, C> {
     fn drop(&mut self) {
         self.release();
     }

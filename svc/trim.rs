@@ -6,11 +6,11 @@
 //! since the previous run. So a busy connection keeps what it needs, and no RPC has to free memory.
 
 use super::{
-    chan::{
-        Chan,
-        Conn, //
-    },
-    contexts::Contexts, //
+    contexts::Contexts,
+    endpoint::{
+        Conn,
+        Endpoint, //
+    }, //
 };
 use crate::kapi::ext::{
     atomic::Relaxed,
@@ -26,7 +26,7 @@ use kernel::{
 /// The period of the timer in ms.
 const PERIOD_MS: u32 = 5_000;
 
-impl WorkItem for Chan {
+impl WorkItem for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -37,7 +37,7 @@ impl WorkItem for Chan {
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
         let left = left.saturating_add(this.reads.lock().trim_pages());
-        this.params.live.spare_pages.store(left, Relaxed);
+        this.params.status.spare_pages.store(left, Relaxed);
         let contexts = free_unused(&this.reads) | free_unused(&this.sends);
         let surplus = this.trim_receives();
         // The pages of replies that are not sent yet are returned later, and so are the Receives of
@@ -62,19 +62,19 @@ fn free_unused<C>(contexts: &SpinLock<Contexts<C>>) -> bool {
 }
 
 /// Starts the timer unless it runs.
-fn start(chan: &Arc<Chan>) {
-    if !chan.trimming_runs.xchg(true, Relaxed) {
-        let _ = xprtiod().enqueue_delayed::<_, 0>(chan.clone(), msecs_to_jiffies(PERIOD_MS));
+fn start(ep: &Arc<Endpoint>) {
+    if !ep.trimming_runs.xchg(true, Relaxed) {
+        let _ = xprtiod().enqueue_delayed::<_, 0>(ep.clone(), msecs_to_jiffies(PERIOD_MS));
     }
 }
 
 impl Conn {
     /// Schedules the release of unused memory. Must be called whenever pages are used.
     pub(super) fn trim_later(&self) {
-        let chan = self.shared_chan();
-        if !chan.trimming_runs.load(Relaxed) {
-            chan.without_pages.store(false, Relaxed);
-            start(chan);
+        let ep = self.shared_ep();
+        if !ep.trimming_runs.load(Relaxed) {
+            ep.without_pages.store(false, Relaxed);
+            start(ep);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 //! The Read list, the Write list and the Reply chunk (RFC 8166, section 4.3).
 //!
-//! [`Survey::decode`] checks all three lists in one pass and records their lengths in [`Places`].
+//! [`Survey::decode`] checks all three lists in one pass and records their lengths in [`ListCounts`].
 //! The views in [`Lists`] borrow the received octets. Their iterators read octets that have been
 //! checked already, and cannot fail.
 
@@ -18,7 +18,7 @@ use super::segment::{
     Segment, //
 };
 use super::units::{
-    host_len,
+    u32_to_usize,
     Handle,
     Offset,
     Position,
@@ -43,7 +43,7 @@ pub(crate) struct ListLimits {
 /// The locations of a header's chunk lists, recorded as the number of items in each list, and the
 /// room for results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct ListCounts {
     /// Number of segments in the Read list.
     reads: u32,
     /// Number of chunks in the Write list.
@@ -54,7 +54,7 @@ pub(crate) struct Places {
     room: u64,
 }
 
-impl Places {
+impl ListCounts {
     /// Reads and checks lists without a chunk, or with one chunk of one segment, as most headers have
     /// them. Also returns the segment. Returns `None` for lists of another form, and for lists that
     /// [`Survey::decode`] would refuse.
@@ -80,13 +80,13 @@ impl Places {
         // No Read list, and a Write list with a chunk of one segment; a Read list.
         const WRITE: [u8; 3 * WORD] = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
         const READ: [u8; WORD] = [0, 0, 0, 1];
-        let mut places = Self::default();
+        let mut counts = Self::default();
         let (write, segment) = lists.split_first_chunk()?;
         if *write == WRITE && *lists.last_chunk()? == [0; 2 * WORD] {
             let segment = Segment::from_wire(segment.first_chunk()?);
             segment.check().ok()?;
-            (places.writes, places.room) = (1, u64::from(segment.length));
-            return Some((places, segment));
+            (counts.writes, counts.room) = (1, u64::from(segment.length));
+            return Some((counts, segment));
         }
         let (read, item) = lists.split_first_chunk()?;
         if *read != READ || *lists.last_chunk()? != [0; 3 * WORD] {
@@ -94,8 +94,8 @@ impl Places {
         }
         let item = ReadSegment::from_wire(item.first_chunk()?);
         item.check().ok()?;
-        places.reads = 1;
-        (item.segment.length <= limits.read_octets).then_some((places, item.segment))
+        counts.reads = 1;
+        (item.segment.length <= limits.read_octets).then_some((counts, item.segment))
     }
 
     /// Returns views of the chunk lists in `lists`, the part of a header from its Read list to its
@@ -109,13 +109,13 @@ impl Places {
     }
 
     fn split<'a>(&self, lists: &'a [u8]) -> Option<Lists<'a>> {
-        let reads = host_len(self.reads).checked_mul(ReadSegment::ITEM_LEN)?;
+        let reads = u32_to_usize(self.reads).checked_mul(ReadSegment::ITEM_LEN)?;
         let (reads, rest) = lists.split_at_checked(reads)?;
         let (_, rest) = rest.split_at_checked(WORD)?;
         let (rest, reply) = match self.reply {
             None => (rest, None),
             Some(count) => {
-                let segments = host_len(count).checked_mul(Segment::WIRE_LEN)?;
+                let segments = u32_to_usize(count).checked_mul(Segment::WIRE_LEN)?;
                 let (rest, segments) = rest.split_at_checked(rest.len().checked_sub(segments)?)?;
                 let rest = rest.get(..rest.len().checked_sub(WORD)?)?;
                 (rest, Some(WriteChunk { segments }))
@@ -213,7 +213,7 @@ impl Survey {
         limits: &ListLimits,
         version: Version,
         named: Option<Handle>,
-    ) -> Result<(Self, Places), DecodeError> {
+    ) -> Result<(Self, ListCounts), DecodeError> {
         let mut this = Self {
             segments_left: limits.segments,
             max_segments: limits.segments,
@@ -224,18 +224,18 @@ impl Survey {
             room: 0,
             octets_left: limits.read_octets,
         };
-        let mut places = Places::default();
-        this.lists(r, version, &mut places)?;
-        Ok((this, places))
+        let mut counts = ListCounts::default();
+        this.lists(r, version, &mut counts)?;
+        Ok((this, counts))
     }
 
     fn lists(
         &mut self,
         r: &mut Reader<'_>,
         version: Version,
-        places: &mut Places,
+        counts: &mut ListCounts,
     ) -> Result<(), DecodeError> {
-        let most_writes = match version {
+        let max_writes = match version {
             Version::One => u32::MAX,
             Version::Two => MAX_WRITE_CHUNKS,
         };
@@ -244,23 +244,23 @@ impl Survey {
                 return self.spend(1);
             }
             self.read_segment(&ReadSegment::from_wire(r.array(Item::ReadSegment)?))?;
-            places.reads = places.reads.saturating_add(1);
+            counts.reads = counts.reads.saturating_add(1);
         }
         while r.present()? {
-            if places.writes >= most_writes {
-                return Err(DecodeError::TooManyWriteChunks { max: most_writes });
+            if counts.writes >= max_writes {
+                return Err(DecodeError::TooManyWriteChunks { max: max_writes });
             }
             self.chunk(r)?;
-            places.writes = places.writes.saturating_add(1);
+            counts.writes = counts.writes.saturating_add(1);
         }
         if r.present()? {
             let count = self.chunk(r)?;
             if count == 0 && version == Version::One {
                 return Err(DecodeError::EmptyChunk);
             }
-            places.reply = Some(count);
+            counts.reply = Some(count);
         }
-        places.room = self.room;
+        counts.room = self.room;
         Ok(())
     }
 
@@ -348,7 +348,7 @@ impl Survey {
         if let Err(error) = self.spend(count) {
             // A chunk that is cut off cannot be parsed, whatever its count.
             r.take(
-                host_len(count).saturating_mul(Segment::WIRE_LEN),
+                u32_to_usize(count).saturating_mul(Segment::WIRE_LEN),
                 Item::Segment,
             )?;
             return Err(error);
@@ -571,7 +571,7 @@ impl<'a> Iterator for WriteChunks<'a> {
         let count = head
             .last_chunk()
             .map_or(0, |word| u32::from_be_bytes(*word));
-        let len = host_len(count).saturating_mul(Segment::WIRE_LEN);
+        let len = u32_to_usize(count).saturating_mul(Segment::WIRE_LEN);
         let (segments, rest) = rest.split_at_checked(len)?;
         self.items = rest;
         Some(WriteChunk { segments })

@@ -65,15 +65,15 @@ impl HeaderPrefix {
     fn encode(&self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
         let header = Header {
             xid: self.xid,
-            version: self.version.word(),
+            version: self.version.to_u32(),
             credits: self.credits,
-            proc: self.proc.to_wire(),
+            proc: self.proc.to_u32(),
         };
         header.encode(w)?;
         match self.version {
             Version::One => Ok(()),
             Version::Two => {
-                w.u32(self.direction.to_wire())?;
+                w.u32(self.direction.to_u32())?;
                 w.u32(self.invalidate.map_or(0, |handle| handle.0))
             }
         }
@@ -306,12 +306,12 @@ pub(crate) fn encode_error(
     let mut w = Writer::new(buf);
     let header = Header {
         credits,
-        proc: Proc::Error.to_wire(),
+        proc: Proc::Error.to_u32(),
         ..*failed
     };
     header.encode(&mut w)?;
     // An unknown version gets only ERR_VERS, whose layout is the same in all versions.
-    let version = Version::from_word(failed.version).unwrap_or(Version::One);
+    let version = Version::from_u32(failed.version).unwrap_or(Version::One);
     let body = body.in_version(version);
     let arguments: &[u32] = match &body {
         ErrorBody::Version { low, high } => &[*low, *high],

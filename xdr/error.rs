@@ -2,8 +2,8 @@
 
 //! Errors in received messages, and the Responder's answer to each (RFC 8166, section 4.5).
 //!
-//! Protocol errors are kept apart from errno. [`DecodeError::answer`] has the answer to each;
-//! `Rejected::answer` in [`super::message`] is for messages that did not decode.
+//! Protocol errors are kept apart from errno. [`DecodeError::response`] has the answer to each;
+//! `Rejected::response` in [`super::message`] is for messages that did not decode.
 
 use super::header::RESERVED_DONE;
 use super::version::{
@@ -79,7 +79,7 @@ pub(crate) enum DecodeError {
     TooLong,
     /// The Payload stream is in two places, inline and in a Position Zero Read chunk or the Reply
     /// chunk, or in none: RDMA_NOMSG without either.
-    PayloadPlace,
+    PayloadLocation,
     /// The XID or the message type of the RPC message is wrong or missing.
     RpcHeader,
     /// The direction is no RPC message type, or not that of the RPC message.
@@ -192,7 +192,7 @@ impl ErrorBody {
 
 /// What a Responder does with a message that it cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ErrorResponse {
     /// Say nothing.
     Drop,
     /// Send an error report.
@@ -205,14 +205,14 @@ impl DecodeError {
     ///
     /// A message too short for a header has no XID that could be trusted, so there is no one
     /// to answer (RFC 8166, section 4.5).
-    pub(crate) const fn answer(self, version: Version) -> Answer {
+    pub(crate) const fn response(self, version: Version) -> ErrorResponse {
         let report = match self {
             DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(RESERVED_DONE) => {
-                return Answer::Drop
+                return ErrorResponse::Drop
             }
             DecodeError::Version(accepted) => ErrorBody::Version {
-                low: accepted.low().word(),
-                high: accepted.high().word(),
+                low: accepted.low().to_u32(),
+                high: accepted.high().to_u32(),
             },
             DecodeError::UnknownProc(_) => ErrorBody::Procedure,
             DecodeError::TooManyReadChunks { max } => ErrorBody::ReadChunks { max },
@@ -220,7 +220,7 @@ impl DecodeError {
             DecodeError::TooManySegments { max } => ErrorBody::Segments { max },
             _ => ErrorBody::Chunk,
         };
-        Answer::Report(report.in_version(version))
+        ErrorResponse::Report(report.in_version(version))
     }
 }
 

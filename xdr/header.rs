@@ -14,7 +14,7 @@ use super::version::Version;
 pub(crate) const FIXED_LEN: usize = 16;
 
 /// Octets of the shortest message of any version: an error report without arguments.
-pub(crate) const LEAST_REPORT: usize = 20;
+pub(crate) const MIN_REPORT_LEN: usize = 20;
 
 /// Procedure number: what follows the fixed words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) enum Proc {
 impl Proc {
     /// Returns the procedure with this number. `None` for RDMA_MSGP and RDMA_DONE, which are
     /// reserved (RFC 8166, section 4.6), and for a number that the version does not define.
-    pub(crate) const fn from_wire(version: Version, word: u32) -> Option<Self> {
+    pub(crate) const fn from_u32(version: Version, word: u32) -> Option<Self> {
         match (version, word) {
             (_, 0) => Some(Proc::Msg),
             (_, 1) => Some(Proc::NoMsg),
@@ -55,7 +55,7 @@ impl Proc {
     }
 
     /// Returns the number of this procedure.
-    pub(crate) const fn to_wire(self) -> u32 {
+    pub(crate) const fn to_u32(self) -> u32 {
         match self {
             Proc::Msg => 0,
             Proc::NoMsg => 1,

@@ -6,7 +6,7 @@
 //! ```text
 //!   octets --decode--> Parsed { header, body, direction, where the lists are }
 //!              |
-//!              +-----> Rejected { header if there was one, error } --> answer()
+//!              +-----> Rejected { header if there was one, error } --> response()
 //! ```
 //!
 //! [`Parsed`] owns the result and is kept with the receive buffer. Together with the received
@@ -19,31 +19,31 @@
 //! invalidate. Version 1 leaves both to be derived from the RPC message and the lists.
 
 use super::chunk::{
+    ListCounts,
     ListLimits,
     Lists,
-    Places,
     Survey, //
 };
 use super::cursor::Reader;
 use super::error::{
-    Answer,
     DecodeError,
     ErrorBody,
+    ErrorResponse,
     Item, //
 };
 use super::header::{
     Header,
     Proc,
     FIXED_LEN,
-    LEAST_REPORT,
+    MIN_REPORT_LEN,
     RESERVED_DONE,
     RESERVED_MSGP, //
 };
 use super::props;
 use super::segment::Segment;
 use super::units::{
-    host_len,
     padded_len,
+    u32_to_usize,
     Credits,
     Handle,
     Xid, //
@@ -83,7 +83,7 @@ pub(crate) enum Direction {
 
 impl Direction {
     /// Returns the direction with this number of an RPC message type.
-    pub(crate) const fn from_wire(word: u32) -> Option<Self> {
+    pub(crate) const fn from_u32(word: u32) -> Option<Self> {
         match word {
             0 => Some(Direction::Call),
             1 => Some(Direction::Reply),
@@ -92,7 +92,7 @@ impl Direction {
     }
 
     /// Returns the number of the RPC message type.
-    pub(crate) const fn to_wire(self) -> u32 {
+    pub(crate) const fn to_u32(self) -> u32 {
         match self {
             Direction::Call => 0,
             Direction::Reply => 1,
@@ -123,7 +123,7 @@ pub(crate) struct Parsed {
     pub(crate) invalidate: Option<Handle>,
     /// The length of the transport header in octets, which is the offset of the Payload stream.
     pub(crate) header_len: usize,
-    places: Places,
+    counts: ListCounts,
 }
 
 impl Parsed {
@@ -133,7 +133,7 @@ impl Parsed {
         match self.body {
             Body::Msg | Body::NoMsg => {
                 let lists = message.get(self.version.lists_at()..self.header_len);
-                self.places.lists(lists.unwrap_or_default())
+                self.counts.lists(lists.unwrap_or_default())
             }
             _ => Lists::default(),
         }
@@ -141,7 +141,7 @@ impl Parsed {
 
     /// Returns whether the message has no chunk.
     pub(crate) const fn has_no_chunks(&self) -> bool {
-        self.places.is_empty()
+        self.counts.is_empty()
     }
 
     /// Returns the error report about the chunks of this Call by a Responder that supports none
@@ -150,17 +150,17 @@ impl Parsed {
     /// Version 2 has a report for each list, with the number that the Responder supports. It has none
     /// for the Reply chunk, so that report is about segments. The encoder writes ERR_CHUNK in version 1.
     pub(crate) const fn chunk_refusal(&self) -> Option<ErrorBody> {
-        self.places.refusal()
+        self.counts.refusal()
     }
 
     /// Returns whether the message has neither a Write chunk nor a Reply chunk.
     pub(crate) const fn has_no_results(&self) -> bool {
-        self.places.no_results()
+        self.counts.no_results()
     }
 
     /// Returns whether the message has no Read chunk.
     pub(crate) const fn has_no_reads(&self) -> bool {
-        self.places.no_reads()
+        self.counts.no_reads()
     }
 
     /// Returns the segment of the message's only chunk, if that is a Write chunk of one segment.
@@ -169,7 +169,7 @@ impl Parsed {
     pub(crate) fn sole_write(&self, message: &[u8]) -> Option<Segment> {
         let lists = self.version.lists_at();
         let len = Lists::SOLE_LEN;
-        if !self.places.is_one_write() || self.header_len != lists.saturating_add(len) {
+        if !self.counts.is_one_write() || self.header_len != lists.saturating_add(len) {
             return None;
         }
         let segment = message.get(lists.saturating_add(Lists::SOLE_WRITE_AT)..)?;
@@ -178,12 +178,12 @@ impl Parsed {
 
     /// Returns whether the message has a Reply chunk.
     pub(crate) const fn has_reply_chunk(&self) -> bool {
-        self.places.has_reply()
+        self.counts.has_reply()
     }
 
     /// Returns the number of octets that the Write chunks and the Reply chunk have room for.
     pub(crate) const fn room(&self) -> u64 {
-        self.places.room()
+        self.counts.room()
     }
 
     /// Returns the (reduced) Payload stream if it is inline. `message` holds the octets that were
@@ -207,10 +207,12 @@ impl Parsed {
 
     /// Returns a Responder's answer if the message is an optional operation, of which none is
     /// implemented. A response to an optional operation is dropped, because none was sent.
-    pub(crate) fn option_answer(&self) -> Option<Answer> {
+    pub(crate) fn option_response(&self) -> Option<ErrorResponse> {
         match (self.body, self.direction) {
-            (Body::Optional(_), Some(Direction::Call)) => Some(Answer::Report(ErrorBody::Option)),
-            (Body::Optional(_), _) => Some(Answer::Drop),
+            (Body::Optional(_), Some(Direction::Call)) => {
+                Some(ErrorResponse::Report(ErrorBody::Option))
+            }
+            (Body::Optional(_), _) => Some(ErrorResponse::Drop),
             _ => None,
         }
     }
@@ -255,7 +257,7 @@ pub(crate) struct Rejected {
 impl Rejected {
     /// Returns the procedure that the header names.
     fn proc(&self) -> Option<Proc> {
-        Proc::from_wire(self.version(), self.header?.proc)
+        Proc::from_u32(self.version(), self.header?.proc)
     }
 
     /// Returns the Responder's answer to the message.
@@ -263,19 +265,21 @@ impl Rejected {
     /// An error report is never answered with another error report: two peers would exchange them
     /// forever (RFC 8166, section 4.2.4). A message that is known to be a Reply is not answered
     /// either: error reports flow from Responder to Requester.
-    pub(crate) fn answer(&self) -> Answer {
+    pub(crate) fn response(&self) -> ErrorResponse {
         match self.proc() {
-            Some(Proc::Error) => Answer::Drop,
-            Some(Proc::RespProp) if !matches!(self.error, DecodeError::Version(_)) => Answer::Drop,
-            _ if self.direction == Some(Direction::Reply) => Answer::Drop,
-            _ => self.error.answer(self.version()),
+            Some(Proc::Error) => ErrorResponse::Drop,
+            Some(Proc::RespProp) if !matches!(self.error, DecodeError::Version(_)) => {
+                ErrorResponse::Drop
+            }
+            _ if self.direction == Some(Direction::Reply) => ErrorResponse::Drop,
+            _ => self.error.response(self.version()),
         }
     }
 
     /// Returns the version whose rules apply to the message: version 1 if its version is unknown.
     fn version(&self) -> Version {
         let word = self.header.map(|header| header.version);
-        word.and_then(Version::from_word).unwrap_or(Version::One)
+        word.and_then(Version::from_u32).unwrap_or(Version::One)
     }
 
     /// Returns the fixed words, with the XID of the RPC that a Requester gives up because of this
@@ -309,9 +313,9 @@ impl Rejected {
     /// A message that may be a Call is answered, unless its procedure is reserved. The limits in the
     /// report are zero, because this Responder supports no chunks.
     pub(crate) fn refusal(&self) -> Option<ErrorBody> {
-        match (self.error, self.answer()) {
-            (DecodeError::Reserved(_), _) | (_, Answer::Drop) => None,
-            (_, Answer::Report(report)) => Some(report.without_chunks()),
+        match (self.error, self.response()) {
+            (DecodeError::Reserved(_), _) | (_, ErrorResponse::Drop) => None,
+            (_, ErrorResponse::Report(report)) => Some(report.without_chunks()),
         }
     }
 }
@@ -390,7 +394,7 @@ pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) 
     let mut r = Reader::new(bytes);
     let header = Header::from_wire(r.array(Item::FixedHeader).ok()?);
     let version = accepts.find(header.version)?;
-    if header.proc != Proc::Msg.to_wire() {
+    if header.proc != Proc::Msg.to_u32() {
         return None;
     }
     let said = match version {
@@ -400,7 +404,7 @@ pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) 
             Some((direction, Handle(r.u32(Item::Invalidate).ok()?)))
         }
     };
-    let (places, segment) = Places::decode_fast(&mut r, limits)?;
+    let (counts, segment) = ListCounts::decode_fast(&mut r, limits)?;
     let direction = payload_direction(header.xid, r.rest());
     let invalidate = match said {
         None => (segment.length != 0).then_some(segment.handle),
@@ -416,7 +420,7 @@ pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) 
         direction,
         invalidate: invalidate.filter(|handle| handle.0 != 0),
         header_len: r.at(),
-        places,
+        counts,
     })
 }
 
@@ -448,7 +452,7 @@ pub(crate) fn decode_any(
     let Some(version) = accepts.find(header.version) else {
         return foreign(r, header, accepts).map_err(|error| reject(None, error));
     };
-    let body = match Proc::from_wire(version, header.proc) {
+    let body = match Proc::from_u32(version, header.proc) {
         Some(Proc::Msg) => Body::Msg,
         Some(Proc::NoMsg) => Body::NoMsg,
         proc => {
@@ -457,7 +461,7 @@ pub(crate) fn decode_any(
                 .map_err(|error| reject(direction, error));
         }
     };
-    if r.whole() < version.least_message() {
+    if r.whole() < version.min_message_len() {
         return Err(reject(None, DecodeError::Truncated(Item::FixedHeader)));
     }
     let (mut said, mut named) = (None, None);
@@ -466,13 +470,13 @@ pub(crate) fn decode_any(
         let handle = r.u32(Item::Invalidate);
         named = Some(Handle(handle.map_err(|error| reject(said, error))?));
     }
-    let (survey, places) =
+    let (survey, counts) =
         Survey::decode(&mut r, limits, version, named).map_err(|error| reject(said, error))?;
     let found = match body {
         Body::Msg => payload_direction(header.xid, r.rest()),
-        _ if places.is_empty() => return Err(reject(said, DecodeError::PayloadPlace)),
+        _ if counts.is_empty() => return Err(reject(said, DecodeError::PayloadLocation)),
         _ if version == Version::Two => said,
-        _ if places.no_reads() => Some(Direction::Reply),
+        _ if counts.no_reads() => Some(Direction::Reply),
         _ if survey.position_zero() => Some(Direction::Call),
         _ => None,
     };
@@ -489,12 +493,12 @@ pub(crate) fn decode_any(
         direction: found,
         invalidate,
         header_len: r.at(),
-        places,
+        counts,
     })
 }
 
 fn read_direction(r: &mut Reader<'_>) -> Result<Direction, DecodeError> {
-    Direction::from_wire(r.u32(Item::Direction)?).ok_or(DecodeError::Direction)
+    Direction::from_u32(r.u32(Item::Direction)?).ok_or(DecodeError::Direction)
 }
 
 /// Reads a message that has no chunk lists.
@@ -506,11 +510,11 @@ fn without_lists(
     proc: Option<Proc>,
     direction: &mut Option<Direction>,
 ) -> Result<Parsed, DecodeError> {
-    let least = match proc {
-        Some(Proc::Error) => LEAST_REPORT,
-        _ => version.least_message(),
+    let min_len = match proc {
+        Some(Proc::Error) => MIN_REPORT_LEN,
+        _ => version.min_message_len(),
     };
-    if r.whole() < least {
+    if r.whole() < min_len {
         return Err(DecodeError::Truncated(Item::FixedHeader));
     }
     let body = match proc {
@@ -543,13 +547,13 @@ fn without_lists(
 /// its header has. Any other message fails.
 #[cold]
 fn foreign(mut r: Reader<'_>, header: Header, accepts: Versions) -> Result<Parsed, DecodeError> {
-    let is_report = header.proc == Proc::Error.to_wire();
-    let least = if is_report {
-        LEAST_REPORT
+    let is_report = header.proc == Proc::Error.to_u32();
+    let min_len = if is_report {
+        MIN_REPORT_LEN
     } else {
-        Version::One.least_message()
+        Version::One.min_message_len()
     };
-    if r.whole() < least {
+    if r.whole() < min_len {
         return Err(DecodeError::Truncated(Item::FixedHeader));
     }
     if is_report && r.u32(Item::ErrorBody)? == ErrorBody::ERR_VERS {
@@ -589,7 +593,7 @@ fn read_report(r: &mut Reader<'_>, version: Version) -> Result<ErrorBody, Decode
     };
     match version {
         // A report has no Payload stream (section 6.2.1).
-        Version::Two if !r.rest().is_empty() => Err(DecodeError::PayloadPlace),
+        Version::Two if !r.rest().is_empty() => Err(DecodeError::PayloadLocation),
         _ => Ok(report),
     }
 }
@@ -598,7 +602,7 @@ fn read_report(r: &mut Reader<'_>, version: Version) -> Result<ErrorBody, Decode
 fn optional(r: &mut Reader<'_>, xid: Xid, said: Direction) -> Result<Body, DecodeError> {
     let number = r.u32(Item::Optional)?;
     let length = padded_len(r.u32(Item::Optional)?).ok_or(DecodeError::TooLong)?;
-    r.take(host_len(length), Item::Optional)?;
+    r.take(u32_to_usize(length), Item::Optional)?;
     match payload_direction(xid, r.rest()) {
         Some(other) if other != said => Err(DecodeError::Direction),
         _ => Ok(Body::Optional(number)),
@@ -619,7 +623,7 @@ fn no_lists(
         direction,
         invalidate: None,
         header_len,
-        places: Places::default(),
+        counts: ListCounts::default(),
     }
 }
 
@@ -631,5 +635,5 @@ pub(crate) fn payload_direction(xid: Xid, payload: &[u8]) -> Option<Direction> {
     if u32::from_be_bytes([x0, x1, x2, x3]) != xid.0 {
         return None;
     }
-    Direction::from_wire(u32::from_be_bytes([t0, t1, t2, t3]))
+    Direction::from_u32(u32::from_be_bytes([t0, t1, t2, t3]))
 }

@@ -26,7 +26,7 @@
 //! | Read chunks in XDR order | [`pcl`] | RFC 8166, 3.4.5 |
 //! | the offset of a Call's arguments | [`rpc`] | RFC 5531, 9 |
 //! | encoding of headers | [`encode`] | RFC 8166, 4 |
-//! | headers of the most common Replies | [`respond`] | RFC 8166, 4 |
+//! | headers of the most common Replies | [`fast_reply`] | RFC 8166, 4 |
 //! | returned chunks compared with offered chunks | [`reply`] | RFC 8166, 3.4.6, 4.3 |
 //! | private data exchanged at connect time | [`private`] | RFC 8797 |
 //! | transport properties | [`props`] | version 2, 5 |
@@ -50,6 +50,7 @@ pub(crate) mod chunk;
 pub(crate) mod cursor;
 pub(crate) mod encode;
 pub(crate) mod error;
+pub(crate) mod fast_reply;
 pub(crate) mod header;
 pub(crate) mod limits;
 pub(crate) mod message;
@@ -61,7 +62,6 @@ pub(crate) mod private;
 pub(crate) mod props;
 pub(crate) mod reply;
 pub(crate) mod resize;
-pub(crate) mod respond;
 pub(crate) mod rpc;
 pub(crate) mod segment;
 pub(crate) mod units;

@@ -70,7 +70,7 @@ pub(crate) enum Negotiated {
 /// asked for `requested` credits, or `None` if the message is not an answer.
 ///
 /// `parsed` is the decoded message, and `message` holds the octets that it was decoded from.
-pub(crate) fn answer(
+pub(crate) fn client_outcome(
     parsed: &Parsed,
     message: &[u8],
     xid: Xid,
@@ -84,7 +84,7 @@ pub(crate) fn answer(
     };
     match parsed.body {
         Body::Error(ErrorBody::Version { low, high }) if ours => {
-            let one = (low..=high).contains(&Version::One.word());
+            let one = (low..=high).contains(&Version::One.to_u32());
             Some(if one {
                 Negotiated::One
             } else {
@@ -97,7 +97,7 @@ pub(crate) fn answer(
         Body::Property(Proc::ConnProp) => match parsed.properties(message) {
             Some(Message::Connect { start }) => Some(Negotiated::Two {
                 peer: Properties::DEFAULT.with(&start),
-                announced: start.tells_receive(),
+                announced: start.has_receive(),
                 // A message with another XID answers no request: its credit value grants nothing.
                 window: if ours {
                     parsed.header.credits.usable(requested)
@@ -115,34 +115,34 @@ pub(crate) fn answer(
 
 /// Returns whether a message that settles the version has no other purpose. If it has one, the client
 /// handles it like any later message, so that its sender need not send it again.
-pub(crate) fn is_mere_answer(parsed: &Parsed) -> bool {
+pub(crate) fn is_only_outcome(parsed: &Parsed) -> bool {
     matches!(parsed.body, Body::Error(_) | Body::Property(Proc::ConnProp))
 }
 
 /// The state of version negotiation on a server's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum ServerVersion {
     /// No message has decided the version. The server accepts version 1 up to this version.
-    Silent(Version),
+    Undecided(Version),
     /// The first valid message was of this version.
     Decided(Version),
 }
 
-impl Server {
+impl ServerVersion {
     /// Returns the versions that the server accepts at the moment.
     pub(crate) const fn accepts(self) -> Versions {
         match self {
-            Server::Silent(max) => Versions::up_to(max),
-            Server::Decided(version) => Versions::only(version),
+            ServerVersion::Undecided(max) => Versions::up_to(max),
+            ServerVersion::Decided(version) => Versions::only(version),
         }
     }
 
     /// Returns the state after the message `parsed`. An error report decides nothing: a silent
     /// server has sent nothing that a peer could report an error about.
-    pub(crate) const fn heard(self, parsed: &Parsed) -> Self {
+    pub(crate) const fn after(self, parsed: &Parsed) -> Self {
         match (self, parsed.body) {
-            (Server::Silent(_), Body::Error(_)) | (Server::Decided(_), _) => self,
-            (Server::Silent(_), _) => Server::Decided(parsed.version),
+            (ServerVersion::Undecided(_), Body::Error(_)) | (ServerVersion::Decided(_), _) => self,
+            (ServerVersion::Undecided(_), _) => ServerVersion::Decided(parsed.version),
         }
     }
 }

@@ -20,9 +20,9 @@ use super::chunk::ReadList;
 use super::error::DecodeError;
 use super::segment::ReadSegment;
 use super::units::{
+    len_to_u32,
     pad_len,
     padded_len,
-    wire_len,
     Position, //
 };
 
@@ -121,7 +121,7 @@ impl ReadChunks {
         self.base_len = match (inline_len, self.call.length) {
             (Some(inline_len), 0) => inline_len,
             (None, 1..) => self.call.length,
-            _ => return Err(DecodeError::PayloadPlace),
+            _ => return Err(DecodeError::PayloadLocation),
         };
         self.stream_len = self.check_stream(max_stream)?;
         Ok(())
@@ -172,7 +172,7 @@ impl ReadChunks {
             .chunks
             .get_mut(at..count)
             .ok_or(DecodeError::TooManyReadChunks {
-                max: wire_len(MAX_READ_CHUNKS).unwrap_or(u32::MAX),
+                max: len_to_u32(MAX_READ_CHUNKS).unwrap_or(u32::MAX),
             })?;
         if moved.len() > 1 {
             moved.rotate_right(1);

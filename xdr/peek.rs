@@ -14,18 +14,18 @@ pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
         let word = bytes.get(at..at.saturating_add(WORD))?;
         Some(u32::from_be_bytes(word.try_into().ok()?))
     };
-    let version = word(WORD).and_then(Version::from_word);
+    let version = word(WORD).and_then(Version::from_u32);
     version
         .and_then(|version| word(version.lists_at()))
         .is_some_and(|list| list != 0)
 }
 
 /// Returns whether a message seems to be RDMA2_CONNPROP or RDMA2_UPDPROP, judging by its first words.
-pub(crate) fn tells_properties(bytes: &[u8]) -> bool {
-    const VERSION: [u8; WORD] = Version::Two.word().to_be_bytes();
+pub(crate) fn may_have_properties(bytes: &[u8]) -> bool {
+    const VERSION: [u8; WORD] = Version::Two.to_u32().to_be_bytes();
     const PROCS: [[u8; WORD]; 2] = [
-        Proc::ConnProp.to_wire().to_be_bytes(),
-        Proc::UpdProp.to_wire().to_be_bytes(),
+        Proc::ConnProp.to_u32().to_be_bytes(),
+        Proc::UpdProp.to_u32().to_be_bytes(),
     ];
     let is_one = |proc: &[u8]| PROCS.iter().any(|known| known == proc);
     bytes.get(WORD..2 * WORD) == Some(&VERSION) && bytes.get(3 * WORD..4 * WORD).is_some_and(is_one)

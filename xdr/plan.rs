@@ -24,8 +24,8 @@ use super::segment::{
     Segment, //
 };
 use super::units::{
-    host_len,
     pad_len,
+    u32_to_usize,
     InlineSize,
     Position,
     WORD, //
@@ -132,8 +132,8 @@ pub(crate) fn choose(
 /// [`CallShape::copy_room`].
 #[inline]
 pub(crate) fn is_plain(limits: &Thresholds, call: usize, copy_room: u32, reply: usize) -> bool {
-    let header = limits.version.least_header();
-    call <= host_len(copy_room)
+    let header = limits.version.min_header_len();
+    call <= u32_to_usize(copy_room)
         && fits(limits.send, header, call)
         && fits(limits.receive, header, reply)
 }
@@ -141,10 +141,10 @@ pub(crate) fn is_plain(limits: &Thresholds, call: usize, copy_room: u32, reply: 
 /// Chooses how the Reply is moved: inline if it fits, and in a Write chunk rather than in the Reply
 /// chunk.
 fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool) -> ReplyMode {
-    let rest = host_len(reply.head).saturating_add(host_len(reply.tail));
-    let all = rest.saturating_add(host_len(reply.pages));
+    let rest = u32_to_usize(reply.head).saturating_add(u32_to_usize(reply.tail));
+    let all = rest.saturating_add(u32_to_usize(reply.pages));
     let write_header = header_len(limits, CallMode::Copy, ReplyMode::WriteChunk);
-    if !reply.open_ended && fits(limits.receive, limits.version.least_header(), all) {
+    if !reply.open_ended && fits(limits.receive, limits.version.min_header_len(), all) {
         ReplyMode::Inline
     } else if direct_placement
         && reply.pages_eligible
@@ -164,10 +164,10 @@ fn choose_call(
     reply: ReplyMode,
     direct_placement: bool,
 ) -> CallMode {
-    let rest = host_len(call.head).saturating_add(host_len(call.tail));
-    let all = rest.saturating_add(host_len(call.pages));
+    let rest = u32_to_usize(call.head).saturating_add(u32_to_usize(call.tail));
+    let all = rest.saturating_add(u32_to_usize(call.pages));
     if fits(limits.send, header_len(limits, CallMode::Copy, reply), all) {
-        if all <= host_len(call.copy_room) {
+        if all <= u32_to_usize(call.copy_room) {
             return CallMode::Copy;
         }
         if gather_sges(call) <= limits.send_sges {
@@ -193,7 +193,7 @@ fn choose_call(
 
 /// Returns the length of the longest header that a message of these modes can have.
 pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) -> usize {
-    let segments = host_len(limits.segments);
+    let segments = u32_to_usize(limits.segments);
     let read = match call {
         CallMode::Copy | CallMode::Gather => 0,
         CallMode::ReadChunk { .. } | CallMode::PositionZero => {
@@ -211,7 +211,7 @@ pub(crate) fn header_len(limits: &Thresholds, call: CallMode, reply: ReplyMode) 
     };
     limits
         .version
-        .least_header()
+        .min_header_len()
         .saturating_add(read)
         .saturating_add(write)
 }
@@ -233,12 +233,12 @@ pub(crate) fn gather_sges(call: &CallShape) -> u32 {
 
 /// Returns whether a header and a message of these lengths fit inline.
 fn fits(threshold: InlineSize, header: usize, message: usize) -> bool {
-    header.saturating_add(message) <= host_len(threshold.0)
+    header.saturating_add(message) <= u32_to_usize(threshold.0)
 }
 
 /// How a Responder moves a Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Response {
+pub(crate) enum ResponseMode {
     /// Header and message in one Send; RDMA_MSG.
     Inline,
     /// The message in the Reply chunk; RDMA_NOMSG.
@@ -262,16 +262,16 @@ pub(crate) fn choose_response(
     message: u32,
     reply_chunk: Option<&WriteChunk<'_>>,
     chunk_first: bool,
-) -> Response {
-    let inline = fits(send, header, host_len(message));
+) -> ResponseMode {
+    let inline = fits(send, header, u32_to_usize(message));
     if inline && !(chunk_first && reply_chunk.is_some()) {
-        return Response::Inline;
+        return ResponseMode::Inline;
     }
     match reply_chunk {
         Some(chunk) if u64::from(message) <= chunk.capacity() && fits(send, header, 0) => {
-            Response::ReplyChunk
+            ResponseMode::ReplyChunk
         }
-        _ if inline => Response::Inline,
-        _ => Response::TooLarge,
+        _ if inline => ResponseMode::Inline,
+        _ => ResponseMode::TooLarge,
     }
 }

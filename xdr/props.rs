@@ -30,9 +30,9 @@ use super::header::{
     FIXED_LEN, //
 };
 use super::units::{
-    host_len,
+    len_to_u32,
     padded_len,
-    wire_len,
+    u32_to_usize,
     Credits,
     InlineSize,
     Xid,
@@ -46,7 +46,7 @@ const RECEIVE_SIZE: u32 = 1;
 const BACKWARD: u32 = 2;
 
 /// The least Receive size. Smaller values count as this one, which every version can receive.
-const LEAST_RECEIVE: u32 = 1024;
+const MIN_RECEIVE: u32 = 1024;
 
 /// A peer's support of the reverse direction (section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(crate) enum BackwardSupport {
 }
 
 impl BackwardSupport {
-    const fn from_word(word: u32) -> Option<Self> {
+    const fn from_u32(word: u32) -> Option<Self> {
         match word {
             0 => Some(BackwardSupport::None),
             1 => Some(BackwardSupport::Inline),
@@ -69,7 +69,7 @@ impl BackwardSupport {
         }
     }
 
-    const fn word(self) -> u32 {
+    const fn to_u32(self) -> u32 {
         match self {
             BackwardSupport::None => 0,
             BackwardSupport::Inline => 1,
@@ -95,8 +95,8 @@ impl Property {
         let number = r.u32(Item::Property)?;
         let length = r.u32(Item::Property)?;
         let padded = padded_len(length).ok_or(DecodeError::Property)?;
-        let data = r.take(host_len(padded), Item::Property)?;
-        let data = data.get(..host_len(length)).unwrap_or_default();
+        let data = r.take(u32_to_usize(padded), Item::Property)?;
+        let data = data.get(..u32_to_usize(length)).unwrap_or_default();
         match number {
             RECEIVE_SIZE => Ok(Property::Receive(match data {
                 [] => Version::Two.default_inline().0,
@@ -104,7 +104,7 @@ impl Property {
             })),
             BACKWARD => Ok(Property::Backward(match data {
                 [] => Properties::DEFAULT.backward,
-                _ => BackwardSupport::from_word(word(data)?).ok_or(DecodeError::Property)?,
+                _ => BackwardSupport::from_u32(word(data)?).ok_or(DecodeError::Property)?,
             })),
             other => Ok(Property::Unknown(other)),
         }
@@ -113,7 +113,7 @@ impl Property {
     fn encode(self, w: &mut Writer<'_>) -> Result<(), EncodeError> {
         let (number, value) = match self {
             Property::Receive(octets) => (RECEIVE_SIZE, octets),
-            Property::Backward(support) => (BACKWARD, support.word()),
+            Property::Backward(support) => (BACKWARD, support.to_u32()),
             // An unknown property may have any value.
             Property::Unknown(_) => return Err(EncodeError::Mismatch),
         };
@@ -164,7 +164,7 @@ impl<'a> PropSet<'a> {
     }
 
     /// Returns whether the set contains the Receive size.
-    pub(crate) fn tells_receive(&self) -> bool {
+    pub(crate) fn has_receive(&self) -> bool {
         self.receive().is_some()
     }
 
@@ -177,7 +177,7 @@ impl<'a> PropSet<'a> {
     }
 
     /// Returns whether the set contains the support of the reverse direction.
-    pub(crate) fn tells_backward(&self) -> bool {
+    pub(crate) fn has_backward(&self) -> bool {
         self.iter()
             .any(|property| matches!(property, Property::Backward(_)))
     }
@@ -200,7 +200,7 @@ pub(crate) struct PropSubset<'a> {
 impl<'a> PropSubset<'a> {
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let count = r.u32(Item::Property)?;
-        let words = r.take(host_len(count).saturating_mul(WORD), Item::Property)?;
+        let words = r.take(u32_to_usize(count).saturating_mul(WORD), Item::Property)?;
         Ok(Self { words })
     }
 
@@ -266,7 +266,7 @@ impl<'a> Message<'a> {
             Proc::UpdProp => Ok(Message::Update {
                 now: PropSet::decode(r)?,
             }),
-            other => Err(DecodeError::UnknownProc(other.to_wire())),
+            other => Err(DecodeError::UnknownProc(other.to_u32())),
         }
     }
 }
@@ -305,7 +305,7 @@ impl Properties {
     /// Returns the properties with a Receive size of `octets`.
     pub(crate) fn with_receive(self, octets: u32) -> Self {
         Self {
-            receive: InlineSize(octets.max(LEAST_RECEIVE)),
+            receive: InlineSize(octets.max(MIN_RECEIVE)),
             ..self
         }
     }
@@ -331,9 +331,9 @@ fn fixed_words(
 ) -> Result<(), EncodeError> {
     let header = Header {
         xid,
-        version: Version::Two.word(),
+        version: Version::Two.to_u32(),
         credits,
-        proc: proc.to_wire(),
+        proc: proc.to_u32(),
     };
     header.encode(w)
 }
@@ -383,22 +383,22 @@ fn encode_subset(
         if bit == 1 {
             w.u32(word)?;
             if word != 0 {
-                (used, end) = (wire_words(w.len(), at), w.len());
+                (used, end) = (word_count(w.len(), at), w.len());
             }
             word = 0;
         }
     }
     if word != 0 {
         w.u32(word)?;
-        (used, end) = (wire_words(w.len(), at), w.len());
+        (used, end) = (word_count(w.len(), at), w.len());
     }
     w.truncate(end);
     w.patch_u32(at, used)
 }
 
 /// Returns the number of words between the count at `at` and `end`.
-fn wire_words(end: usize, at: usize) -> u32 {
-    let octets = wire_len(end.saturating_sub(at)).unwrap_or(u32::MAX);
+fn word_count(end: usize, at: usize) -> u32 {
+    let octets = len_to_u32(end.saturating_sub(at)).unwrap_or(u32::MAX);
     (octets >> 2).saturating_sub(1)
 }
 
@@ -407,7 +407,7 @@ fn wire_words(end: usize, at: usize) -> u32 {
 pub(crate) fn has_response(want: &PropSet<'_>, room: InlineSize) -> bool {
     let words = want.iter().count().div_ceil(32);
     let subsets = words.saturating_mul(2 * WORD);
-    subsets.saturating_add(FIXED_LEN + 3 * WORD) <= host_len(room.0)
+    subsets.saturating_add(FIXED_LEN + 3 * WORD) <= u32_to_usize(room.0)
 }
 
 /// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` for the

@@ -43,7 +43,7 @@ pub(crate) enum Outcome<'a> {
 /// # Errors
 ///
 /// [`DecodeError::Mismatch`], [`DecodeError::ReadListInReply`] and
-/// [`DecodeError::PayloadPlace`]: the RPC has failed. The XID was good, so the RPC need not wait
+/// [`DecodeError::PayloadLocation`]: the RPC has failed. The XID was good, so the RPC need not wait
 /// for another Reply.
 pub(crate) fn check<'a, W, R>(
     parsed: &Parsed,
@@ -96,7 +96,7 @@ fn outcome<'a>(
     match (parsed.payload(message), written, reply_written) {
         (Some(payload), written, 0) => Ok(Outcome::Inline { payload, written }),
         (None, 0, written @ 1..) => Ok(Outcome::ReplyChunk { written }),
-        _ => Err(DecodeError::PayloadPlace),
+        _ => Err(DecodeError::PayloadLocation),
     }
 }
 

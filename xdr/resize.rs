@@ -20,14 +20,14 @@
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
 //! is in progress at a time.
 
-use super::units::host_len;
+use super::units::u32_to_usize;
 use super::version::Version;
 
 /// The answer to a peer's request for another Receive size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResizeAnswer {
+pub(crate) enum ResizeResult {
     /// The size is the requested one.
-    Done,
+    Granted,
     /// The size does not change now.
     Rejected,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Resize {
     /// Whether the answer that grants a request is being sent.
     granting: bool,
     /// The size that the peer has requested.
-    asked: u32,
+    requested: u32,
     /// The number of posted Receives of the former size.
     old: u32,
     /// Whether a thread allocates replacements.
@@ -61,7 +61,7 @@ impl Resize {
             announced: size,
             before: 0,
             granting: false,
-            asked: u32::MAX,
+            requested: u32::MAX,
             old: 0,
             allocating: false,
             refused: 0,
@@ -83,18 +83,18 @@ impl Resize {
         self.announced
     }
 
-    /// Returns the size of the replacements to allocate now, if any. `most` is the administrator's
+    /// Returns the size of the replacements to allocate now, if any. `max` is the administrator's
     /// limit. A limit below the size that the peer knows has no effect.
-    pub(crate) fn wants(&self, most: u32) -> Option<u32> {
-        let size = most.min(self.asked).max(self.announced);
+    pub(crate) fn wants(&self, max: u32) -> Option<u32> {
+        let size = max.min(self.requested).max(self.announced);
         let may_begin = self.old == 0 && !self.allocating;
         (may_begin && size != self.size && size != self.refused).then_some(size)
     }
 
     /// Returns what [`Self::wants`] returns. The caller allocates the replacements, and calls
     /// [`Self::release`] then. Until that call no other thread does so.
-    pub(crate) fn claim(&mut self, most: u32) -> Option<u32> {
-        let size = self.wants(most)?;
+    pub(crate) fn claim(&mut self, max: u32) -> Option<u32> {
+        let size = self.wants(max)?;
         self.allocating = true;
         Some(size)
     }
@@ -120,7 +120,7 @@ impl Resize {
 
     /// Returns whether a buffer of `capacity` octets may be posted again.
     pub(crate) fn keeps(&self, capacity: usize) -> bool {
-        capacity == host_len(self.size)
+        capacity == u32_to_usize(self.size)
     }
 
     /// Records that `count` Receives of `capacity` octets have completed or could not be posted.
@@ -132,13 +132,13 @@ impl Resize {
 
     /// Returns whether a larger size has to be announced to the peer.
     pub(crate) const fn is_due(&self) -> bool {
-        self.old == 0 && self.announced < self.size && self.size <= self.asked
+        self.old == 0 && self.announced < self.size && self.size <= self.requested
     }
 
     /// Returns the larger size to announce to the peer, if there is one, and counts it as
     /// announced. The caller sends the announcement, and calls [`Self::end_announcement`].
     pub(crate) fn due(&mut self) -> Option<u32> {
-        if !self.is_due() || self.is_telling() {
+        if !self.is_due() || self.is_announcing() {
             return None;
         }
         self.before = self.announced;
@@ -168,22 +168,22 @@ impl Resize {
     }
 
     /// Returns whether a message that tells the peer a size is being sent.
-    fn is_telling(&self) -> bool {
+    fn is_announcing(&self) -> bool {
         self.before != 0 || self.granting
     }
 
     /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
     /// a larger one is being announced, or the grant of another one is being sent. A larger one is
     /// rejected for now, and announced once the Receives have it, if the limit allows it.
-    pub(crate) fn ask(&mut self, octets: u32) -> ResizeAnswer {
+    pub(crate) fn request(&mut self, octets: u32) -> ResizeResult {
         if octets < Version::Two.default_inline().0 {
-            return ResizeAnswer::Rejected;
+            return ResizeResult::Rejected;
         }
-        self.asked = octets;
-        if octets > self.announced || self.is_telling() {
-            return ResizeAnswer::Rejected;
+        self.requested = octets;
+        if octets > self.announced || self.is_announcing() {
+            return ResizeResult::Rejected;
         }
         self.announced = octets;
-        ResizeAnswer::Done
+        ResizeResult::Granted
     }
 }

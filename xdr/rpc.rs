@@ -15,9 +15,9 @@ use super::{
         Item, //
     },
     units::{
-        host_len,
+        len_to_u32,
         padded_len,
-        wire_len, //
+        u32_to_usize, //
     },
 };
 
@@ -54,7 +54,7 @@ pub(crate) fn plain_arguments(payload: &[u8]) -> Option<Arguments> {
     if sequenced && !is_plain(credential) {
         return None;
     }
-    let at = wire_len(r.at())?;
+    let at = len_to_u32(r.at())?;
     Some(Arguments { at, sequenced })
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn plain_arguments(payload: &[u8]) -> Option<Arguments> {
 fn opaque<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
     let length = r.u32(Item::RpcHeader)?;
     let padded = padded_len(length).ok_or(DecodeError::TooLong)?;
-    r.take(host_len(padded), Item::RpcHeader)
+    r.take(u32_to_usize(padded), Item::RpcHeader)
 }
 
 /// Returns whether the arguments behind this RPCSEC_GSS credential are plain data.

@@ -69,11 +69,11 @@ pub(crate) const fn padded_len(len: u32) -> Option<u32> {
 }
 
 /// Returns `len` as a length on the wire, or `None` if it does not fit into a word.
-pub(crate) fn wire_len(len: usize) -> Option<u32> {
+pub(crate) fn len_to_u32(len: usize) -> Option<u32> {
     u32::try_from(len).ok()
 }
 
 /// Returns `n` as an index type. Lossless on every machine whose pointers have at least 32 bits.
-pub(crate) fn host_len(n: u32) -> usize {
+pub(crate) fn u32_to_usize(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -21,7 +21,7 @@ pub(crate) enum Version {
 
 impl Version {
     /// Returns the version with this number.
-    pub(crate) const fn from_word(word: u32) -> Option<Self> {
+    pub(crate) const fn from_u32(word: u32) -> Option<Self> {
         match word {
             1 => Some(Version::One),
             2 => Some(Version::Two),
@@ -30,7 +30,7 @@ impl Version {
     }
 
     /// Returns the number of this version.
-    pub(crate) const fn word(self) -> u32 {
+    pub(crate) const fn to_u32(self) -> u32 {
         match self {
             Version::One => 1,
             Version::Two => 2,
@@ -47,7 +47,7 @@ impl Version {
     }
 
     /// Returns the octets of the smallest header of an RPC message: that with three empty lists.
-    pub(crate) const fn least_header(self) -> usize {
+    pub(crate) const fn min_header_len(self) -> usize {
         match self {
             Version::One => 7 * WORD,
             Version::Two => 9 * WORD,
@@ -57,7 +57,7 @@ impl Version {
     /// Returns the octets of the shortest message that is decoded: in version 1 the smallest header
     /// of an RPC message (RFC 8166, section 4.5), in version 2 the smallest header that exists. Error
     /// reports of version 1 may be shorter.
-    pub(crate) const fn least_message(self) -> usize {
+    pub(crate) const fn min_message_len(self) -> usize {
         match self {
             Version::One => 7 * WORD,
             Version::Two => 5 * WORD,
@@ -110,7 +110,7 @@ impl Versions {
 
     /// Returns the version with the number `word`, if it is in the range.
     pub(crate) fn find(self, word: u32) -> Option<Version> {
-        match Version::from_word(word)? {
+        match Version::from_u32(word)? {
             Version::One if self.low == Version::One => Some(Version::One),
             Version::Two if self.high == Version::Two => Some(Version::Two),
             _ => None,

@@ -55,14 +55,14 @@ mod tests {
             }
             let pages = request.memory.segs(REGIONS as usize * PAGE_SIZE);
             let mut chunks = request.chunks.lock();
-            chunks.map(Kind::Reply, pages, 0, REGIONS, &mut idle)?;
+            chunks.map(ChunkKind::Reply, pages, 0, REGIONS, &mut idle)?;
             chunks.set_outstanding(7, Encoding::default());
             drop(chunks);
             assert!(!request.chunks.is_unused() && request.memory.is_lent());
             let theirs = request.clone();
             contend(2, move |number| {
                 if number == 0 {
-                    theirs.chunks.lock().lose();
+                    theirs.chunks.lock().connection_lost();
                 } else {
                     // The task that releases the request.
                     while !theirs.chunks.is_unused() {
@@ -83,12 +83,12 @@ mod tests {
         let chunks = KBox::pin_init(SlotChunks::new(), GFP_KERNEL)?;
         for expected in 1..4 {
             chunks.lock().set_outstanding(7, Encoding::default());
-            assert_eq!(chunks.lock().lose(), expected);
+            assert_eq!(chunks.lock().connection_lost(), expected);
             // No Reply is due any more.
-            assert_eq!(chunks.lock().lose(), 0);
+            assert_eq!(chunks.lock().connection_lost(), 0);
         }
         chunks.lock().set_outstanding(8, Encoding::default());
-        assert_eq!(chunks.lock().lose(), 1);
+        assert_eq!(chunks.lock().connection_lost(), 1);
         Ok(())
     }
 

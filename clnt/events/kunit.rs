@@ -11,14 +11,14 @@ mod tests {
     #[test]
     fn an_unsuitable_device_fails_a_mount() {
         for error in [EINVAL, ENOMEM] {
-            assert!(Failed::unsuitable(error, false).status == error);
+            assert!(ConnectError::unsuitable(error, false).status == error);
         }
     }
 
     #[test]
     fn an_unsuitable_device_does_not_fail_what_is_mounted() {
         for error in [EINVAL, ENOMEM] {
-            let failed = Failed::unsuitable(error, true);
+            let failed = ConnectError::unsuitable(error, true);
             assert!(failed.cause == error && failed.status == econnaborted());
         }
     }
@@ -26,8 +26,8 @@ mod tests {
     #[test]
     fn errors_of_a_device_fail_a_mount_and_are_retried_by_others() {
         for error in [EIO, EINVAL, ENOMEM, EBUSY, ENOSPC] {
-            assert!(Failed::passing(error).status == econnaborted());
+            assert!(ConnectError::transient(error).status == econnaborted());
         }
-        assert!(Failed::passing(ENODEV).status == eproto());
+        assert!(ConnectError::transient(ENODEV).status == eproto());
     }
 }

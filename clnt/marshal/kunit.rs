@@ -26,7 +26,7 @@ fn check(version: Version, len: usize, wanted: &[u32]) -> Result {
         send_sges: 3,
     };
     let mut reply = HeadOnly::new(len)?;
-    marshal_reverse(ctx.as_mut(), XID, 16, &limits, reply.buf())?;
+    marshal_bc_reply(ctx.as_mut(), XID, 16, &limits, reply.buf())?;
     let written = ctx
         .message()
         .body()

@@ -26,8 +26,8 @@ const LIMITS: ClientLimits = ClientLimits {
 
 /// Returns the pools of a connection on which Receives are posted, with all Sends, but without regions.
 fn pools(pd: &Arc<Pd>) -> Result<Pools> {
-    let live = Live::of(addr(0, 0)?, pd.device().name(), &LIMITS, 0, None)?;
-    let mut pools = Pools::new(&LIMITS, InlineSize(1024), live)?;
+    let status = ConnStatus::of(addr(0, 0)?, pd.device().name(), &LIMITS, 0, None)?;
+    let mut pools = Pools::new(&LIMITS, InlineSize(1024), status)?;
     let (_, count, size) = pools.receives_to_post(true);
     pools.end_post(count, RecvList::new(), 0, size);
     for _ in 0..LIMITS.requests {
@@ -53,7 +53,7 @@ mod tests {
     fn a_refill_is_requested_below_the_limit_only() -> Result {
         let pd = pd()?;
         let (mut pools, mut taken) = (pools(&pd)?, MrList::new());
-        let most = Pools::most_regions(&LIMITS);
+        let most = Pools::max_regions(&LIMITS);
         while pools.regions_made < most {
             let mut list = MrList::new();
             assert!(pools.take(REGIONS, &mut list).err() == Some(Shortage::Regions));
@@ -97,7 +97,7 @@ mod tests {
                 if posted {
                     pools.unused(&mut list);
                     pools.send_done(send, used);
-                    pools.received(Arrival::Reply, 1024);
+                    pools.received(MessageKind::Reply, 1024);
                 } else {
                     pools.return_unused(send, used, &mut list);
                 }
@@ -118,7 +118,7 @@ mod tests {
         // The Receives are used up, down to those for messages of the server.
         while let Ok(send) = pools.take(0, &mut list) {
             pools.send_done(send, 0);
-            pools.received(Arrival::Reply, 1024);
+            pools.received(MessageKind::Reply, 1024);
         }
         assert!(pools.take(0, &mut list).err() == Some(Shortage::Receives));
         // Nobody posts Receives, so nothing would wake the sender, whether or not a Reply is due.
@@ -151,26 +151,26 @@ mod tests {
             },
             body: ErrorBody::Chunk,
         };
-        for _ in 0..REVERSE_KEPT {
+        for _ in 0..BC_SENDS_KEPT {
             assert!(pools.add_send(SendCtx::new(&pd, 1024, 3, true)?).is_ok());
         }
         assert!(pools.take_report().is_none());
         // More than the credits granted, and more than there are Sends.
-        for xid in 0..REVERSE_CALLS {
+        for xid in 0..BC_MAX_CALLS {
             assert!(pools.queue_report(report(xid)));
         }
-        assert!(!pools.queue_report(report(REVERSE_CALLS)));
-        let mut in_flight = KVec::with_capacity(REVERSE_KEPT, GFP_KERNEL)?;
-        for xid in 0..REVERSE_CALLS {
-            if xid >= REVERSE_KEPT as u32 {
+        assert!(!pools.queue_report(report(BC_MAX_CALLS)));
+        let mut in_flight = KVec::with_capacity(BC_SENDS_KEPT, GFP_KERNEL)?;
+        for xid in 0..BC_MAX_CALLS {
+            if xid >= BC_SENDS_KEPT as u32 {
                 assert!(pools.take_report().is_none());
-                pools.reverse_done(in_flight.pop().ok_or(EIO)?);
+                pools.bc_send_done(in_flight.pop().ok_or(EIO)?);
             }
             let (send, next) = pools.take_report().ok_or(EIO)?;
             assert!(next == report(xid));
             in_flight.push(send, GFP_KERNEL)?;
         }
-        pools.reverse_done(in_flight.pop().ok_or(EIO)?);
+        pools.bc_send_done(in_flight.pop().ok_or(EIO)?);
         assert!(pools.take_report().is_none() && pools.queue_report(report(0)));
         Ok(())
     }
@@ -179,7 +179,7 @@ mod tests {
     fn a_blocked_connection_is_watched_until_it_ends() -> Result {
         let pd = pd()?;
         let mut pools = pools(&pd)?;
-        assert!(pools.check_progress().0 == Progress::Quiet);
+        assert!(pools.check_progress().0 == Progress::Idle);
         let send = pools.take(0, &mut MrList::new()).map_err(|_| EIO)?;
         pools.send_done(send, 0);
         // A process ends before its Reply has come.
@@ -187,9 +187,9 @@ mod tests {
         assert!(pools.window(1, false) == Some(0));
         let progress = [0; 3].map(|_| pools.check_progress().0);
         assert!(progress == [Progress::Active, Progress::Active, Progress::Blocked]);
-        pools.received(Arrival::LateReply, 1024);
+        pools.received(MessageKind::LateReply, 1024);
         assert!(pools.window(1, false) == Some(1));
-        assert!(pools.check_progress().0 == Progress::Quiet);
+        assert!(pools.check_progress().0 == Progress::Idle);
         Ok(())
     }
 
@@ -205,7 +205,7 @@ mod tests {
         pools.trim(&mut surplus);
         assert!(surplus.receives.is_empty() && pools.free.len() == 1);
         for _ in 0..posted {
-            pools.received(Arrival::Other, 1024);
+            pools.received(MessageKind::Other, 1024);
         }
         pools.trim(&mut surplus);
         assert!(surplus.receives.len() == 1);

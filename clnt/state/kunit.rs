@@ -55,7 +55,7 @@ mod tests {
             let shared = after(&[Step::Address, Step::Route, Step::Connect])?;
             let theirs = shared.clone();
             contend(4, move |number| {
-                let failure = [Failure::Lost, Failure::DeviceGone][number % 2];
+                let failure = [DownReason::Lost, DownReason::DeviceGone][number % 2];
                 theirs.lock().event(Event::Down(failure));
                 theirs.lock().event(Event::Done(Step::Connect));
             })?;
@@ -76,13 +76,13 @@ mod tests {
             contend(4, move |number| {
                 let event = match number {
                     0 => Event::Done(Step::Address),
-                    _ => Event::Down(Failure::Route),
+                    _ => Event::Down(DownReason::Route),
                 };
                 theirs.lock().event(event);
             })?;
             let now = shared.lock();
             assert_eq!((now.wake, now.disconnect), (1, 0));
-            assert_eq!(now.fsm.outcome(), Some(Err(Failure::Route)));
+            assert_eq!(now.fsm.outcome(), Some(Err(DownReason::Route)));
         }
         Ok(())
     }

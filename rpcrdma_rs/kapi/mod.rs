@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!                  root
-//!   trace   live   recv_context    of this module alone
+//!   trace   status   recv_context  of this module alone
 //!   rdma    sunrpc                 do not import each other
 //!        ext
 //! ```
@@ -14,7 +14,7 @@
 //! A layer imports only the layers below it, which `selftests/lint` checks. The rules of `kapi`:
 //!
 //! * `unsafe` code, C types and the bindings are private to it. Its public items are safe.
-//! * `ext`, `rdma` and `sunrpc` do not know RPC-over-RDMA. `trace` and `live` use its terms, but no
+//! * `ext`, `rdma` and `sunrpc` do not know RPC-over-RDMA. `trace` and `status` use its terms, but no
 //!   layer imports `xdr`, `clnt` or `svc`.
 //! * No `&mut` exists to memory that C or a device may use at the same time.
 
@@ -22,10 +22,10 @@ mod bindings;
 pub(crate) mod compat;
 
 pub(crate) mod ext;
-pub(crate) mod live;
 pub(crate) mod rdma;
 mod recv_context;
 mod root;
+pub(crate) mod status;
 pub(crate) mod sunrpc;
 pub(crate) mod trace;
 

@@ -13,7 +13,7 @@ use super::{
         RecvBuf, //
     },
     sunrpc::{
-        svc_reply::Lent,
+        svc_reply::HeldPages,
         svc_rqst::{
             CallContext,
             CallData, //
@@ -41,8 +41,8 @@ unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
         RecvBuf::bytes(self)
     }
 
-    fn parts_mut(&mut self) -> (&mut Lent, &mut S) {
+    fn parts_mut(&mut self) -> (&mut HeldPages, &mut S) {
         let data = self.data_mut();
-        (&mut data.lent, &mut data.state)
+        (&mut data.held, &mut data.state)
     }
 }

@@ -4,7 +4,7 @@
 
 use kernel::prelude::*;
 
-use super::live;
+use super::status;
 
 /// The data of the module `M`, and what has to exist longer: the module's work queue and its
 /// debugfs directories.
@@ -23,15 +23,15 @@ use super::live;
 pub(crate) struct Root<M> {
     // The fields are dropped in this order.
     _module: M,
-    _live: live::Registration,
+    _status: status::Registration,
 }
 
 impl<M: kernel::Module> kernel::Module for Root<M> {
     fn init(module: &'static ThisModule) -> Result<Self> {
-        let live = live::Registration::new()?;
+        let status = status::Registration::new()?;
         Ok(Root {
             _module: M::init(module)?,
-            _live: live,
+            _status: status,
         })
     }
 }

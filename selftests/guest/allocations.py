@@ -43,13 +43,13 @@ PHASES = (
     ("teardown", r"\((rdma_destroy_id|rdma_disconnect)\)"),
     ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
     ("listen", r"^svc::Rdma|listening_id|IdInner"),
-    ("connect", r"^clnt::(conn|connect|events|live|version|pools|sendctx|transport|invalidate)|"
+    ("connect", r"^clnt::(endpoint|connect|events|status|negotiation|pools|sendctx|transport|invalidate)|"
                 r"Arc::clnt::connect|StatusDir|Lender|EntryList|Qp::.*::populate|"
                 r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|ScratchPage|"
                 r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"
                 r"RecvBox|Mr::new|SendMap|Register::new|"
                 r"svc_bc::setup|Listener::accept|connect_request|post_first_receives|svc::sq|"
-                r"svc::(accept|chan|client|conn|listen|live|pool|recv)|IdInner"),
+                r"svc::(accept|endpoint|client|conn|listen|status|pool|recv)|IdInner"),
     ("io", r"buf_alloc|RpcBuf|Mr::new|DmaBuf|SendCtx|SendBuf|InvCtx|RecvBox|"
            r"Connection::(receive|send)|receive_message|"
            r"send_ctx|svc::(send|read)|send_request|Transfer|PageVec|PagePool|Registered|"
@@ -58,7 +58,7 @@ PHASES = (
 )
 # Calls that are tried like the others, but need not be reached: those on error paths; those for
 # references to encrypted pages (krb5p), and to more pages than a message has elements; for memory regions
-# of the server (iWARP); for a reply whose pages were not lent, as the client had no access yet.
+# of the server (iWARP); for a reply whose pages were not held, as the client had no access yet.
 NOT_REACHED = re.compile(r"rdma_destroy_id|inject_disconnect|Chunks::map.*realloc|PageRef::add|"
                          r"Registered::add|send_out.*reserve")
 

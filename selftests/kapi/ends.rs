@@ -256,7 +256,7 @@ impl Side {
             max_send_wr,
             max_recv_wr: RECEIVES,
             max_send_sge: SEND_SGES,
-            least_send_sge: SEND_SGES / 4,
+            min_send_sge: SEND_SGES / 4,
             max_recv_sge: 1,
             max_rdma_ctxs,
         };

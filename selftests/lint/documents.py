@@ -117,7 +117,7 @@ def main():
     os.chdir(TREE)
     found = [*links(), *paths(), *messages(), *suites(), *maintainers(),
              *names("Documentation/sysctl.rst", r'File::\w+\(c"(\w+)"', sources("tunables.rs")),
-             *names("Documentation/live.rst", r'writeln!\(f, "(\w+): ', sources("live.rs"))]
+             *names("Documentation/live.rst", r'writeln!\(f, "(\w+): ', sources("status.rs"))]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -30,12 +30,12 @@ use kernel::sync::Arc;
 struct Pull(Option<OrderedPull>, u32);
 
 impl Ordered for Pull {
-    fn place(&self) -> Option<Place> {
-        self.0.as_ref().map(|pull| pull.place)
+    fn seq(&self) -> Option<PullSeq> {
+        self.0.as_ref().map(|pull| pull.seq)
     }
 
-    fn arrival(&self) -> Arrival {
-        Arrival(self.1)
+    fn arrival(&self) -> ArrivalSeq {
+        ArrivalSeq(self.1)
     }
 }
 
@@ -68,7 +68,7 @@ fn arrive(inbox: &mut Inbox<Pull>, pd: &Arc<Pd>, member: &Member, ordered: bool)
     if ordered {
         state.ordered = member.pull();
     }
-    state.take_place(|| member.place());
+    state.assign_seq(|| member.next_seq());
     state.arrival = inbox.arrive();
     inbox.push(message);
     Ok(())
@@ -130,10 +130,10 @@ mod tests {
         let member = member()?;
         let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
         let mut message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;
-        message.data_mut().state.place = member.place();
+        message.data_mut().state.seq = member.next_seq();
         inbox.messages.push(message);
         let pull = member.pull().ok_or(EINVAL)?;
-        inbox.begin_pull(pull.place);
+        inbox.begin_pull(pull.seq);
         assert!(!inbox.has_next(true, &member));
         assert!(inbox.next(true, &member).is_none());
         drop(pull);
@@ -154,7 +154,7 @@ mod tests {
         let arrival = inbox.arrive();
         assert!(inbox.push_pulled(Pull(member.pull(), arrival.0)).is_ok());
         let other = member.pull().ok_or(EINVAL)?;
-        inbox.begin_pull(other.place);
+        inbox.begin_pull(other.seq);
         assert!(inbox.has_next(true, &member));
         let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
             return Err(EINVAL);
@@ -216,7 +216,7 @@ mod tests {
                 }
             }
             assert!(!inbox.has_next(true, &member));
-            inbox.gate = Gate::Open;
+            inbox.gate = InboxGate::Open;
             for is_pull in [true, true, false] {
                 let Some(Incoming::Message(mut message)) = inbox.next(true, &member) else {
                     return Err(EINVAL);
@@ -268,7 +268,9 @@ mod tests {
             members.truncate(left as usize);
             woken.store(0, Relaxed);
             let pull = members.first().and_then(|member| member.pull());
-            assert!(members.iter().all(|member| !member.allows(member.place())));
+            assert!(members
+                .iter()
+                .all(|member| !member.allows(member.next_seq())));
             drop(pull);
             assert_eq!(woken.load(Relaxed), left);
         }
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn calls_do_not_wait_forever_for_resources() -> Result {
         let mut inbox = Inbox::<Pull>::new(4)?;
-        let (first, second) = (Arrival(1), Arrival(2));
+        let (first, second) = (ArrivalSeq(1), ArrivalSeq(2));
         let start = Jiffies::MAX - 1;
         let after = |ms| start.wrapping_add(msecs_to_jiffies(ms));
         assert!(!inbox.note_short(first, start));
@@ -289,7 +291,7 @@ mod tests {
         }
         assert!(inbox.note_short(first, after(30_000)));
         assert!(inbox.note_short(second, after(30_000)));
-        inbox.note_mapped(Arrival(3), after(31_000));
+        inbox.note_mapped(ArrivalSeq(3), after(31_000));
         assert!(!inbox.note_short(second, after(32_000)));
         inbox.note_mapped(second, after(40_000));
         assert!(!inbox.note_short(first, after(70_000)));
@@ -303,10 +305,10 @@ mod tests {
     fn a_call_that_is_held_back_does_not_open_the_gate_for_a_second_pull() -> Result {
         let (pd, mut inbox) = (pd()?, Inbox::<Pull>::new(4)?);
         for (gate, has_access, after) in [
-            (Gate::Open, false, Gate::NoResources),
-            (Gate::NoResources, false, Gate::NoResources),
-            (Gate::Pulling, false, Gate::Pulling),
-            (Gate::Pulling, true, Gate::NoResources),
+            (InboxGate::Open, false, InboxGate::NoResources),
+            (InboxGate::NoResources, false, InboxGate::NoResources),
+            (InboxGate::Pulling, false, InboxGate::Pulling),
+            (InboxGate::Pulling, true, InboxGate::NoResources),
         ] {
             inbox.gate = gate;
             let message = RecvBox::new(&pd, 64, CallData::<CallState>::default())?;

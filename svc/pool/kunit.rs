@@ -159,13 +159,13 @@ mod tests {
     #[test]
     fn a_pool_keeps_a_limited_number() -> Result {
         let mut pool = PagePool::new();
-        for _ in 0..MOST_PAGES / 512 {
+        for _ in 0..MAX_PAGES / 512 {
             pool.put(&mut pages(512 * PAGE_SIZE, 1)?);
         }
         let mut more = pages(PAGE_SIZE, 1)?;
         pool.put(&mut more);
-        assert_eq!((more.len(), pool.spare.len()), (1, MOST_PAGES));
-        assert_eq!(pool.share.count, MOST_PAGES);
+        assert_eq!((more.len(), pool.spare.len()), (1, MAX_PAGES));
+        assert_eq!(pool.share.count, MAX_PAGES);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! KUnit: the contexts for RDMA Reads that a connection keeps, and their pages.
 
 use super::{
-    super::chan::ReadPool,
+    super::endpoint::ReadPool,
     *, //
 };
 use crate::kapi::fixture::pages;

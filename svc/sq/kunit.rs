@@ -29,7 +29,7 @@ struct Stalls {
     has_access: bool,
 }
 
-impl Client for Stalls {
+impl SqOwner for Stalls {
     fn has_access(&self) -> bool {
         self.has_access
     }
@@ -52,11 +52,11 @@ fn watched(
     has_access: bool,
 ) -> Result<(Arc<TestSq>, Arc<Atomic<u32>>)> {
     let stalls = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-    let client = Stalls {
+    let owner = Stalls {
         stalls: stalls.clone(),
         has_access,
     };
-    Ok((Sq::new(depth, 1000, client, period_ms)?, stalls))
+    Ok((Sq::new(depth, 1000, owner, period_ms)?, stalls))
 }
 
 /// Submits chain number `number`, of `count` entries. Returns the reservation if it is granted.
@@ -82,7 +82,7 @@ fn is_refused(sq: &Arc<TestSq>, count: u32) -> bool {
 fn at_rest(sq: &Arc<TestSq>) -> bool {
     let state = sq.state.lock();
     let depth = sq.depth();
-    state.ledger.free() == depth && state.backlog.first().is_none()
+    state.accounting.free() == depth && state.backlog.first().is_none()
 }
 
 #[kunit_tests(rpcrdma_sq)]
@@ -94,9 +94,9 @@ mod tests {
         let sq = queue(10)?;
         let (a, b) = (reserve(&sq, 3)?, submit(&sq, 6, 0));
         assert!(b.is_some());
-        assert_eq!(sq.state.lock().ledger.free(), 1);
+        assert_eq!(sq.state.lock().accounting.free(), 1);
         drop(a);
-        assert_eq!(sq.state.lock().ledger.free(), 4);
+        assert_eq!(sq.state.lock().accounting.free(), 4);
         let c = reserve(&sq, 4)?;
         assert!(reserve(&sq, 1).is_err_and(|e| e == EAGAIN));
         drop(b);
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_reservation_is_used_again() -> Result {
         let (sq, other) = (queue(10)?, queue(10)?);
-        let free = |sq: &Arc<TestSq>| sq.state.lock().ledger.free();
+        let free = |sq: &Arc<TestSq>| sq.state.lock().accounting.free();
         let mut slot = None;
         for count in [3, 10, 1] {
             sq.try_reserve(&mut slot, count)?;

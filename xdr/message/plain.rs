@@ -14,8 +14,8 @@ use super::{
 };
 use crate::xdr::{
     chunk::{
-        Lists,
-        Places, //
+        ListCounts,
+        Lists, //
     },
     header::{
         Header,
@@ -45,7 +45,7 @@ pub(super) fn decode_plain(bytes: &[u8], accepts: Versions) -> Option<Parsed> {
 /// Decodes a message of version 1.
 #[inline(always)]
 fn decode_1(bytes: &[u8]) -> Option<Parsed> {
-    const LEN: usize = Version::One.least_header();
+    const LEN: usize = Version::One.min_header_len();
     let (head, payload) = bytes.split_first_chunk::<LEN>()?;
     let (fixed, lists) = head.split_first_chunk()?;
     let header = Header::from_wire(fixed);
@@ -57,7 +57,7 @@ fn decode_1(bytes: &[u8]) -> Option<Parsed> {
 /// Decodes a message of version 2.
 #[inline(always)]
 fn decode_2(bytes: &[u8]) -> Option<Parsed> {
-    const LEN: usize = Version::Two.least_header();
+    const LEN: usize = Version::Two.min_header_len();
     let (head, payload) = bytes.split_first_chunk::<LEN>()?;
     let (fixed, words) = head.split_first_chunk::<FIXED_LEN>()?;
     let (said, words) = words.split_first_chunk::<WORD>()?;
@@ -66,7 +66,7 @@ fn decode_2(bytes: &[u8]) -> Option<Parsed> {
     let direction = payload_direction(header.xid, payload)?;
     let known = *lists == NO_LISTS
         && is_message(&header, Version::Two)
-        && Direction::from_wire(u32::from_be_bytes(*said)) == Some(direction)
+        && Direction::from_u32(u32::from_be_bytes(*said)) == Some(direction)
         // The handle in a Reply is ignored.
         && (direction == Direction::Reply || *named == [0; WORD]);
     known.then(|| parsed(header, Version::Two, Some(direction)))
@@ -75,7 +75,7 @@ fn decode_2(bytes: &[u8]) -> Option<Parsed> {
 /// Returns whether a header is that of RDMA_MSG.
 #[inline(always)]
 fn is_message(header: &Header, version: Version) -> bool {
-    (header.version, header.proc) == (version.word(), Proc::Msg.to_wire())
+    (header.version, header.proc) == (version.to_u32(), Proc::Msg.to_u32())
 }
 
 #[inline(always)]
@@ -86,7 +86,7 @@ fn parsed(header: Header, version: Version, direction: Option<Direction>) -> Par
         body: Body::Msg,
         direction,
         invalidate: None,
-        header_len: version.least_header(),
-        places: Places::default(),
+        header_len: version.min_header_len(),
+        counts: ListCounts::default(),
     }
 }

@@ -251,22 +251,22 @@ impl<'a> MemSeg<'a> {
     /// is `None` if the run does not have more pages.
     #[inline]
     fn split(self, pages: usize) -> (Self, Option<Self>) {
-        let most = (pages.max(1) * PAGE_SIZE).saturating_sub(self.offset());
-        if self.len() <= most {
+        let max = (pages.max(1) * PAGE_SIZE).saturating_sub(self.offset());
+        if self.len() <= max {
             return (self, None);
         }
         // SAFETY: The run has more pages, so this one is valid; see `pages`.
         let page = unsafe { self.page.add(pages.max(1)) };
         // INVARIANT: Both are parts of this run. The second starts at the beginning of a page.
-        // CAST: `most` is less than `self.len`.
+        // CAST: `max` is less than `self.len`.
         let first = MemSeg {
-            len: most as u32,
+            len: max as u32,
             ..self
         };
         let rest = MemSeg {
             page,
             offset: 0,
-            len: self.len - most as u32,
+            len: self.len - max as u32,
             ..self
         };
         (first, Some(rest))

@@ -14,7 +14,7 @@ use kernel::{
 };
 
 /// The number of pauses of 10 ms after which a shortage is considered permanent: 30 s.
-const MOST_TURNS: u32 = 3000;
+const MAX_TURNS: u32 = 3000;
 
 /// The number of pauses taken so far for one allocation.
 struct Retries(u32);
@@ -31,7 +31,7 @@ impl Retries {
     /// 30 s: a large allocation, or a mapping, may fail forever. No other error is retried.
     fn pause(&mut self, error: Error, give_up: impl FnOnce() -> bool) -> bool {
         let is_short = error == ENOMEM || error == EAGAIN;
-        if !is_short || self.0 >= MOST_TURNS || give_up() {
+        if !is_short || self.0 >= MAX_TURNS || give_up() {
             return false;
         }
         self.0 = self.0.saturating_add(1);

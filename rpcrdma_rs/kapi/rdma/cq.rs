@@ -135,9 +135,9 @@ macro_rules! impl_has_cqe {
 pub(crate) use impl_has_cqe;
 
 /// Converts the owner of a chain into a raw pointer. The object stays valid and in place, and is not
-/// mutably borrowed, until [`take_back`].
-pub(super) fn give_up<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
-    // SAFETY: The object does not move before `take_back` pins it again.
+/// mutably borrowed, until [`from_raw`].
+pub(super) fn into_raw<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
+    // SAFETY: The object does not move before `from_raw` pins it again.
     let this = unsafe { Pin::into_inner_unchecked(owner) };
     // SAFETY: A box is never null.
     unsafe { NonNull::new_unchecked(KBox::into_raw(this)) }
@@ -147,8 +147,8 @@ pub(super) fn give_up<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
 ///
 /// # Safety
 ///
-/// `ptr` must come from [`give_up`], and must not be converted twice.
-pub(super) unsafe fn take_back<T>(ptr: NonNull<T>) -> Pin<KBox<T>> {
+/// `ptr` must come from [`into_raw`], and must not be converted twice.
+pub(super) unsafe fn from_raw<T>(ptr: NonNull<T>) -> Pin<KBox<T>> {
     // SAFETY: `ptr` comes from a pinned box, and is converted once, by this function's contract.
     unsafe { Pin::new_unchecked(KBox::from_raw(ptr.as_ptr())) }
 }
@@ -296,7 +296,7 @@ unsafe extern "C" fn handle_completion<T: Completion>(
     // it back.
     let owner = unsafe {
         let object = T::cqe_container_of(entry.cast());
-        take_back(NonNull::new_unchecked(object))
+        from_raw(NonNull::new_unchecked(object))
     };
     T::done(owner, qp, result);
 }

@@ -36,8 +36,8 @@ use super::{
         IdInner, //
     },
     cq::{
-        give_up,
-        take_back,
+        from_raw,
+        into_raw,
         Completion,
         WcError, //
     },
@@ -119,7 +119,7 @@ pub(crate) struct QpConfig {
     pub(crate) max_send_sge: u32,
     /// The number of SGEs of a Send that suffices, if the device cannot create a queue of longer
     /// entries.
-    pub(crate) least_send_sge: u32,
+    pub(crate) min_send_sge: u32,
     /// SGEs of a Receive.
     pub(crate) max_recv_sge: u32,
     /// rdma_rw contexts posted at a time, 0 without [`Transfer`](super::rw::Transfer)s.
@@ -288,7 +288,7 @@ impl<H: QpHandler> Qp<H> {
     {
         let (number, posting) = self.gate.enter(1);
         let ticket = self.ticket(number);
-        let owner = give_up(owner);
+        let owner = into_raw(owner);
         // SAFETY: The owner is valid until it is taken back.
         let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
         let posted = posting.ok_or_else(enotconn).and_then(|mut posting| {
@@ -317,8 +317,8 @@ impl<H: QpHandler> Qp<H> {
         });
         posted.map_err(|error| PostError {
             error,
-            // SAFETY: From `give_up` above; nothing was posted.
-            owner: unsafe { take_back(owner) },
+            // SAFETY: From `into_raw` above; nothing was posted.
+            owner: unsafe { from_raw(owner) },
             ticket,
         })
     }

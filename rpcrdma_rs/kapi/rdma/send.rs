@@ -72,11 +72,11 @@ impl SendBuf {
     ///
     /// `EINVAL` if `len` is zero; `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, len: usize, sges: usize) -> Result<Self> {
-        let most = sges.max(1);
+        let max = sges.max(1);
         // This allocation reclaims memory if it has to, the small ones do not.
         let body = DmaBuf::new(pd, len, DataDirection::ToDevice)?;
-        let mut sges = KVec::with_capacity(most, GFP_NOWAIT | __GFP_NOWARN)?;
-        for _ in 0..most {
+        let mut sges = KVec::with_capacity(max, GFP_NOWAIT | __GFP_NOWARN)?;
+        for _ in 0..max {
             sges.push_within_capacity(bindings::ib_sge::default())
                 .map_err(|_| ENOMEM)?;
         }
@@ -85,7 +85,7 @@ impl SendBuf {
             sges,
             used: 0,
             mapped: 0..0,
-            pages: KVec::with_capacity(most, GFP_NOWAIT | __GFP_NOWARN)?,
+            pages: KVec::with_capacity(max, GFP_NOWAIT | __GFP_NOWARN)?,
             body,
         })
     }

@@ -54,7 +54,7 @@ impl Ticket {
 
 /// The C type that a Work Request is the first field of.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum WrKind {
     /// `ib_send_wr` itself.
     Plain,
     /// `ib_reg_wr`.
@@ -77,14 +77,14 @@ pub(super) struct Requests {
     /// The last request.
     pub(super) last: *mut bindings::ib_send_wr,
     /// The C type of the last request.
-    pub(super) kind: Kind,
+    pub(super) kind: WrKind,
     /// The number of requests.
     pub(super) count: u32,
 }
 
 impl Requests {
     /// Creates a list of one request.
-    pub(super) fn one(wr: *mut bindings::ib_send_wr, kind: Kind) -> Self {
+    pub(super) fn one(wr: *mut bindings::ib_send_wr, kind: WrKind) -> Self {
         Requests {
             first: wr,
             last: wr,
@@ -106,7 +106,7 @@ impl Requests {
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
-    kind: Kind,
+    kind: WrKind,
     count: u32,
     ticket: Ticket,
     qp: *mut bindings::ib_qp,
@@ -133,7 +133,7 @@ impl<'a> Chain<'a> {
         Chain {
             first: null_mut(),
             last: null_mut(),
-            kind: Kind::Plain,
+            kind: WrKind::Plain,
             count: 0,
             ticket,
             qp,
@@ -186,7 +186,7 @@ impl<'a> Chain<'a> {
         // that state it is neither freed (dropping leaks it) nor mapped again. The state ends with
         // an invalidation that completes after this post began, with proof that the chain was not
         // posted, or when the QP is closed, which waits for posts in progress.
-        unsafe { self.append(Requests::one(wr, Kind::Reg)) };
+        unsafe { self.append(Requests::one(wr, WrKind::Reg)) };
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl<'a> Chain<'a> {
         // In that state it is neither freed (dropping leaks it) nor used by another chain. The
         // state ends with the completion of this post, with proof that the chain was not posted, or
         // when the QP is closed, which waits for posts in progress.
-        unsafe { self.append(Requests::one(wr, Kind::Plain)) };
+        unsafe { self.append(Requests::one(wr, WrKind::Plain)) };
         Ok(())
     }
 
@@ -317,15 +317,15 @@ impl<'a> Chain<'a> {
         // list. Each kind begins with an `ib_send_wr`.
         unsafe {
             match self.kind {
-                Kind::Plain => {
+                WrKind::Plain => {
                     core::ptr::copy_nonoverlapping(self.last, (&raw mut (*end).plain).cast(), 1)
                 }
-                Kind::Reg => core::ptr::copy_nonoverlapping(
+                WrKind::Reg => core::ptr::copy_nonoverlapping(
                     self.last.cast::<bindings::ib_reg_wr>(),
                     (&raw mut (*end).reg).cast(),
                     1,
                 ),
-                Kind::Rdma => core::ptr::copy_nonoverlapping(
+                WrKind::Rdma => core::ptr::copy_nonoverlapping(
                     self.last.cast::<bindings::ib_rdma_wr>(),
                     (&raw mut (*end).rdma).cast(),
                     1,

@@ -133,7 +133,7 @@ impl<T: XprtOps> BcRqst<T> {
     }
 }
 
-/// The requests of the reverse direction that are not in use. Only [`Xprt::make_bc_requests`]
+/// The requests of the reverse direction that are not in use. Only [`Xprt::alloc_bc_requests`]
 /// allocates requests.
 #[pin_data]
 pub(crate) struct BcPool<T: XprtOps> {
@@ -212,7 +212,7 @@ impl<T: XprtOps> Xprt<T> {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn make_bc_requests(&self, count: usize) -> Result {
+    pub(crate) fn alloc_bc_requests(&self, count: usize) -> Result {
         self.bc_pool().fill(count)
     }
 

@@ -44,7 +44,7 @@ use super::{
 use crate::kapi::bindings;
 
 /// Returns whether sunrpc retries the request after this error of [`XprtOps::send_request`].
-fn is_passing(error: Error) -> bool {
+fn is_transient(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
@@ -58,7 +58,7 @@ fn is_passing(error: Error) -> bool {
 pub(super) unsafe fn report_sent(rqst: *mut bindings::rpc_rqst, sent: Result) -> c_int {
     match sent {
         Ok(()) => 0,
-        Err(error) if is_passing(error) => error.to_errno(),
+        Err(error) if is_transient(error) => error.to_errno(),
         Err(error) => {
             // sunrpc would report an error to the task that holds the send lock, which also
             // sends the requests of other tasks. So this fails the task of the request itself,
@@ -263,7 +263,7 @@ impl<T: XprtOps> OpsTable<T> {
         if let Some(slot) = this.slots().pop() {
             // SAFETY: The slot is one of this transport, and not in use: it came from the pool
             // just now.
-            unsafe { this.hand_on(slot) };
+            unsafe { this.free_slot(slot) };
         }
     }
 
@@ -277,7 +277,7 @@ impl<T: XprtOps> OpsTable<T> {
         let (this, slot) = unsafe { (Xprt::<T>::from_raw(xprt), Slot::<T>::from_rqst(rqst)) };
         // SAFETY: The slot is one of this transport. Nobody uses it: its task is done with it,
         // by this function's contract.
-        unsafe { this.hand_on(slot) };
+        unsafe { this.free_slot(slot) };
     }
 
     /// # Safety
@@ -394,7 +394,7 @@ impl<T: XprtOps> OpsTable<T> {
         // SAFETY: The task runs, and has a request of ours, by this function's contract.
         let (this, slot) = unsafe { Self::of_task(task) };
         // A connection has no keep-alive, so a timeout may be the only sign that it is lost.
-        if this.is_to_blame(slot) {
+        if this.should_close_on_timeout(slot) {
             this.force_disconnect();
         }
     }

@@ -96,9 +96,9 @@ impl Encoding {
 /// # Invariants
 ///
 /// * `rqst` belongs to sunrpc. Of the other fields, only `data` is used by several threads.
-/// * `call` and `answer` change in `->buf_alloc`, when the task that owns the slot has no message
+/// * `call` and `reply` change in `->buf_alloc`, when the task that owns the slot has no message
 ///   in them yet, and while the slot is free. [`Pinned::complete_inline`] writes to the memory of
-///   `answer`, which belongs to the task before the Call is sent and after the RPC completes.
+///   `reply`, which belongs to the task before the Call is sent and after the RPC completes.
 /// * `pinned` tells whether a [`Pinned`] of the slot exists; there is at most one. It changes under
 ///   the transport's queue lock.
 /// * `next` belongs to the pool.
@@ -108,7 +108,7 @@ pub(crate) struct Slot<T: XprtOps> {
     rqst: Opaque<bindings::rpc_rqst>,
     next: UnsafeCell<Option<NonNull<Slot<T>>>>,
     call: UnsafeCell<RpcBuf>,
-    answer: UnsafeCell<RpcBuf>,
+    reply: UnsafeCell<RpcBuf>,
     pinned: UnsafeCell<bool>,
     lender: Lender,
     #[pin]
@@ -127,7 +127,7 @@ impl<T: XprtOps> Slot<T> {
             rqst: Opaque::zeroed(),
             next: UnsafeCell::new(None),
             call: UnsafeCell::new(RpcBuf::EMPTY),
-            answer: UnsafeCell::new(RpcBuf::EMPTY),
+            reply: UnsafeCell::new(RpcBuf::EMPTY),
             pinned: UnsafeCell::new(false),
             lender: Lender::new(None)?,
             data <- T::new_slot(),
@@ -158,20 +158,20 @@ impl<T: XprtOps> Slot<T> {
     pub(super) unsafe fn alloc_buffers(&self) -> Result<usize> {
         let rqst = self.as_rqst();
         // SAFETY: The request belongs to the task that calls, which has set the sizes.
-        let (call_size, answer_size) = unsafe { ((*rqst).rq_callsize, (*rqst).rq_rcvsize) };
-        // SAFETY: `call` and `answer` belong to the task that owns the request. Neither contains a
+        let (call_size, reply_size) = unsafe { ((*rqst).rq_callsize, (*rqst).rq_rcvsize) };
+        // SAFETY: `call` and `reply` belong to the task that owns the request. Neither contains a
         // message yet.
-        let (call, answer) = unsafe { (&mut *self.call.get(), &mut *self.answer.get()) };
-        let fit = call.len() >= call_size && answer.len() >= answer_size;
+        let (call, reply) = unsafe { (&mut *self.call.get(), &mut *self.reply.get()) };
+        let fit = call.len() >= call_size && reply.len() >= reply_size;
         let grown = if fit {
             0
         } else {
-            RpcBuf::reserve_both(call, call_size, answer, answer_size)?
+            RpcBuf::reserve_both(call, call_size, reply, reply_size)?
         };
         // SAFETY: The request belongs to the task that calls.
         unsafe {
             (*rqst).rq_buffer = call.as_ptr().cast();
-            (*rqst).rq_rbuffer = answer.as_ptr().cast();
+            (*rqst).rq_rbuffer = reply.as_ptr().cast();
         }
         Ok(grown)
     }
@@ -192,7 +192,7 @@ impl<T: XprtOps> Slot<T> {
 
     /// Returns the buffers that the Reply will be placed in, without their bytes: a device may write
     /// to them.
-    pub(crate) fn answer(&self) -> &XdrParts {
+    pub(crate) fn reply_buf(&self) -> &XdrParts {
         // SAFETY: A slot that the transport sees is owned by a task or pinned. The buffers for its
         // Reply stay until the RPC completes or releases them; only `deliver` changes them, under
         // the pin.
@@ -223,13 +223,13 @@ impl<T: XprtOps> Slot<T> {
     ///
     /// `EINVAL` if `sender` has the send lock of another transport. `ENOBUFS` if memory is short; the
     /// pages that were allocated stay in the array.
-    pub(crate) fn fill_answer(&self, sender: &SendLocked<'_, T>) -> Result {
+    pub(crate) fn fill_reply_buf(&self, sender: &SendLocked<'_, T>) -> Result {
         if !self.is_sent_by(sender) {
             return Err(EINVAL);
         }
         // SAFETY: The upper layer and the transport only read the array of a request that is being
         // sent, and only the holder of the send lock writes it.
-        unsafe { self.answer().fill_sparse() }
+        unsafe { self.reply_buf().fill_sparse() }
     }
 
     /// Returns the access that a peer gets to the Call.
@@ -250,10 +250,16 @@ impl<T: XprtOps> Slot<T> {
     }
 
     /// Lends the bytes `range` of the buffers for the Reply to a device, for a peer to write.
-    pub(crate) fn lend_answer(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
+    pub(crate) fn lend_reply_buf(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
         // SAFETY: The RPC neither completes nor releases its memory while a loan exists, see
         // `Pinned::complete` and `wait_returned`. `XdrParts` lends none of its bytes as a reference.
-        unsafe { LentSegs::new(self.answer().segs(range), &self.lender, Access::RemoteWrite) }
+        unsafe {
+            LentSegs::new(
+                self.reply_buf().segs(range),
+                &self.lender,
+                Access::RemoteWrite,
+            )
+        }
     }
 
     /// Lends the pages of the Call to a device, for a peer to read.
@@ -263,9 +269,15 @@ impl<T: XprtOps> Slot<T> {
     }
 
     /// Lends the pages for the Reply to a device, for a peer to write.
-    pub(crate) fn lend_answer_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
-        // SAFETY: As in `lend_answer`: the memory stays, and nobody refers to its bytes.
-        unsafe { LentSegs::new(self.answer().page_segs(), &self.lender, Access::RemoteWrite) }
+    pub(crate) fn lend_reply_pages(&self) -> LentSegs<'_, PageSegs<'_>> {
+        // SAFETY: As in `lend_reply_buf`: the memory stays, and nobody refers to its bytes.
+        unsafe {
+            LentSegs::new(
+                self.reply_buf().page_segs(),
+                &self.lender,
+                Access::RemoteWrite,
+            )
+        }
     }
 
     /// Waits until no memory of the request is lent. Sleeps, with a warning, only if a loan exists,
@@ -319,9 +331,9 @@ impl<T: XprtOps> Slot<T> {
     ///
     /// sunrpc counts the time without a connection as well. A Call that has waited for longer than
     /// its timeout would time out as soon as it is sent, and close the connection, and then the
-    /// next one. The deadline of a Call of a soft mount does not change, see [`Xprt::is_to_blame`].
+    /// next one. The deadline of a Call of a soft mount does not change, see [`Xprt::should_close_on_timeout`].
     ///
-    /// [`Xprt::is_to_blame`]: super::xprt::Xprt::is_to_blame
+    /// [`Xprt::should_close_on_timeout`]: super::xprt::Xprt::should_close_on_timeout
     pub(crate) fn note_sent(&self, sender: &SendLocked<'_, T>) {
         if !self.is_sent_by(sender) {
             return;
@@ -356,7 +368,7 @@ impl<T: XprtOps> Slot<T> {
     }
 
     /// Returns how long ago the Call was sent, in jiffies.
-    pub(super) fn under_way(&self) -> Jiffies {
+    pub(super) fn time_in_flight(&self) -> Jiffies {
         // SAFETY: The field was written when the Call was sent. The clock may be read in any
         // context.
         let since = unsafe { bindings::ktime_get().saturating_sub((*self.as_rqst()).rq_xtime) };
@@ -491,15 +503,15 @@ impl<T: XprtOps> Pinned<T> {
     /// `EIO` if the message does not fit the memory that the upper layer has provided.
     #[inline(always)]
     fn deliver(&self, bytes: &[u8], placed: usize) -> Result<(usize, usize)> {
-        let answer = self.answer();
+        let reply = self.reply_buf();
         if placed == 0 {
-            if answer.fill_head(bytes) {
+            if reply.fill_head(bytes) {
                 return Ok((bytes.len(), 0));
             }
-            let (head, rest) = bytes.split_at(answer.head_len());
-            let copied = answer.fill_pages(0, rest);
+            let (head, rest) = bytes.split_at(reply.head_len());
+            let copied = reply.fill_pages(0, rest);
             let rest = &rest[copied..];
-            if answer.fill_tail(rest) && answer.fill_head(head) {
+            if reply.fill_tail(rest) && reply.fill_head(head) {
                 return Ok((bytes.len(), copied));
             }
             // As over TCP, a message longer than the buffers is truncated.
@@ -509,15 +521,15 @@ impl<T: XprtOps> Pinned<T> {
         let head = &bytes[..bytes.len() & !3];
         // A peer that was offered room for the roundup may have placed it. illumos returns the length of
         // the whole chunk if the READ has failed.
-        let placed = placed.min(answer.page_len().next_multiple_of(4));
+        let placed = placed.min(reply.page_len().next_multiple_of(4));
         let aligned = placed.next_multiple_of(4);
         // A pad that does not fit the pages is in the tail. A head that is longer than planned
         // overwrites the tail, so the pad is written again.
-        let pad = aligned.saturating_sub(answer.page_len());
-        let (len, room) = (head.len(), answer.head_len());
-        let as_planned = len <= room && pad <= answer.tail_len();
+        let pad = aligned.saturating_sub(reply.page_len());
+        let (len, room) = (head.len(), reply.head_len());
+        let as_planned = len <= room && pad <= reply.tail_len();
         // The usual Reply has a head of the length that the upper layer has estimated.
-        if !(as_planned && len == room && answer.fill_head(head)) {
+        if !(as_planned && len == room && reply.fill_head(head)) {
             self.keep(head, (!as_planned).then_some(&[0; 3][..pad]))?;
         }
         Ok((len + arrived(head, placed), 0))
@@ -533,7 +545,7 @@ impl<T: XprtOps> Pinned<T> {
     fn keep(&self, head: &[u8], tail: Option<&[u8]>) -> Result<usize> {
         // SAFETY: By the invariants of `Slot` the field does not change while the request is
         // pinned.
-        let memory = unsafe { &*self.answer.get() };
+        let memory = unsafe { &*self.reply.get() };
         let room = memory.len().checked_sub(head.len()).ok_or(EIO)?;
         let tail = tail.map(|tail| &tail[..tail.len().min(room)]);
         // SAFETY: While the request is pinned and the RPC has not completed, only the holder of the
@@ -595,7 +607,7 @@ impl<T: XprtOps> Pinned<T> {
         let copied = match result {
             // As over TCP, a message longer than the buffers is truncated.
             // CAST: Messages are shorter than 2 GiB: their lengths are 32 bits in `xdr_buf`.
-            Ok(len) => len.min(this.answer().total()) as i32,
+            Ok(len) => len.min(this.reply_buf().total()) as i32,
             Err(error) => {
                 // Sets the error of the RPC and not `tk_status`, which a task that does not wait
                 // yet writes itself.

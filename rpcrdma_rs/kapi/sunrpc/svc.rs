@@ -30,8 +30,8 @@
 //!
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
+mod addrs;
 mod class;
-mod endpoint;
 
 pub(in crate::kapi::sunrpc) use class::is_connection_of;
 pub(crate) use class::{

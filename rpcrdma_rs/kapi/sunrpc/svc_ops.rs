@@ -16,7 +16,7 @@ use super::{
         SvcXprt, //
     },
     svc_reply::{
-        Lent,
+        HeldPages,
         Reply, //
     },
     svc_rqst::{
@@ -268,7 +268,7 @@ impl<T: Connection> ConnectionOps<T> {
     /// On the thread of `rqstp`, which holds its transport, one of this type.
     unsafe fn with_call<R>(
         rqstp: *mut bindings::svc_rqst,
-        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>, &mut Lent) -> R,
+        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>, &mut HeldPages) -> R,
     ) -> Option<R> {
         // SAFETY: We are on the thread of `rqstp`, by this function's contract.
         let (xprt, ctxt) = unsafe { ((*rqstp).rq_xprt, (*rqstp).rq_xprt_ctxt) };
@@ -281,20 +281,20 @@ impl<T: Connection> ConnectionOps<T> {
         // SAFETY: The pointer was made by `Receiver::deliver` or went through deferral; it stays
         // the thread's, as `ManuallyDrop` says.
         let mut call = ManuallyDrop::new(unsafe { T::Call::from_ptr(ctxt) });
-        let (call, lent) = CallRef::new(&mut *call);
-        Some(f(this, call, lent))
+        let (call, held) = CallRef::new(&mut *call);
+        Some(f(this, call, held))
     }
 
     /// # Safety
     ///
     /// Called by sunrpc, on the thread of `rqstp`, which holds its transport.
     unsafe extern "C" fn sendto(rqstp: *mut bindings::svc_rqst) -> ffi::c_int {
-        let send = |this: &SvcXprt<T>, call: CallRef<'_, _>, lent: &mut Lent| {
+        let send = |this: &SvcXprt<T>, call: CallRef<'_, _>, held: &mut HeldPages| {
             // SAFETY: We are on the thread of `rqstp`, by this function's contract; this is what
-            // was lent with the Call.
-            let mut reply = unsafe { Reply::new(rqstp, lent) };
+            // was held with the Call.
+            let mut reply = unsafe { Reply::new(rqstp, held) };
             let sent = T::send(this, &mut reply, call);
-            reply.settle();
+            reply.finish();
             sent
         };
         // SAFETY: We are on the thread of `rqstp`, which holds its transport, by this function's

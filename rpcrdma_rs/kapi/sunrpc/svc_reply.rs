@@ -10,10 +10,10 @@
 //! # Lending
 //!
 //! A transport that expects a long reply holds a reference of its own to the pages that the
-//! service will use ([`Lent`]), so that the service cannot free them:
+//! service will use ([`HeldPages`]), so that the service cannot free them:
 //!
 //! ```text
-//!                    slot of the array      Lent            Transfer
+//!                    slot of the array      HeldPages       Transfer
 //!   Call delivered   page of the thread     same page
 //!   reply made       page of a file         page of thread
 //!   reply taken      page of the thread     -               page of the file
@@ -70,7 +70,7 @@ pub(crate) const KEPT: usize = 8;
 ///
 /// There are no pages, or page `k` was entry `first + k` of `rq_respages` of `thread` when a Call with
 /// this object in its context was delivered to that thread.
-pub(crate) struct Lent {
+pub(crate) struct HeldPages {
     pages: PageVec,
     first: usize,
     /// Compared only, never dereferenced.
@@ -78,15 +78,15 @@ pub(crate) struct Lent {
 }
 
 // SAFETY: The array may be sent, and the pointer is not followed.
-unsafe impl Send for Lent {}
+unsafe impl Send for HeldPages {}
 
 // SAFETY: Shared access does nothing.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for HeldPages {}
 
-impl Default for Lent {
+impl Default for HeldPages {
     fn default() -> Self {
         // INVARIANT: There are no pages.
-        Lent {
+        HeldPages {
             pages: PageVec::new(),
             first: 0,
             thread: core::ptr::null(),
@@ -94,9 +94,9 @@ impl Default for Lent {
     }
 }
 
-impl Lent {
+impl HeldPages {
     /// Drops the references, and takes others to the entries `slots` of the reply array of a thread,
-    /// as far as there are that many. Without memory nothing is lent.
+    /// as far as there are that many. Without memory nothing is held.
     ///
     /// # Safety
     ///
@@ -131,12 +131,12 @@ impl Lent {
     }
 
     /// Drops the references. Returns the empty array if it is too large to be kept, see [`KEPT`].
-    pub(crate) fn recall(&mut self) -> Option<PageVec> {
+    pub(crate) fn release_pages(&mut self) -> Option<PageVec> {
         self.pages.truncate(0);
         (self.pages.capacity() > KEPT).then(|| core::mem::take(&mut self.pages))
     }
 
-    /// Returns the number of pages that can be lent without an allocation.
+    /// Returns the number of pages that can be held without an allocation.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.pages.capacity()
@@ -149,7 +149,7 @@ impl Lent {
         self.pages = array;
     }
 
-    /// Returns the slots whose pages are lent.
+    /// Returns the slots whose pages are held.
     fn slots(&self) -> Range<usize> {
         self.first..self.first + self.pages.len()
     }
@@ -161,12 +161,12 @@ impl Lent {
 ///
 /// The thread is in the transport's `xpo_sendto`. The pages of the reply are the entries of
 /// `rq_respages` before `rq_next_page`; an entry is null only if [`Reply::take_pages`] emptied it.
-/// The lent pages are those that the thread had when it received the Call.
+/// The held pages are those that the thread had when it received the Call.
 pub(crate) struct Reply<'a> {
     rqstp: NonNull<bindings::svc_rqst>,
-    lent: &'a mut Lent,
+    held: &'a mut HeldPages,
     /// Slots that will hold pages of the thread again, unless they are empty.
-    settled: Range<usize>,
+    restored: Range<usize>,
     /// Slots that are empty.
     empty: usize,
     _thread: PhantomData<&'a mut bindings::svc_rqst>,
@@ -184,22 +184,22 @@ pub(crate) struct Taken {
 impl<'a> Reply<'a> {
     /// # Safety
     ///
-    /// `rqstp` is a thread that is in `xpo_sendto` for `'a`, and `lent` is that of the context of
+    /// `rqstp` is a thread that is in `xpo_sendto` for `'a`, and `held` is that of the context of
     /// its Call.
-    pub(super) unsafe fn new(rqstp: *mut bindings::svc_rqst, lent: &'a mut Lent) -> Self {
-        // A deferred Call is answered later, and perhaps by another thread. The lent pages are used
+    pub(super) unsafe fn new(rqstp: *mut bindings::svc_rqst, held: &'a mut HeldPages) -> Self {
+        // A deferred Call is answered later, and perhaps by another thread. The held pages are used
         // for other replies then.
         // SAFETY: The thread is valid.
-        if lent.thread != rqstp.cast_const() || !unsafe { (*rqstp).rq_deferred }.is_null() {
-            lent.pages.truncate(0);
+        if held.thread != rqstp.cast_const() || !unsafe { (*rqstp).rq_deferred }.is_null() {
+            held.pages.truncate(0);
         }
         // INVARIANT: The context was delivered to this thread, and it has received nothing since.
         let mut reply = Reply {
             // SAFETY: It is not null, by this function's contract.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
-            settled: lent.slots(),
+            restored: held.slots(),
             empty: 0,
-            lent,
+            held,
             _thread: PhantomData,
         };
         reply.count_pages();
@@ -248,14 +248,14 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Returns the slots `range` of the reply array, and the lent pages.
+    /// Returns the slots `range` of the reply array, and the held pages.
     fn slots(&mut self, range: Range<usize>) -> (&mut [*mut bindings::page], &mut PageVec) {
         let rqstp = self.rqstp.as_ptr();
         // SAFETY: The thread is valid and ours, and its array has that many entries.
         let array =
             unsafe { core::slice::from_raw_parts_mut((*rqstp).rq_respages, (*rqstp).rq_maxpages) };
         let slots = array.get_mut(range).unwrap_or_default();
-        (slots, &mut self.lent.pages)
+        (slots, &mut self.held.pages)
     }
 
     /// Moves the pages that hold the bytes `part` of the reply, and perhaps others, to `pages`,
@@ -276,10 +276,10 @@ impl<'a> Reply<'a> {
         // SAFETY: The thread has this message, and it is not changed while it is being sent.
         let map = ReplyMap::new(unsafe { XdrBuf::from_raw(message) }, slots, &part)?;
         let used = map.span(part);
-        let lent = self.lent.slots();
-        let taken = if lent.start <= used.start && used.end <= lent.end {
-            let own = self.take_lent(pages, used.end - lent.start);
-            let map = map.after(lent.start);
+        let held = self.held.slots();
+        let taken = if held.start <= used.start && used.end <= held.end {
+            let own = self.take_held(pages, used.end - held.start);
+            let map = map.after(held.start);
             Taken { map, own }
         } else {
             self.take_all(pages, count)?;
@@ -290,9 +290,9 @@ impl<'a> Reply<'a> {
     }
 
     /// Locates the bytes `part` of the reply. Returns `None` if not all of them are in the page part,
-    /// or if pages with some of them are not lent.
+    /// or if pages with some of them are not held.
     #[inline(always)]
-    pub(crate) fn locate_lent(&self, part: Range<usize>) -> Option<LentPart> {
+    pub(crate) fn locate_held(&self, part: Range<usize>) -> Option<HeldPart> {
         let message = self.message();
         let len = part.end.checked_sub(part.start)?;
         let skip = part.start.checked_sub(message.head_len())?;
@@ -307,22 +307,22 @@ impl<'a> Reply<'a> {
             )
         };
         let slot = pages.addr().checked_sub(array.addr())? / size_of::<*mut bindings::page>();
-        let slot = slot.checked_sub(self.lent.first)?;
-        if slot >= self.lent.pages.len() {
+        let slot = slot.checked_sub(self.held.first)?;
+        if slot >= self.held.pages.len() {
             return None;
         }
         let start = slot * PAGE_SIZE + message.page_base() + skip;
         let end = start.checked_add(len)?;
-        (end <= self.lent.pages.len() * PAGE_SIZE).then_some(LentPart { start, end })
+        (end <= self.held.pages.len() * PAGE_SIZE).then_some(HeldPart { start, end })
     }
 
     /// Replaces `pages` by the pages that hold `part`, and perhaps others before them. Returns whether
     /// all of them were the thread's own, see [`Taken::own`]. The rest of the reply cannot be read
     /// afterwards. Does not sleep.
     #[inline]
-    pub(crate) fn take_lent_part(&mut self, pages: &mut PageVec, part: &LentPart) -> bool {
+    pub(crate) fn take_held_part(&mut self, pages: &mut PageVec, part: &HeldPart) -> bool {
         pages.truncate(0);
-        let own = self.take_lent(pages, part.end.div_ceil(PAGE_SIZE));
+        let own = self.take_held(pages, part.end.div_ceil(PAGE_SIZE));
         self.forget_message();
         own
     }
@@ -343,12 +343,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Moves the pages in the first `count` of the slots whose pages are lent to `pages`, and the
-    /// lent pages back to all of these slots. Returns whether the moved pages are the thread's own;
+    /// Moves the pages in the first `count` of the slots whose pages are held for `pages`, and the
+    /// held pages back to all of these slots. Returns whether the moved pages are the thread's own;
     /// their slots are empty then.
-    fn take_lent(&mut self, pages: &mut PageVec, count: usize) -> bool {
-        core::mem::swap(pages, &mut self.lent.pages);
-        let first = self.lent.first;
+    fn take_held(&mut self, pages: &mut PageVec, count: usize) -> bool {
+        core::mem::swap(pages, &mut self.held.pages);
+        let first = self.held.first;
         let (slots, _) = self.slots(first..first + pages.len());
         // SAFETY: Each page that leaves this array is replaced by one that comes with the
         // reference that the slot had.
@@ -375,16 +375,16 @@ impl<'a> Reply<'a> {
         own == count
     }
 
-    /// Takes the first `count` slots, whose pages are not lent. They are empty then.
+    /// Takes the first `count` slots, whose pages are not held. They are empty then.
     fn take_all(&mut self, pages: &mut PageVec, count: usize) -> Result {
         if self.slots(0..count).0.iter().any(|page| page.is_null()) {
             return Err(EINVAL);
         }
         pages.reserve(count, GFP_KERNEL)?;
-        self.settled = 0..count;
+        self.restored = 0..count;
         self.empty = count;
-        let (slots, lent) = self.slots(0..count);
-        lent.truncate(0);
+        let (slots, held) = self.slots(0..count);
+        held.truncate(0);
         for slot in slots {
             let page = core::mem::replace(slot, null_mut());
             // SAFETY: None is null, as checked above. The reference changes hands; there is room.
@@ -414,16 +414,16 @@ impl<'a> Reply<'a> {
         self.empty = self.empty.saturating_sub(filled);
     }
 
-    /// Called when the reply was sent or copied, or when there is none. Returns the lent pages to
+    /// Called when the reply was sent or copied, or when there is none. Returns the held pages to
     /// their slots. sunrpc releases and allocates the missing pages.
-    pub(super) fn settle(mut self) {
-        if self.lent.pages.len() != 0 {
+    pub(super) fn finish(mut self) {
+        if self.held.pages.len() != 0 {
             self.put_back();
         }
         // The first page, if it is present, belongs to the thread: services put pages of a file
-        // only into later slots. Those slots that were not lent may contain pages of a file.
+        // only into later slots. Those slots that were not held may contain pages of a file.
         let end = self.page_count().unwrap_or(0);
-        let Range { start, end: known } = self.settled;
+        let Range { start, end: known } = self.restored;
         let missing = if self.empty == 0 && (end <= 1 || (start <= 1 && end <= known)) {
             0
         } else {
@@ -434,9 +434,9 @@ impl<'a> Reply<'a> {
         unsafe { (*rqstp).rq_next_page = (*rqstp).rq_respages.add(missing) };
     }
 
-    /// Returns the lent pages to their slots.
+    /// Returns the held pages to their slots.
     fn put_back(&mut self) {
-        let (slots, pages) = self.slots(self.lent.slots());
+        let (slots, pages) = self.slots(self.held.slots());
         // SAFETY: Each page that leaves this array is replaced by a page that comes with the
         // reference of its slot.
         for (slot, page) in slots.iter_mut().zip(unsafe { pages.as_mut_slice() }) {
@@ -450,8 +450,8 @@ impl<'a> Reply<'a> {
     /// Moves the slots before `end` that are empty or may have a page of a file to the front, since
     /// sunrpc releases and allocates one range from the first slot on; returns how many.
     fn collect_missing(&mut self, end: usize) -> usize {
-        let settled = self.settled.clone();
-        let foreign = |at: usize| at != 0 && !settled.contains(&at);
+        let restored = self.restored.clone();
+        let foreign = |at: usize| at != 0 && !restored.contains(&at);
         let (slots, _) = self.slots(0..end);
         let mut missing = 0;
         for at in 0..slots.len() {
@@ -464,14 +464,14 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// A part of a reply whose pages are lent: its octets in these pages.
-pub(crate) struct LentPart {
+/// A part of a reply whose pages are held: its octets in these pages.
+pub(crate) struct HeldPart {
     start: usize,
     end: usize,
 }
 
-impl LentPart {
-    /// Returns the octets of the pages that [`Reply::take_lent_part`] has taken.
+impl HeldPart {
+    /// Returns the octets of the pages that [`Reply::take_held_part`] has taken.
     #[inline]
     pub(crate) fn octets(&self) -> Range<usize> {
         self.start..self.end

@@ -15,7 +15,7 @@ use super::{
             pages::PageVec, //
         },
     },
-    svc_reply::Lent, //
+    svc_reply::HeldPages, //
 };
 use core::{
     marker::PhantomData,
@@ -57,35 +57,35 @@ pub(crate) unsafe trait CallContext: Sized + Send + 'static {
     /// Returns the received message, including the transport header.
     fn bytes(&self) -> &[u8];
 
-    /// Returns the pages lent to the service thread, and the transport's state of the Call.
-    fn parts_mut(&mut self) -> (&mut Lent, &mut Self::State);
+    /// Returns the pages held for the service thread, and the transport's state of the Call.
+    fn parts_mut(&mut self) -> (&mut HeldPages, &mut Self::State);
 }
 
 /// The data in a Call's context in addition to the message.
 #[derive(Default)]
 pub(crate) struct CallData<S> {
-    pub(in crate::kapi) lent: Lent,
+    pub(in crate::kapi) held: HeldPages,
     /// The transport's state of the Call.
     pub(crate) state: S,
 }
 
 impl<S> CallData<S> {
-    /// Releases lent pages, if the Call was not answered. Returns the empty array, if it is too
+    /// Releases held pages, if the Call was not answered. Returns the empty array, if it is too
     /// large to be kept here.
-    pub(crate) fn recall(&mut self) -> Option<PageVec> {
-        self.lent.recall()
+    pub(crate) fn release_pages(&mut self) -> Option<PageVec> {
+        self.held.release_pages()
     }
 
     /// Returns the number of pages for which there is room, without an allocation, when the Call is
-    /// delivered with [`Receiver::lend`].
+    /// delivered with [`Receiver::hold_pages`].
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        self.lent.room()
+        self.held.room()
     }
 
-    /// Replaces the array for lent pages by `array`, which is empty.
+    /// Replaces the array for held pages by `array`, which is empty.
     pub(crate) fn set_array(&mut self, array: PageVec) {
-        self.lent.set_array(array);
+        self.held.set_array(array);
     }
 }
 
@@ -104,14 +104,14 @@ impl<'a, S> CallRef<'a, S> {
         Self::new(call).0
     }
 
-    /// Splits `call` into the lent pages and the rest.
-    pub(super) fn new<C: CallContext<State = S>>(call: &'a mut C) -> (Self, &'a mut Lent) {
+    /// Splits `call` into the held pages and the rest.
+    pub(super) fn new<C: CallContext<State = S>>(call: &'a mut C) -> (Self, &'a mut HeldPages) {
         let bytes: *const [u8] = call.bytes();
         // SAFETY: The bytes are stable and apart from the other parts, see `CallContext`; all are
         // borrowed for as long as the context is.
         let bytes = unsafe { &*bytes };
-        let (lent, state) = call.parts_mut();
-        (CallRef { bytes, state }, lent)
+        let (held, state) = call.parts_mut();
+        (CallRef { bytes, state }, held)
     }
 }
 
@@ -123,7 +123,7 @@ impl<'a, S> CallRef<'a, S> {
 /// `rq_pages_nfree` are null, the others are pages.
 pub(crate) struct Receiver<'a, C> {
     rqstp: NonNull<bindings::svc_rqst>,
-    /// The entries of the reply array whose pages are lent for the Call.
+    /// The entries of the reply array whose pages are held for the Call.
     pub(in crate::kapi) slots: Range<usize>,
     _thread: PhantomData<(&'a mut bindings::svc_rqst, C)>,
 }
@@ -160,9 +160,9 @@ impl<'a, C: CallContext> Receiver<'a, C> {
 
     /// Makes delivery take references to the entries `slots` of the reply array until the Call is
     /// answered, so that the service does not free the pages. The references are stored in the
-    /// context of the Call, see [`Lent`].
+    /// context of the Call, see [`HeldPages`].
     #[inline]
-    pub(crate) fn lend(&mut self, slots: Range<usize>) {
+    pub(crate) fn hold_pages(&mut self, slots: Range<usize>) {
         self.slots = slots;
     }
 

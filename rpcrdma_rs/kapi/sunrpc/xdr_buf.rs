@@ -527,7 +527,7 @@ impl<'a> Iterator for PageSegs<'a> {
             let page = NonNull::new(*self.pages)?;
             let len = match PAGE_SIZE - self.offset {
                 // The usual last run, which needs no other page.
-                most if self.left <= most => self.left,
+                max if self.left <= max => self.left,
                 _ => measure(self.pages, self.offset, self.left),
             };
             MemSeg::from_page(page, self.offset, len)?

@@ -93,10 +93,10 @@ const IDLE_TIMEOUT_MS: u32 = 300_000;
 /// The timeout of a Call, after which a silent connection is closed.
 const RPC_TIMEOUT_MS: u32 = 60_000;
 /// The shortest first timeout of a request, even if a mount sets a shorter timeout for connecting.
-const LEAST_TIMEOUT_MS: u32 = 10_000;
+const MIN_TIMEOUT_MS: u32 = 10_000;
 /// The longest pause between attempts to connect: how late a client may notice that its server is
 /// available again.
-const LONGEST_RECONNECT_MS: u32 = 15_000;
+const MAX_RECONNECT_MS: u32 = 15_000;
 
 /// A client transport.
 ///
@@ -194,7 +194,7 @@ impl<T: XprtOps> Xprt<T> {
     /// # Safety
     ///
     /// `slot` must be of this transport, and must not be in use.
-    pub(super) unsafe fn hand_on(&self, slot: &Slot<T>) {
+    pub(super) unsafe fn free_slot(&self, slot: &Slot<T>) {
         // SAFETY: The slot is of our pool and not in use, by this function's contract;
         // `xprt_wake_up_backlog` gives it to a task, and clears its request.
         unsafe {
@@ -245,10 +245,10 @@ impl<T: XprtOps> Xprt<T> {
     /// have been sent on this connection. In addition, the Call must have been in flight, or the
     /// connection silent, for at least half of the first timeout of the Call's mount: a Call of a
     /// soft mount may have spent most of its time waiting for the connection or for a credit.
-    pub(super) fn is_to_blame(&self, slot: &Slot<T>) -> bool {
+    pub(super) fn should_close_on_timeout(&self, slot: &Slot<T>) -> bool {
         let enough = slot.first_timeout() / 2;
         slot.connect_cookie() == self.connect_cookie()
-            && (slot.under_way() >= enough || self.last_heard.silence(jiffies()) >= enough)
+            && (slot.time_in_flight() >= enough || self.last_heard.silence(jiffies()) >= enough)
     }
 
     /// Makes sunrpc close the connection soon. Does not sleep.
@@ -394,7 +394,7 @@ impl<T: XprtOps> Xprt<T> {
         unsafe {
             if connect < (*xprt).connect_timeout {
                 let mut timeout = *(*xprt).timeout;
-                timeout.to_initval = connect.max(msecs_to_jiffies(LEAST_TIMEOUT_MS));
+                timeout.to_initval = connect.max(msecs_to_jiffies(MIN_TIMEOUT_MS));
                 timeout.to_maxval = timeout.to_initval;
                 *self.timeout.get() = timeout;
                 (*xprt).connect_timeout = connect;
@@ -501,7 +501,7 @@ impl<T: XprtOps> Xprt<T> {
         // is freed when sysfs replaces it, or by `destroy`.
         unsafe {
             (*xprt).connect_timeout = msecs_to_jiffies(RPC_TIMEOUT_MS);
-            (*xprt).max_reconnect_timeout = msecs_to_jiffies(LONGEST_RECONNECT_MS);
+            (*xprt).max_reconnect_timeout = msecs_to_jiffies(MAX_RECONNECT_MS);
             (*xprt).bind_timeout = msecs_to_jiffies(BIND_TIMEOUT_MS);
             (*xprt).idle_timeout = msecs_to_jiffies(IDLE_TIMEOUT_MS);
             (*xprt).ops = &OpsTable::<T>::TABLE;

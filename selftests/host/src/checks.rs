@@ -28,10 +28,10 @@ use crate::{
             HeaderPrefix, //
         },
         error::{
-            Answer,
             DecodeError,
             EncodeError,
-            ErrorBody, //
+            ErrorBody,
+            ErrorResponse, //
         },
         header::{
             Header,
@@ -269,21 +269,21 @@ fn model_total(returned: &[Segment], offered: &[Segment]) -> Option<u32> {
 
 fn check_rejected(data: &[u8], rejected: &Rejected) {
     assert_eq!(rejected.header.is_none(), data.len() < FIXED_LEN);
-    let answer = rejected.answer();
+    let answer = rejected.response();
     let Some(header) = rejected.header else {
-        return assert_eq!(answer, Answer::Drop);
+        return assert_eq!(answer, ErrorResponse::Drop);
     };
     let expected = match header.proc {
-        3 | 4 => Answer::Drop,
-        _ if data.len() < 28 => Answer::Drop,
-        _ if header.version != 1 => Answer::Report(ErrorBody::Version { low: 1, high: 1 }),
-        _ => Answer::Report(ErrorBody::Chunk),
+        3 | 4 => ErrorResponse::Drop,
+        _ if data.len() < 28 => ErrorResponse::Drop,
+        _ if header.version != 1 => ErrorResponse::Report(ErrorBody::Version { low: 1, high: 1 }),
+        _ => ErrorResponse::Report(ErrorBody::Chunk),
     };
     // 2 is RDMA_MSGP, 3 RDMA_DONE.
     let reserved = header.version == 1 && matches!(header.proc, 2 | 3);
     assert_eq!(
         rejected.refusal().is_some(),
-        answer != Answer::Drop && !reserved
+        answer != ErrorResponse::Drop && !reserved
     );
     // RDMA_DONE of another version is not RDMA_DONE.
     if (header.proc, header.version == 1) != (3, false) {
@@ -305,7 +305,7 @@ fn check_message(data: &[u8], message: &Message<'_>) {
         assert_eq!(payload, &data[message.header_len..]);
     }
     let lists = message.lists();
-    let proc = Proc::from_wire(message.version, message.header.proc).expect("a procedure");
+    let proc = Proc::from_u32(message.version, message.header.proc).expect("a procedure");
     let prefix = prefix(message.header.xid, message.header.credits, proc);
     let mut buf = vec![0; data.len()];
     let encoded = encode_lists(&mut buf, &prefix, &lists);

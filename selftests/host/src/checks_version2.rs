@@ -13,9 +13,9 @@ use crate::{
             HeaderPrefix, //
         },
         error::{
-            Answer,
             EncodeError,
-            ErrorBody, //
+            ErrorBody,
+            ErrorResponse, //
         },
         header::{
             Header,
@@ -28,9 +28,9 @@ use crate::{
             Rejected, //
         },
         negotiate::{
-            answer,
-            Negotiated, //
-            Server,
+            client_outcome,
+            Negotiated,
+            ServerVersion, //
         },
         props::{
             encode_resprop,
@@ -74,20 +74,20 @@ pub fn message2(data: &[u8]) {
 }
 
 fn check_rejected(data: &[u8], rejected: &Rejected) {
-    let answer = rejected.answer();
+    let answer = rejected.response();
     let Some(header) = rejected.header else {
         assert!(data.len() < 16);
-        return assert_eq!(answer, Answer::Drop);
+        return assert_eq!(answer, ErrorResponse::Drop);
     };
     let least = match header.version {
         2 => 20,
         _ => 28,
     };
     if data.len() < least || header.proc == 4 {
-        return assert_eq!(answer, Answer::Drop);
+        return assert_eq!(answer, ErrorResponse::Drop);
     }
     // Neither an error report nor the answer to one is answered by another one.
-    if let Answer::Report(report) = answer {
+    if let ErrorResponse::Report(report) = answer {
         let mut buf = [0; 32];
         let len = encode_error(&mut buf, &header, Credits(5), report).expect("room");
         let again = decode_as(&buf[..len], &LIMITS, BOTH).expect("our own report");
@@ -97,7 +97,7 @@ fn check_rejected(data: &[u8], rejected: &Rejected) {
         assert_ne!(rejected.direction, Some(Direction::Reply));
     }
     if let Some(report) = rejected.refusal() {
-        let Answer::Report(of_server) = answer else {
+        let ErrorResponse::Report(of_server) = answer else {
             panic!("{rejected:?} is refused, but not answered");
         };
         assert_eq!(report, of_server.without_chunks());
@@ -119,7 +119,7 @@ fn check_parsed(data: &[u8], parsed: &Parsed) {
             assert_eq!(buf[..len], data[..len]);
             assert_eq!(parsed.direction, Some(Direction::Reply));
         }
-        Body::Optional(_) => assert!(parsed.option_answer().is_some()),
+        Body::Optional(_) => assert!(parsed.option_response().is_some()),
         Body::Property(_) => {
             assert!(parsed.properties(data).is_some());
             assert_eq!(parsed.direction, None);
@@ -143,7 +143,7 @@ fn check_lists(data: &[u8], parsed: &Parsed) {
             version: parsed.version,
             xid: parsed.header.xid,
             credits: parsed.header.credits,
-            proc: Proc::from_wire(parsed.version, parsed.header.proc).expect("a procedure"),
+            proc: Proc::from_u32(parsed.version, parsed.header.proc).expect("a procedure"),
             direction,
             invalidate: parsed.invalidate,
         };
@@ -274,7 +274,7 @@ pub fn properties(data: &[u8]) {
 /// before it.
 pub fn negotiate(data: &[u8]) {
     let mut rest = data;
-    let mut server = Server::Silent(Version::Two);
+    let mut server = ServerVersion::Undecided(Version::Two);
     while let Some((len, behind)) = rest.split_first() {
         let (message, behind) = behind.split_at(behind.len().min(usize::from(*len)));
         rest = behind;
@@ -283,30 +283,37 @@ pub fn negotiate(data: &[u8]) {
     }
 }
 
-fn check_server(server: &mut Server, message: &[u8]) {
+fn check_server(server: &mut ServerVersion, message: &[u8]) {
     let accepts = server.accepts();
     let heard = decode_as(message, &LIMITS, accepts);
     let before = *server;
     match heard {
         Ok(parsed) => {
-            *server = server.heard(&parsed);
+            *server = server.after(&parsed);
             let report = matches!(parsed.body, Body::Error(_));
             match (before, *server) {
-                (Server::Silent(_), Server::Silent(_)) => assert!(report),
-                (_, Server::Decided(version)) => assert!(report || version == parsed.version),
-                (Server::Decided(_), Server::Silent(_)) => panic!("undecided again"),
+                (ServerVersion::Undecided(_), ServerVersion::Undecided(_)) => assert!(report),
+                (_, ServerVersion::Decided(version)) => {
+                    assert!(report || version == parsed.version)
+                }
+                (ServerVersion::Decided(_), ServerVersion::Undecided(_)) => {
+                    panic!("undecided again")
+                }
             }
         }
         Err(rejected) => {
-            if let Answer::Report(ErrorBody::Version { low, high }) = rejected.answer() {
+            if let ErrorResponse::Report(ErrorBody::Version { low, high }) = rejected.response() {
                 let version = rejected.header.expect("a header").version;
                 assert!(!(low..=high).contains(&version));
-                assert_eq!((low, high), (accepts.low().word(), accepts.high().word()));
+                assert_eq!(
+                    (low, high),
+                    (accepts.low().to_u32(), accepts.high().to_u32())
+                );
             }
         }
     }
     // A connection does not change its version.
-    assert!(before == *server || matches!(before, Server::Silent(_)));
+    assert!(before == *server || matches!(before, ServerVersion::Undecided(_)));
 }
 
 fn check_client(message: &[u8]) {
@@ -316,7 +323,7 @@ fn check_client(message: &[u8]) {
     let xid = parsed.header.xid;
     let other = Xid(xid.0 ^ 1);
     let requested = Credits(128);
-    let ours = answer(&parsed, message, xid, requested);
+    let ours = client_outcome(&parsed, message, xid, requested);
     match ours {
         Some(Negotiated::Two { window, peer, .. }) => {
             assert!((1..=128).contains(&window.0));
@@ -329,11 +336,12 @@ fn check_client(message: &[u8]) {
                 Body::Error(ErrorBody::Version { .. })
             ));
             // Not for an error report about something else.
-            assert_eq!(answer(&parsed, message, other, requested), None);
+            assert_eq!(client_outcome(&parsed, message, other, requested), None);
         }
         None => panic!("{parsed:?} is no answer"),
     }
-    if let Some(Negotiated::Two { window, .. }) = answer(&parsed, message, other, requested) {
+    if let Some(Negotiated::Two { window, .. }) = client_outcome(&parsed, message, other, requested)
+    {
         assert_eq!(window, Credits(1));
     }
 }

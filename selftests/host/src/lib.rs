@@ -25,11 +25,11 @@ mod clnt {
 #[cfg(test)]
 #[path = "../../../svc"]
 mod svc {
-    mod ledger;
     mod limits;
     mod order;
     mod payloads;
     mod phase;
+    mod sq_accounting;
 }
 
 pub mod checks;

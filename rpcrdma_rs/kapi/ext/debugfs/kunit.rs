@@ -11,7 +11,7 @@ static PARENTS: [&Parent; 1] = [&OBJECTS];
 /// The number of objects of each lifetime.
 const OBJECTS_EACH: u64 = 100;
 /// Pauses after which a directory certainly exists.
-const MOST_PAUSES: u32 = 1000;
+const MAX_PAUSES: u32 = 1000;
 
 struct Nothing;
 
@@ -43,7 +43,7 @@ mod tests {
         let queue = OwnQueue::new(c"rpcrdma_kunit")?;
         let status = Arc::new(Nothing, GFP_KERNEL)?;
         let (dir, files) = create(1, &status);
-        for _ in 0..MOST_PAUSES {
+        for _ in 0..MAX_PAUSES {
             if exists(&files) {
                 break;
             }

@@ -62,7 +62,7 @@ struct Stop {
     /// registered memory.
     stopped: bool,
     /// Whether every request has completed. If not, the device will not complete the rest.
-    settled: bool,
+    drained: bool,
 }
 
 /// Closes a gate, and waits until all that has begun there has ended. Sleeps.
@@ -117,9 +117,9 @@ impl<H: QpHandler> Qp<H> {
             return;
         }
         shut(&self.gate);
-        let Stop { stopped, settled } = self.stop();
+        let Stop { stopped, drained } = self.stop();
         let cq = self.cq.load(Relaxed);
-        if !settled {
+        if !drained {
             // SAFETY: The CQ is that of the QP. Its work polls it, and this function does not run
             // in that work. Freeing the CQ cancels the work, which may be disabled.
             unsafe { bindings::disable_work_sync((&raw mut (*cq).__bindgen_anon_1.work).cast()) };
@@ -130,7 +130,7 @@ impl<H: QpHandler> Qp<H> {
         // SAFETY: The gate is closed and no post is in progress. `stop` has drained the QP, or the
         // QP is destroyed. `stop` says `stopped` only if the QP is in its error state.
         unsafe { self.pd.set_closed(stopped) };
-        if !settled {
+        if !drained {
             // SAFETY: No post is in progress, and the CQ is no longer polled. The QP is in its error
             // state or destroyed, so the device does not use what the entries own.
             unsafe { self.entries.flush(cq) };
@@ -158,10 +158,10 @@ impl<H: QpHandler> Qp<H> {
             let stopped = unsafe { self.fail() };
             let mut stop = Stop {
                 stopped: stopped.is_ok(),
-                settled: false,
+                drained: false,
             };
             if self.drain(stop.stopped) {
-                stop.settled = true;
+                stop.drained = true;
                 return stop;
             }
             let forgotten = self.in_flight();

@@ -78,8 +78,8 @@ impl<H: QpHandler> Qp<H> {
             match made {
                 // A device may report a queue length that it supports only for short entries; mlx5
                 // does.
-                Err(ENOMEM | EINVAL) if send_sges > config.least_send_sge => {
-                    send_sges = (send_sges / 2).max(config.least_send_sge);
+                Err(ENOMEM | EINVAL) if send_sges > config.min_send_sge => {
+                    send_sges = (send_sges / 2).max(config.min_send_sge);
                 }
                 other => return other,
             }

@@ -47,7 +47,7 @@ use crate::kapi::{
             unmap_list, //
         },
         failure::unsignaled,
-        wr::Kind, //
+        wr::WrKind, //
     }, //
 };
 
@@ -272,8 +272,8 @@ impl Direct {
         let mut length = 0_usize;
         for range in octets {
             // Every run but the first and the last has at least a page.
-            let most = range.len().div_ceil(PAGE_SIZE) + 1;
-            make_room(&mut self.runs, most.min(pages.len()))?;
+            let max = range.len().div_ceil(PAGE_SIZE) + 1;
+            make_room(&mut self.runs, max.min(pages.len()))?;
             for run in pages.runs(range) {
                 put(&mut self.runs, describe(&run))?;
                 length += run.len();
@@ -365,7 +365,7 @@ impl Direct {
         Some(Requests {
             first,
             last,
-            kind: Kind::Rdma,
+            kind: WrKind::Rdma,
             count: self.sqes(),
         })
     }

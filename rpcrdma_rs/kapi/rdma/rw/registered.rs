@@ -37,12 +37,12 @@ use crate::kapi::{
     },
     rdma::{
         failure::unsignaled,
-        wr::Kind, //
+        wr::WrKind, //
     }, //
 };
 
 /// The most pages that rdma_rw registers as one.
-const MOST_PAGES: u32 = 256;
+const MAX_PAGES: u32 = 256;
 
 /// The number of segments kept for the next use: as many as ordinary peers offer.
 const KEPT_SEGMENTS: usize = 4;
@@ -101,7 +101,7 @@ impl Registered {
         let _ = self.qp.get_or_insert_with(|| qp.get());
         // rdma_rw counts an element as a page, and computes the number of regions after an IOMMU
         // has joined elements. So it may map more pages with one region than the region can hold.
-        let most = qp.device().attrs().max_fast_reg_pages.min(MOST_PAGES);
+        let max = qp.device().attrs().max_fast_reg_pages.min(MAX_PAGES);
         let mut runs = MemSegs::new(octets.flat_map(|range| pages.runs(range)));
         let mut done = 0;
         while runs.front().is_some() {
@@ -111,7 +111,7 @@ impl Registered {
                 length: remote.length - done,
                 ..remote
             };
-            done += self.add_part(qp, &mut runs, most as usize, rest)?;
+            done += self.add_part(qp, &mut runs, max as usize, rest)?;
         }
         if done == remote.length && done != 0 {
             Ok(())
@@ -125,7 +125,7 @@ impl Registered {
         &mut self,
         qp: &Qp<H>,
         runs: &mut MemSegs<'p, impl Iterator<Item = MemSeg<'p>>>,
-        most: usize,
+        max: usize,
         remote: Remote,
     ) -> Result<u32> {
         if self.used == self.segments.len() {
@@ -133,7 +133,7 @@ impl Registered {
             self.segments.push(segment, GFP_KERNEL)?;
         }
         let segment = self.segments.get_mut(self.used).ok_or(EINVAL)?;
-        let length = segment.gather(runs, remote.length, most)?;
+        let length = segment.gather(runs, remote.length, max)?;
         let nr_bvec = u32::try_from(segment.bvecs.len())?;
         let iter = bindings::bvec_iter {
             bi_size: length,
@@ -206,25 +206,25 @@ impl Segment {
         }
     }
 
-    /// Collects up to `most` elements of at most a page each. Stops before an element that an IOMMU
+    /// Collects up to `max` elements of at most a page each. Stops before an element that an IOMMU
     /// could not place behind the others, because it joins whole pages. Returns the number of
     /// bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there are more than `longest` bytes; `ENOMEM`.
+    /// `EINVAL` if there are more than `max_len` bytes; `ENOMEM`.
     fn gather<'p>(
         &mut self,
         runs: &mut MemSegs<'p, impl Iterator<Item = MemSeg<'p>>>,
-        longest: u32,
-        most: usize,
+        max_len: u32,
+        max: usize,
     ) -> Result<u32> {
         self.bvecs.clear();
         let mut total = 0_u32;
         let mut whole = true;
         while let Some(front) = runs.front() {
             let joins = whole && front.offset() == 0;
-            if !self.bvecs.is_empty() && (!joins || self.bvecs.len() >= most) {
+            if !self.bvecs.is_empty() && (!joins || self.bvecs.len() >= max) {
                 break;
             }
             let Some(run) = runs.take(1) else { break };
@@ -241,7 +241,7 @@ impl Segment {
             whole = run.ends_page();
             total = total
                 .checked_add(len)
-                .filter(|total| *total <= longest)
+                .filter(|total| *total <= max_len)
                 .ok_or(EINVAL)?;
         }
         Ok(total)
@@ -327,7 +327,7 @@ unsafe fn link(
     Requests {
         first,
         last,
-        kind: Kind::Rdma,
+        kind: WrKind::Rdma,
         count,
     }
 }

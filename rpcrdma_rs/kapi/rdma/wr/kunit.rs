@@ -41,7 +41,7 @@ fn write(rkey: u32) -> bindings::ib_rdma_wr {
 }
 
 /// Appends a request, which must be valid as long as the chain is used.
-fn append(chain: &mut Chain<'_>, wr: *mut bindings::ib_send_wr, kind: Kind) {
+fn append(chain: &mut Chain<'_>, wr: *mut bindings::ib_send_wr, kind: WrKind) {
     // SAFETY: The callers keep the request valid, and do not add it to another chain.
     unsafe { chain.append(Requests::one(wr, kind)) };
 }
@@ -80,7 +80,7 @@ mod tests {
         let mut wrs = [reg(0), reg(1), reg(2), reg(3)];
         let mut chain = chain()?;
         for wr in &mut wrs {
-            append(&mut chain, (&raw mut *wr).cast(), Kind::Reg);
+            append(&mut chain, (&raw mut *wr).cast(), WrKind::Reg);
         }
         assert_eq!(chain.wrs(), 4);
         let entry = core::ptr::dangling_mut::<Entry>();
@@ -106,8 +106,8 @@ mod tests {
         // A driver may read the last request again when its owner has linked it into another chain.
         let (mut first, mut last) = (reg(1), write(2));
         let mut chain = chain()?;
-        append(&mut chain, (&raw mut first).cast(), Kind::Reg);
-        append(&mut chain, (&raw mut last).cast(), Kind::Rdma);
+        append(&mut chain, (&raw mut first).cast(), WrKind::Reg);
+        append(&mut chain, (&raw mut last).cast(), WrKind::Rdma);
         let posted = chain.finish(core::ptr::dangling_mut()).ok_or(EINVAL)?;
         let (mut of_chain, mut count) = (posted, 0);
         for wr in requests(posted) {
@@ -124,8 +124,8 @@ mod tests {
         assert!(!is_signaled(&last.wr));
         let mut more = reg(3);
         let mut other = super::chain()?;
-        append(&mut other, (&raw mut last).cast(), Kind::Rdma);
-        append(&mut other, (&raw mut more).cast(), Kind::Reg);
+        append(&mut other, (&raw mut last).cast(), WrKind::Rdma);
+        append(&mut other, (&raw mut more).cast(), WrKind::Reg);
         // SAFETY: The chain, which has not been dropped, contains the request.
         assert!(unsafe { (*of_chain).next.is_null() });
         assert_eq!(other.wrs(), 2);
@@ -136,7 +136,7 @@ mod tests {
     fn one_request_is_a_chain() -> Result {
         let mut wr = write(5);
         let mut chain = chain()?;
-        append(&mut chain, (&raw mut wr).cast(), Kind::Rdma);
+        append(&mut chain, (&raw mut wr).cast(), WrKind::Rdma);
         let first = chain.finish(core::ptr::dangling_mut()).ok_or(EINVAL)?;
         assert!(requests(first).count() == 1 && requests(first).all(is_signaled));
         Ok(())
@@ -155,11 +155,11 @@ mod tests {
         let list = Requests {
             first: a,
             last: c,
-            kind: Kind::Rdma,
+            kind: WrKind::Rdma,
             count: 3,
         };
         let mut chain = chain()?;
-        append(&mut chain, (&raw mut one).cast(), Kind::Reg);
+        append(&mut chain, (&raw mut one).cast(), WrKind::Reg);
         // SAFETY: The requests are valid and linked in this order.
         unsafe { chain.append(list) };
         assert_eq!(chain.wrs(), 4);

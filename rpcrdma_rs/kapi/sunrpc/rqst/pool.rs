@@ -85,7 +85,7 @@ impl<T: XprtOps> SlotPool<T> {
                 // SAFETY: The slot was created above and is not shared yet.
                 unsafe {
                     if count - all.len() <= KEPT {
-                        RpcBuf::fill(&mut *slot.call.get(), &mut *slot.answer.get())?;
+                        RpcBuf::fill(&mut *slot.call.get(), &mut *slot.reply.get())?;
                     }
                     *slot.next.get() = first;
                 }
@@ -150,7 +150,7 @@ impl<T: XprtOps> SlotPool<T> {
                     kept += 1;
                 } else {
                     *slot.as_ref().call.get() = RpcBuf::EMPTY;
-                    *slot.as_ref().answer.get() = RpcBuf::EMPTY;
+                    *slot.as_ref().reply.get() = RpcBuf::EMPTY;
                 }
                 next = *slot.as_ref().next.get();
             }

@@ -36,33 +36,33 @@ impl RpcBuf {
     }
 
     /// The smallest size of a buffer in octets. Most messages fit, so few slots allocate twice.
-    const LEAST: usize = 2048;
+    const MIN_LEN: usize = 2048;
 
-    /// Makes room for `call_len` and `answer_len` bytes, see [`Self::reserve`].
+    /// Makes room for `call_len` and `reply_len` bytes, see [`Self::reserve`].
     #[cold]
     pub(super) fn reserve_both(
         call: &mut Self,
         call_len: usize,
-        answer: &mut Self,
-        answer_len: usize,
+        reply: &mut Self,
+        reply_len: usize,
     ) -> Result<usize> {
-        Ok(call.reserve(call_len)? + answer.reserve(answer_len)?)
+        Ok(call.reserve(call_len)? + reply.reserve(reply_len)?)
     }
 
     /// Allocates both buffers in the smallest size.
-    pub(super) fn fill(call: &mut Self, answer: &mut Self) -> Result {
-        Self::reserve_both(call, Self::LEAST, answer, Self::LEAST)?;
+    pub(super) fn fill(call: &mut Self, reply: &mut Self) -> Result {
+        Self::reserve_both(call, Self::MIN_LEN, reply, Self::MIN_LEN)?;
         Ok(())
     }
 
     /// Makes room for `len` bytes, with the allocation flags of an RPC task. Returns the number of
-    /// allocated bytes if `len` is more than [`Self::LEAST`], and zero otherwise.
+    /// allocated bytes if `len` is more than [`Self::MIN_LEN`], and zero otherwise.
     fn reserve(&mut self, len: usize) -> Result<usize> {
         if self.len >= len {
             return Ok(0);
         }
-        let unusual = if len > Self::LEAST { len } else { 0 };
-        let len = len.max(Self::LEAST);
+        let unusual = if len > Self::MIN_LEN { len } else { 0 };
+        let len = len.max(Self::MIN_LEN);
         // SAFETY: Any size and context are fine.
         let ptr = unsafe { bindings::rpcrdma_shim_kmalloc_task(len) };
         if ptr.is_null() {

@@ -11,8 +11,8 @@ use super::{
     Net,
     NewXprt,
     SockAddr,
-    SvcXprt, //
-    NO_OPS,
+    SvcXprt,
+    NO_OPS, //
 };
 use crate::kapi::{
     compat::this_module,

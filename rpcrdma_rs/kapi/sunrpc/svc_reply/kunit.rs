@@ -54,11 +54,11 @@ impl Thread {
     }
 
     /// Lends the pages in `slots`, as a received Call does.
-    fn lend(&mut self, slots: Range<usize>) -> Lent {
-        let mut lent = Lent::default();
+    fn hold(&mut self, slots: Range<usize>) -> HeldPages {
+        let mut held = HeldPages::default();
         // SAFETY: The `svc_rqst` is in the state that `xpo_recvfrom` finds.
-        unsafe { lent.begin(&raw mut *self.rqst, slots) };
-        lent
+        unsafe { held.begin(&raw mut *self.rqst, slots) };
+        held
     }
 
     /// Creates a reply as a service does: 100 bytes of head, and `count` pages from slot 1 on, the
@@ -91,9 +91,9 @@ impl Thread {
         self.make(count);
     }
 
-    fn reply<'a>(&mut self, lent: &'a mut Lent) -> Reply<'a> {
+    fn reply<'a>(&mut self, held: &'a mut HeldPages) -> Reply<'a> {
         // SAFETY: The `svc_rqst` is in the state that `xpo_sendto` finds, and outlives the reply.
-        unsafe { Reply::new(&raw mut *self.rqst, lent) }
+        unsafe { Reply::new(&raw mut *self.rqst, held) }
     }
 
     /// Returns the number of pages that sunrpc considers used and will replace.
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn spliced_pages_are_sent_and_lent_pages_return() -> Result {
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(1..5);
+        let mut held = thread.hold(1..5);
         assert!(thread.own[1..5].iter().all(|page| references(*page) == 2));
         thread.splice(3);
         let mut pages = PageVec::new();
-        let mut reply = thread.reply(&mut lent);
+        let mut reply = thread.reply(&mut held);
         let taken = reply.take_pages(&mut pages, payload(3))?;
         assert!(!taken.own);
         assert_eq!(
@@ -161,12 +161,12 @@ mod tests {
                 .map(|octets| octets.start / PAGE_SIZE),
             Some(0)
         );
-        reply.settle();
+        reply.finish();
         assert!(thread.is_whole());
         let file = thread.file.map(NonNull::as_ptr);
         assert!(addresses(&mut pages)[..] == file);
         assert_eq!(thread.file.map(references), [2; 3]);
-        drop((pages, lent));
+        drop((pages, held));
         assert_eq!(thread.file.map(references), [1; 3]);
         assert!(thread.is_whole());
         Ok(())
@@ -175,47 +175,47 @@ mod tests {
     #[test]
     fn a_located_part_is_taken_like_pages() -> Result {
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(1..5);
+        let mut held = thread.hold(1..5);
         thread.splice(3);
         let mut pages = PageVec::new();
-        let mut reply = thread.reply(&mut lent);
-        // The head is not in lent pages, and the reply ends before the last octets.
-        assert!(reply.locate_lent(99..200).is_none());
-        assert!(reply.locate_lent(100..payload(3).end + 1).is_none());
+        let mut reply = thread.reply(&mut held);
+        // The head is not in held pages, and the reply ends before the last octets.
+        assert!(reply.locate_held(99..200).is_none());
+        assert!(reply.locate_held(100..payload(3).end + 1).is_none());
         let part = reply
-            .locate_lent(100 + PAGE_SIZE..200 + PAGE_SIZE)
+            .locate_held(100 + PAGE_SIZE..200 + PAGE_SIZE)
             .ok_or(EINVAL)?;
         assert_eq!(part.octets(), PAGE_SIZE..PAGE_SIZE + 100);
-        assert!(!reply.take_lent_part(&mut pages, &part));
+        assert!(!reply.take_held_part(&mut pages, &part));
         assert_eq!(reply.message().total(), 0);
-        reply.settle();
+        reply.finish();
         assert!(thread.is_whole());
         let file = thread.file.map(NonNull::as_ptr);
         assert!(addresses(&mut pages)[..] == file[..2]);
         // The service has filled the thread's own pages.
-        let mut lent = thread.lend(1..5);
+        let mut held = thread.hold(1..5);
         thread.make(2);
-        let mut reply = thread.reply(&mut lent);
-        let part = reply.locate_lent(payload(2)).ok_or(EINVAL)?;
+        let mut reply = thread.reply(&mut held);
+        let part = reply.locate_held(payload(2)).ok_or(EINVAL)?;
         assert_eq!(part.octets(), 0..2 * PAGE_SIZE - 50);
-        assert!(reply.take_lent_part(&mut pages, &part));
-        reply.settle();
+        assert!(reply.take_held_part(&mut pages, &part));
+        reply.finish();
         assert_eq!((thread.missing(), pages.len()), (2, 2));
-        // The reply uses more slots than were lent.
+        // The reply uses more slots than were held.
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(1..3);
+        let mut held = thread.hold(1..3);
         thread.splice(3);
-        let reply = thread.reply(&mut lent);
-        assert!(reply.locate_lent(payload(2)).is_some());
-        assert!(reply.locate_lent(payload(3)).is_none());
-        reply.settle();
+        let reply = thread.reply(&mut held);
+        assert!(reply.locate_held(payload(2)).is_some());
+        assert!(reply.locate_held(payload(3)).is_none());
+        reply.finish();
         Ok(())
     }
 
     #[test]
     fn own_pages_leave_their_slots_until_the_send_completes() -> Result {
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(1..6);
+        let mut held = thread.hold(1..6);
         thread.make(3);
         let mut spare = SparePages::new();
         let mut one = PageVec::new();
@@ -227,10 +227,10 @@ mod tests {
         assert_eq!(spare.len(), 1);
 
         let mut pages = PageVec::new();
-        let mut reply = thread.reply(&mut lent);
+        let mut reply = thread.reply(&mut held);
         assert!(reply.take_pages(&mut pages, payload(3))?.own);
         reply.refill(&mut spare);
-        reply.settle();
+        reply.finish();
         // One slot got the spare page, and sunrpc has to fill the first two.
         assert_eq!((thread.missing(), spare.len()), (2, 0));
         assert!(thread.slots[..2].iter().all(|slot| slot.is_null()));
@@ -256,20 +256,20 @@ mod tests {
     #[test]
     fn slots_of_unsent_pages_get_their_pages_back() -> Result {
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(1..5);
+        let mut held = thread.hold(1..5);
         thread.splice(2);
         // The service shortens the reply. The pages of the file are still in the slots.
         thread.make(0);
-        thread.reply(&mut lent).settle();
+        thread.reply(&mut held).finish();
         assert!(thread.is_whole());
         assert_eq!(thread.file.map(references), [1; 3]);
         // Only a part of a reply is sent. The slots of the rest get their pages back as well.
-        lent = thread.lend(1..5);
+        held = thread.hold(1..5);
         thread.splice(3);
         let mut pages = PageVec::new();
-        let mut reply = thread.reply(&mut lent);
+        let mut reply = thread.reply(&mut held);
         let _ = reply.take_pages(&mut pages, payload(1))?;
-        reply.settle();
+        reply.finish();
         assert!(thread.is_whole());
         assert_eq!(pages.len(), 1);
         Ok(())
@@ -278,16 +278,16 @@ mod tests {
     #[test]
     fn a_reply_in_the_first_page_takes_it() -> Result {
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(0..3);
+        let mut held = thread.hold(0..3);
         thread.make(1);
         let mut pages = PageVec::new();
-        let mut reply = thread.reply(&mut lent);
+        let mut reply = thread.reply(&mut held);
         let taken = reply.take_pages(&mut pages, 0..100 + PAGE_SIZE - 50)?;
         assert!(taken.own);
         let octets = |at: usize| taken.map.octets(at..at + 1).next();
         let piece = |at: usize| octets(at).map(|octets| octets.start / PAGE_SIZE);
         assert_eq!((piece(0), piece(100)), (Some(0), Some(1)));
-        reply.settle();
+        reply.finish();
         assert_eq!((thread.missing(), pages.len()), (2, 2));
         Ok(())
     }
@@ -295,23 +295,23 @@ mod tests {
     #[test]
     fn without_a_loan_sunrpc_replaces_used_pages() -> Result {
         let mut thread = Thread::new()?;
-        let mut lent = Lent::default();
+        let mut held = HeldPages::default();
         thread.splice(3);
-        thread.reply(&mut lent).settle();
+        thread.reply(&mut held).finish();
         // The head's page stays with the thread; sunrpc releases those of the file.
         assert_eq!(thread.missing(), 3);
         assert!(!thread.slots[..3].contains(&thread.own[0].as_ptr()));
         assert!(thread.slots.contains(&thread.own[0].as_ptr()));
         let file = thread.file.map(NonNull::as_ptr);
         assert!(file.iter().all(|page| thread.slots[..3].contains(page)));
-        // The reply uses more slots than were lent.
+        // The reply uses more slots than were held.
         let mut thread = Thread::new()?;
-        let mut lent = thread.lend(1..3);
+        let mut held = thread.hold(1..3);
         thread.splice(3);
         let mut pages = PageVec::new();
-        let mut reply = thread.reply(&mut lent);
+        let mut reply = thread.reply(&mut held);
         assert!(!reply.take_pages(&mut pages, payload(3))?.own);
-        reply.settle();
+        reply.finish();
         assert_eq!((thread.missing(), pages.len()), (4, 4));
         assert!(thread.slots[..4].iter().all(|slot| slot.is_null()));
         Ok(())
@@ -321,19 +321,19 @@ mod tests {
     fn a_deferred_call_has_nothing_lent() -> Result {
         let mut thread = Thread::new()?;
         let mut other = Thread::new()?;
-        // The pages were lent from one thread, and another one replies.
-        let mut lent = thread.lend(1..5);
+        // The pages were those of one thread, and another one replies.
+        let mut held = thread.hold(1..5);
         other.splice(2);
-        other.reply(&mut lent).settle();
+        other.reply(&mut held).finish();
         assert_eq!(other.missing(), 2);
         assert!(thread.is_whole());
         // A deferred Call that the same thread happens to answer.
-        let mut lent = thread.lend(1..5);
+        let mut held = thread.hold(1..5);
         thread.splice(2);
         thread.rqst.rq_deferred = NonNull::dangling().as_ptr();
-        thread.reply(&mut lent).settle();
+        thread.reply(&mut held).finish();
         assert_eq!(thread.missing(), 2);
-        assert!(lent.pages.len() == 0);
+        assert!(held.pages.len() == 0);
         Ok(())
     }
 }

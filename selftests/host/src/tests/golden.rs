@@ -29,8 +29,8 @@ use crate::{
             encode_plain,
             encode_reply,
             Encoder,
-            HeaderPrefix, //
-            SoleSegment,
+            HeaderPrefix,
+            SoleSegment, //
         },
         error::{
             EncodeError,
@@ -89,7 +89,7 @@ fn header(xid: u32, version: u32, credits: u32, proc: Proc) -> Header {
         xid: Xid(xid),
         version,
         credits: Credits(credits),
-        proc: proc.to_wire(),
+        proc: proc.to_u32(),
     }
 }
 

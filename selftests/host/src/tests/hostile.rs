@@ -16,9 +16,9 @@ use crate::{
     xdr::{
         chunk::ListLimits,
         error::{
-            Answer,
             DecodeError,
             ErrorBody,
+            ErrorResponse,
             Item, //
         },
         header::{
@@ -43,8 +43,8 @@ use crate::{
 };
 
 /// Returns the answers of a Responder that supports version 1.
-const ERR_VERS: Answer = Answer::Report(ErrorBody::Version { low: 1, high: 1 });
-const ERR_CHUNK: Answer = Answer::Report(ErrorBody::Chunk);
+const ERR_VERS: ErrorResponse = ErrorResponse::Report(ErrorBody::Version { low: 1, high: 1 });
+const ERR_CHUNK: ErrorResponse = ErrorResponse::Report(ErrorBody::Chunk);
 
 /// Returns the vector with some words replaced.
 fn with(vector: &Vector, words: &[(usize, u32)]) -> Vec<u8> {
@@ -55,10 +55,10 @@ fn with(vector: &Vector, words: &[(usize, u32)]) -> Vec<u8> {
     bytes
 }
 
-fn refused(bytes: &[u8], limits: &ListLimits) -> (DecodeError, Answer) {
+fn refused(bytes: &[u8], limits: &ListLimits) -> (DecodeError, ErrorResponse) {
     match decode(bytes, limits) {
         Ok(_) => panic!("not refused"),
-        Err(rejected) => (rejected.error, rejected.answer()),
+        Err(rejected) => (rejected.error, rejected.response()),
     }
 }
 
@@ -83,7 +83,7 @@ fn truncated_at_every_octet() {
             );
             let is_error = matches!(whole.body, Body::Error(_));
             if len < 28 || is_error {
-                assert_eq!(answer, Answer::Drop, "{} at {len}", vector.name);
+                assert_eq!(answer, ErrorResponse::Drop, "{} at {len}", vector.name);
             } else {
                 assert_eq!(answer, ERR_CHUNK, "{} at {len}", vector.name);
             }
@@ -108,17 +108,23 @@ fn versions_and_procedures() {
     assert_eq!(version(&both), (error, ERR_VERS));
     // No answer to an error report: two peers would never stop.
     let report = with(&vectors::ERR_VERS, &[(4, 2)]);
-    assert_eq!(version(&report), (error, Answer::Drop));
+    assert_eq!(version(&report), (error, ErrorResponse::Drop));
 
     err_chunk(&vectors::MSGP.bytes(), DecodeError::Reserved(RESERVED_MSGP));
     err_chunk(&vectors::UNKNOWN_PROC.bytes(), DecodeError::UnknownProc(5));
     let done = refused(&vectors::DONE.bytes(), &ANY);
-    assert_eq!(done, (DecodeError::Reserved(RESERVED_DONE), Answer::Drop));
+    assert_eq!(
+        done,
+        (DecodeError::Reserved(RESERVED_DONE), ErrorResponse::Drop)
+    );
 }
 
 #[test]
 fn short_messages_are_dropped() {
-    let short = (DecodeError::Truncated(Item::FixedHeader), Answer::Drop);
+    let short = (
+        DecodeError::Truncated(Item::FixedHeader),
+        ErrorResponse::Drop,
+    );
     for len in 0..28 {
         assert_eq!(refused(&vectors::INLINE_CALL.bytes()[..len], &ANY), short);
         // Too short for any version.
@@ -248,20 +254,20 @@ fn lengths() {
 fn payload_places() {
     // RDMA_NOMSG without any chunk.
     let bytes = with(&vectors::INLINE_CALL, &[(3, 1)]);
-    err_chunk(&bytes, DecodeError::PayloadPlace);
+    err_chunk(&bytes, DecodeError::PayloadLocation);
     let parse = |bytes: &[u8], inline_len| {
         let message = decode(bytes, &ANY).expect("a good header");
         sorted(&message.lists().read, inline_len, u32::MAX)
     };
     // A Position Zero Read chunk together with an inline Payload stream.
     let bytes = vectors::POSITION_ZERO_CALL.bytes();
-    assert_eq!(parse(&bytes, Some(40)), Err(DecodeError::PayloadPlace));
+    assert_eq!(parse(&bytes, Some(40)), Err(DecodeError::PayloadLocation));
     // RDMA_NOMSG with Read chunks, but none that holds the Payload stream.
     let bytes = vectors::READ_CHUNK_CALL.bytes();
-    assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadPlace));
+    assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadLocation));
     // A chunk that is present but empty.
     let bytes = with(&vectors::POSITION_ZERO_CALL, &[(7, 0), (13, 0)]);
-    assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadPlace));
+    assert_eq!(parse(&bytes, None), Err(DecodeError::PayloadLocation));
     assert!(parse(&bytes, Some(40)).is_ok_and(|chunks| chunks.is_empty()));
 }
 
@@ -361,7 +367,7 @@ fn version_reports_of_any_version() {
         assert_eq!(message.direction, Some(Direction::Reply));
         assert_eq!(message.grant(), None);
         for len in 0..bytes.len() {
-            assert_eq!(refused(&bytes[..len], &ANY).1, Answer::Drop);
+            assert_eq!(refused(&bytes[..len], &ANY).1, ErrorResponse::Drop);
         }
     }
 }

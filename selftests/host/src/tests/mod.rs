@@ -3,6 +3,7 @@
 //! Tests of the wire format, one file for each kind of fault.
 
 mod fast_path;
+mod fast_reply;
 mod golden;
 mod hostile;
 mod limits;
@@ -11,7 +12,6 @@ mod negotiate;
 mod numbers;
 mod plan;
 mod resize;
-mod respond;
 mod returned;
 mod rpc;
 mod streams;

@@ -9,10 +9,10 @@ use crate::{
     vectors as one,
     xdr::{
         negotiate::{
-            answer,
-            is_mere_answer,
-            Negotiated, //
-            Server,
+            client_outcome,
+            is_only_outcome,
+            Negotiated,
+            ServerVersion, //
         },
         props::{
             encode_connprop,
@@ -38,9 +38,9 @@ fn vector(name: &str) -> Vec<u8> {
 
 /// Returns how a client interprets `bytes`. It has sent its request with `xid` and wants 128
 /// credits.
-fn settled(bytes: &[u8], xid: u32) -> Option<Negotiated> {
+fn outcome(bytes: &[u8], xid: u32) -> Option<Negotiated> {
     let parsed = decode_as(bytes, &ANY, Versions::only(Version::Two)).ok()?;
-    answer(&parsed, bytes, Xid(xid), Credits(128))
+    client_outcome(&parsed, bytes, Xid(xid), Credits(128))
 }
 
 const UNTOLD: Negotiated = Negotiated::Two {
@@ -58,7 +58,7 @@ fn a_server_that_answers() {
         peer,
         announced,
         window,
-    }) = settled(&bytes, xid)
+    }) = outcome(&bytes, xid)
     else {
         panic!("not version 2");
     };
@@ -66,7 +66,7 @@ fn a_server_that_answers() {
     assert_eq!(window, Credits(credits.min(128)));
     assert_eq!(peer.backward, BackwardSupport::General);
     // With another XID it announces the properties, but its credit value is ignored.
-    let other = settled(&bytes, xid ^ 1);
+    let other = outcome(&bytes, xid ^ 1);
     let expected = Negotiated::Two {
         peer,
         announced,
@@ -76,7 +76,7 @@ fn a_server_that_answers() {
     let nothing = vector("connprop-nothing");
     let xid = u32::from_be_bytes(*nothing.first_chunk().unwrap());
     assert!(matches!(
-        settled(&nothing, xid),
+        outcome(&nothing, xid),
         Some(Negotiated::Two {
             peer: Properties::DEFAULT,
             announced: false,
@@ -94,12 +94,12 @@ fn a_server_that_knows_no_properties() {
     ] {
         let bytes = vector(name);
         let xid = u32::from_be_bytes(*bytes.first_chunk().unwrap());
-        assert_eq!(settled(&bytes, xid), Some(UNTOLD), "{name}");
+        assert_eq!(outcome(&bytes, xid), Some(UNTOLD), "{name}");
         // About something else.
-        assert_eq!(settled(&bytes, xid ^ 1), None, "{name}");
+        assert_eq!(outcome(&bytes, xid ^ 1), None, "{name}");
     }
-    assert_eq!(settled(&vector("reverse-call-null"), 5), Some(UNTOLD));
-    assert_eq!(settled(&vector("updprop-rbsiz"), 5), Some(UNTOLD));
+    assert_eq!(outcome(&vector("reverse-call-null"), 5), Some(UNTOLD));
+    assert_eq!(outcome(&vector("updprop-rbsiz"), 5), Some(UNTOLD));
 }
 
 #[test]
@@ -115,26 +115,26 @@ fn a_first_message_that_is_more_than_an_answer() {
     ] {
         let bytes = vector(name);
         let parsed = decode_as(&bytes, &ANY, Versions::only(Version::Two)).unwrap();
-        assert_eq!(is_mere_answer(&parsed), expected, "{name}");
+        assert_eq!(is_only_outcome(&parsed), expected, "{name}");
     }
 }
 
 #[test]
 fn a_server_without_version_2() {
     let linux = vector("error-vers-linux");
-    assert_eq!(settled(&linux, 0x1122_3344), Some(Negotiated::One));
-    assert_eq!(settled(&linux, 0x1122_3345), None);
+    assert_eq!(outcome(&linux, 0x1122_3344), Some(Negotiated::One));
+    assert_eq!(outcome(&linux, 0x1122_3345), None);
     // Whatever version its header has.
     for version in [0, 1, 3, u32::MAX] {
         let mut bytes = linux.clone();
         bytes[4..8].copy_from_slice(&u32::to_be_bytes(version));
-        assert_eq!(settled(&bytes, 0x1122_3344), Some(Negotiated::One));
+        assert_eq!(outcome(&bytes, 0x1122_3344), Some(Negotiated::One));
     }
     let range = |low: u32, high: u32| {
         let mut bytes = linux.clone();
         bytes[20..24].copy_from_slice(&low.to_be_bytes());
         bytes[24..28].copy_from_slice(&high.to_be_bytes());
-        settled(&bytes, 0x1122_3344)
+        outcome(&bytes, 0x1122_3344)
     };
     assert_eq!(range(0, u32::MAX), Some(Negotiated::One));
     for (low, high) in [(2, 2), (3, 7), (0, 0), (2, 1)] {
@@ -152,21 +152,22 @@ fn what_is_no_answer() {
         vector("connprop-server")[..30].to_vec(),
         Vec::new(),
     ] {
-        assert_eq!(settled(&bytes, 0x1122_3344), None);
+        assert_eq!(outcome(&bytes, 0x1122_3344), None);
     }
 }
 
 #[test]
 fn the_first_valid_message_decides() {
     let both = Versions::up_to(Version::Two);
-    let silent = Server::Silent(Version::Two);
+    let silent = ServerVersion::Undecided(Version::Two);
     assert_eq!(silent.accepts(), both);
-    let after = |server: Server, bytes: &[u8]| match decode_as(bytes, &ANY, server.accepts()) {
-        Ok(parsed) => server.heard(&parsed),
+    let after = |server: ServerVersion, bytes: &[u8]| match decode_as(bytes, &ANY, server.accepts())
+    {
+        Ok(parsed) => server.after(&parsed),
         Err(_) => server,
     };
-    let two = Server::Decided(Version::Two);
-    let one_ = Server::Decided(Version::One);
+    let two = ServerVersion::Decided(Version::Two);
+    let one_ = ServerVersion::Decided(Version::One);
     assert_eq!(after(silent, &vector("connprop-client")), two);
     assert_eq!(after(silent, &vector("msg-call-null")), two);
     assert_eq!(after(silent, &one::INLINE_CALL.bytes()), one_);
@@ -179,7 +180,7 @@ fn the_first_valid_message_decides() {
     assert_eq!(after(one_, &vector("msg-call-null")), one_);
     assert_eq!(two.accepts(), Versions::only(Version::Two));
     // A server that is set to version 1.
-    let old = Server::Silent(Version::One);
+    let old = ServerVersion::Undecided(Version::One);
     assert_eq!(after(old, &vector("connprop-client")), old);
     assert_eq!(after(old, &one::INLINE_CALL.bytes()), one_);
 }
@@ -190,7 +191,7 @@ fn a_receive_size_is_at_least_what_everybody_takes() {
         let bytes = vector(name);
         let Some(Negotiated::Two {
             peer, announced, ..
-        }) = settled(&bytes, 1)
+        }) = outcome(&bytes, 1)
         else {
             panic!("{name}");
         };
@@ -209,11 +210,11 @@ fn connprop() {
     let len = encode_connprop(&mut buf, Xid(7), Credits(4), &ours).unwrap();
     assert_eq!(len, 52);
     let parsed = decode_as(&buf[..len], &ANY, Versions::up_to(Version::Two)).unwrap();
-    let settled = answer(&parsed, &buf[..len], Xid(7), Credits(128));
+    let outcome = client_outcome(&parsed, &buf[..len], Xid(7), Credits(128));
     let expected = Negotiated::Two {
         peer: ours,
         announced: true,
         window: Credits(4),
     };
-    assert_eq!(settled, Some(expected));
+    assert_eq!(outcome, Some(expected));
 }

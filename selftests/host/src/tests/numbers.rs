@@ -21,10 +21,10 @@ use crate::{
         },
         private::Private,
         units::{
-            host_len,
+            len_to_u32,
             pad_len,
             padded_len,
-            wire_len,
+            u32_to_usize,
             Credits,
             InlineSize, //
         },
@@ -44,17 +44,17 @@ fn roundup() {
     }
     assert_eq!(padded_len(u32::MAX - 3), Some(u32::MAX - 3));
     assert_eq!(padded_len(u32::MAX), None);
-    assert_eq!(wire_len(u32::MAX as usize), Some(u32::MAX));
-    assert_eq!(wire_len(u32::MAX as usize + 1), None);
-    assert_eq!(host_len(u32::MAX), u32::MAX as usize);
+    assert_eq!(len_to_u32(u32::MAX as usize), Some(u32::MAX));
+    assert_eq!(len_to_u32(u32::MAX as usize + 1), None);
+    assert_eq!(u32_to_usize(u32::MAX), u32::MAX as usize);
 }
 
 #[test]
 fn procedures() {
     for (number, proc) in [(0, Proc::Msg), (1, Proc::NoMsg), (4, Proc::Error)] {
-        assert_eq!(proc.to_wire(), number);
-        assert_eq!(Proc::from_wire(Version::One, number), Some(proc));
-        assert_eq!(Proc::from_wire(Version::Two, number), Some(proc));
+        assert_eq!(proc.to_u32(), number);
+        assert_eq!(Proc::from_u32(Version::One, number), Some(proc));
+        assert_eq!(Proc::from_u32(Version::Two, number), Some(proc));
     }
     for (number, proc) in [
         (5, Proc::Optional),
@@ -63,13 +63,13 @@ fn procedures() {
         (8, Proc::RespProp),
         (9, Proc::UpdProp),
     ] {
-        assert_eq!(proc.to_wire(), number);
-        assert_eq!(Proc::from_wire(Version::One, number), None);
-        assert_eq!(Proc::from_wire(Version::Two, number), Some(proc));
+        assert_eq!(proc.to_u32(), number);
+        assert_eq!(Proc::from_u32(Version::One, number), None);
+        assert_eq!(Proc::from_u32(Version::Two, number), Some(proc));
     }
     for number in [RESERVED_MSGP, RESERVED_DONE, 10, u32::MAX] {
-        assert_eq!(Proc::from_wire(Version::One, number), None);
-        assert_eq!(Proc::from_wire(Version::Two, number), None);
+        assert_eq!(Proc::from_u32(Version::One, number), None);
+        assert_eq!(Proc::from_u32(Version::Two, number), None);
     }
 }
 
@@ -78,9 +78,9 @@ fn versions() {
     for (number, version, least, inline) in
         [(1, Version::One, 28, 1024), (2, Version::Two, 36, 4096)]
     {
-        assert_eq!(version.word(), number);
-        assert_eq!(Version::from_word(number), Some(version));
-        assert_eq!(version.least_header(), least);
+        assert_eq!(version.to_u32(), number);
+        assert_eq!(Version::from_u32(number), Some(version));
+        assert_eq!(version.min_header_len(), least);
         assert_eq!(version.default_inline(), InlineSize(inline));
         let only = Versions::only(version);
         for word in [0, 1, 2, 3, u32::MAX] {
@@ -88,8 +88,8 @@ fn versions() {
             assert_eq!(only.find(word), expected);
         }
     }
-    assert_eq!(Version::from_word(0), None);
-    assert_eq!(Version::from_word(3), None);
+    assert_eq!(Version::from_u32(0), None);
+    assert_eq!(Version::from_u32(3), None);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::{
             CallShape,
             ReplyMode,
             ReplyShape,
-            Response,
+            ResponseMode,
             Thresholds, //
         },
         segment::ReadSegment,
@@ -451,19 +451,19 @@ fn responses() {
     assert_eq!(header, 28 + 4 + 32);
     let send = InlineSize(1024);
     let offered = |message| choose_response(send, header, message, lists.reply.as_ref(), false);
-    assert_eq!(offered(0), Response::Inline);
-    assert_eq!(offered(960), Response::Inline);
-    assert_eq!(offered(961), Response::ReplyChunk);
-    assert_eq!(offered(5003), Response::ReplyChunk);
-    assert_eq!(offered(5004), Response::TooLarge);
-    assert_eq!(offered(u32::MAX), Response::TooLarge);
+    assert_eq!(offered(0), ResponseMode::Inline);
+    assert_eq!(offered(960), ResponseMode::Inline);
+    assert_eq!(offered(961), ResponseMode::ReplyChunk);
+    assert_eq!(offered(5003), ResponseMode::ReplyChunk);
+    assert_eq!(offered(5004), ResponseMode::TooLarge);
+    assert_eq!(offered(u32::MAX), ResponseMode::TooLarge);
     for chunk_first in [false, true] {
         let bare = |message| choose_response(send, 28, message, None, chunk_first);
-        assert_eq!(bare(996), Response::Inline);
-        assert_eq!(bare(997), Response::TooLarge);
+        assert_eq!(bare(996), ResponseMode::Inline);
+        assert_eq!(bare(997), ResponseMode::TooLarge);
         // The offered lists by themselves are too long for the peer.
         let message = choose_response(send, 1025, 5000, lists.reply.as_ref(), chunk_first);
-        assert_eq!(message, Response::TooLarge);
+        assert_eq!(message, ResponseMode::TooLarge);
     }
 }
 
@@ -477,10 +477,10 @@ fn a_responder_prefers_the_reply_chunk() {
     let header = lists.reply_header_len(message.version);
     let send = InlineSize(4096);
     let offered = |message| choose_response(send, header, message, Some(&chunk), true);
-    assert_eq!(offered(0), Response::ReplyChunk);
-    assert_eq!(offered(room), Response::ReplyChunk);
+    assert_eq!(offered(0), ResponseMode::ReplyChunk);
+    assert_eq!(offered(room), ResponseMode::ReplyChunk);
     // Inline is better than an error.
     assert!(room < 4000);
-    assert_eq!(offered(room + 1), Response::Inline);
-    assert_eq!(offered(4097), Response::TooLarge);
+    assert_eq!(offered(room + 1), ResponseMode::Inline);
+    assert_eq!(offered(4097), ResponseMode::TooLarge);
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use super::mutation::Random;
 use crate::xdr::resize::{
     Resize,
-    ResizeAnswer, //
+    ResizeResult, //
 };
 
 /// A connection, in which a buffer is represented by its size.
@@ -93,9 +93,9 @@ impl Queue {
         }
     }
 
-    fn ask(&mut self, octets: u32) -> ResizeAnswer {
-        let answer = self.resize.ask(octets);
-        if answer == ResizeAnswer::Done {
+    fn ask(&mut self, octets: u32) -> ResizeResult {
+        let answer = self.resize.request(octets);
+        if answer == ResizeResult::Granted {
             self.peer = octets;
         }
         answer
@@ -137,12 +137,12 @@ fn one_thread_at_a_time_allocates() {
 fn a_smaller_size_is_for_the_peer_to_ask_for() {
     let mut queue = Queue::new(16384);
     assert_eq!(queue.resize.wants(4096), None);
-    assert_eq!(queue.ask(4095), ResizeAnswer::Rejected);
-    assert_eq!(queue.ask(4096), ResizeAnswer::Done);
+    assert_eq!(queue.ask(4095), ResizeResult::Rejected);
+    assert_eq!(queue.ask(4096), ResizeResult::Granted);
     assert_eq!(queue.resize.wants(16384), Some(4096));
     queue.exchange();
     // One exchange at a time.
-    assert_eq!(queue.ask(16384), ResizeAnswer::Rejected);
+    assert_eq!(queue.ask(16384), ResizeResult::Rejected);
     assert_eq!(queue.resize.wants(16384), None);
     (0..Queue::TARGET).for_each(|_| queue.land());
     assert_eq!(queue.resize.wants(16384), Some(16384));
@@ -155,7 +155,7 @@ fn an_unwanted_size_is_not_announced() {
     let mut queue = Queue::new(4096);
     queue.most = 16384;
     queue.exchange();
-    assert_eq!(queue.ask(4096), ResizeAnswer::Done);
+    assert_eq!(queue.ask(4096), ResizeResult::Granted);
     (0..Queue::TARGET).for_each(|_| queue.land());
     queue.tell(true);
     assert_eq!(queue.peer, 4096);
@@ -180,12 +180,12 @@ fn a_request_that_crosses_an_announcement_is_rejected() {
     for octets in [4096, 8192, 16384, 65536] {
         let mut queue = larger();
         // The answer may be posted before the announcement or after it.
-        assert_eq!(queue.ask(octets), ResizeAnswer::Rejected);
+        assert_eq!(queue.ask(octets), ResizeResult::Rejected);
         assert_eq!(queue.resize.wants(16384), None);
         queue.tell(true);
         (0..2 * Queue::TARGET).for_each(|_| queue.land());
         // A request after the announcement is granted as usual.
-        assert_eq!(queue.ask(4096), ResizeAnswer::Done);
+        assert_eq!(queue.ask(4096), ResizeResult::Granted);
     }
 }
 
@@ -218,7 +218,7 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
             let size = sizes[random.below(sizes.len())];
             match random.below(20) {
                 0 => queue.most = size,
-                1 => done += u32::from(queue.ask(size) == ResizeAnswer::Done),
+                1 => done += u32::from(queue.ask(size) == ResizeResult::Granted),
                 2..=4 => queue.exchange(),
                 5 => queue.decide(),
                 6..=7 => {
@@ -238,22 +238,22 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
 #[test]
 fn requests_are_rejected_while_the_grant_of_another_is_being_sent() {
     let mut resize = Resize::new(16384);
-    assert_eq!(resize.ask(8192), ResizeAnswer::Done);
+    assert_eq!(resize.request(8192), ResizeResult::Granted);
     resize.hold_grant();
     // Another thread may answer this one first. The peer would then take the size for 8192.
-    assert_eq!(resize.ask(4096), ResizeAnswer::Rejected);
+    assert_eq!(resize.request(4096), ResizeResult::Rejected);
     assert_eq!(resize.announced(), 8192);
     resize.end_grant();
-    assert_eq!(resize.ask(4096), ResizeAnswer::Done);
+    assert_eq!(resize.request(4096), ResizeResult::Granted);
     assert_eq!(resize.announced(), 4096);
 }
 
 #[test]
 fn nothing_is_announced_while_a_grant_is_being_sent() {
     let mut resize = Resize::new(16384);
-    assert_eq!(resize.ask(8192), ResizeAnswer::Done);
+    assert_eq!(resize.request(8192), ResizeResult::Granted);
     resize.hold_grant();
-    assert_eq!(resize.ask(16384), ResizeAnswer::Rejected);
+    assert_eq!(resize.request(16384), ResizeResult::Rejected);
     assert_eq!(resize.due(), None);
     resize.end_grant();
     assert_eq!(resize.due(), Some(16384));

@@ -132,7 +132,7 @@ fn one_segment_returned_as_offered() {
     refused(&two, &[one], &[], DecodeError::Mismatch);
     // A Payload stream that is neither inline nor in the Reply chunk.
     let placed = message(Proc::NoMsg, false, &[&[one]], &[]);
-    refused(&placed, &[one], &[], DecodeError::PayloadPlace);
+    refused(&placed, &[one], &[], DecodeError::PayloadLocation);
 }
 
 #[test]
@@ -213,16 +213,16 @@ fn one_place_for_the_result() {
         &message(Proc::NoMsg, false, &[], &[empty]),
         &[],
         &[one],
-        DecodeError::PayloadPlace,
+        DecodeError::PayloadLocation,
     );
     refused(
         &message(Proc::NoMsg, false, &[&[one]], &[]),
         &[one],
         &[],
-        DecodeError::PayloadPlace,
+        DecodeError::PayloadLocation,
     );
     let both = message(Proc::NoMsg, false, &[&[one]], &[one]);
-    refused(&both, &[one], &[one], DecodeError::PayloadPlace);
+    refused(&both, &[one], &[one], DecodeError::PayloadLocation);
     assert_eq!(
         written(&message(Proc::NoMsg, false, &[], &[one]), &[], &[one]),
         100
@@ -235,7 +235,7 @@ fn one_place_for_the_result() {
         &message(Proc::Msg, false, &[], &[one]),
         &[],
         &[one],
-        DecodeError::PayloadPlace,
+        DecodeError::PayloadLocation,
     );
     // An offered chunk may be omitted if it is not used.
     assert_eq!(

@@ -24,8 +24,8 @@ use crate::{
             HeaderPrefix, //
         },
         error::{
-            Answer,
             DecodeError,
+            ErrorResponse,
             Item, //
         },
         header::{
@@ -95,7 +95,7 @@ fn encode_again(buf: &mut [u8], parsed: &Parsed, bytes: &[u8]) -> usize {
         version: parsed.version,
         xid: parsed.header.xid,
         credits: parsed.header.credits,
-        proc: Proc::from_wire(Version::Two, parsed.header.proc).unwrap(),
+        proc: Proc::from_u32(Version::Two, parsed.header.proc).unwrap(),
         direction: parsed.direction.unwrap(),
         invalidate: parsed.invalidate,
     };
@@ -250,10 +250,10 @@ fn no_shorter_header_is_a_message() {
         };
         for len in 0..whole.header_len {
             let rejected = server(&vector.bytes[..len]).expect_err(vector.name);
-            let answer = rejected.answer();
+            let answer = rejected.response();
             if len < 20 {
                 assert_eq!(rejected.error, DecodeError::Truncated(Item::FixedHeader));
-                assert_eq!(answer, Answer::Drop);
+                assert_eq!(answer, ErrorResponse::Drop);
             }
             // Error reports flow from Responder to Requester only.
             let is_call = match whole.body {
@@ -263,19 +263,19 @@ fn no_shorter_header_is_a_message() {
                 Body::Property(proc) => proc != Proc::RespProp,
                 Body::Error(_) => false,
             };
-            let answers = answer != Answer::Drop;
+            let answers = answer != ErrorResponse::Drop;
             assert_eq!(answers, is_call && len >= 20, "{} at {len}", vector.name);
         }
     }
 }
 
 /// Returns the answer of a server that supports both versions.
-fn server_answer(bytes: &[u8], limits: &ListLimits) -> Answer {
+fn server_answer(bytes: &[u8], limits: &ListLimits) -> ErrorResponse {
     let parsed = match decode_as(bytes, limits, BOTH) {
         Ok(parsed) => parsed,
-        Err(rejected) => return rejected.answer(),
+        Err(rejected) => return rejected.response(),
     };
-    if let Some(answer) = parsed.option_answer() {
+    if let Some(answer) = parsed.option_response() {
         return answer;
     }
     let call = parsed.direction == Some(Direction::Call);
@@ -283,10 +283,10 @@ fn server_answer(bytes: &[u8], limits: &ListLimits) -> Answer {
         let inline = parsed.payload(bytes).map(|payload| payload.len() as u32);
         let chunks = sorted(&parsed.lists(bytes).read, inline, u32::MAX);
         if let Err(error) = chunks {
-            return error.answer(parsed.version);
+            return error.response(parsed.version);
         }
     }
-    Answer::Drop
+    ErrorResponse::Drop
 }
 
 #[test]
@@ -296,11 +296,11 @@ fn malformed_messages_are_answered() {
         let answer = server_answer(&case.bytes, &ANY);
         assert_eq!(server_answer(&case.bytes, &SERVER), answer, "{}", case.name);
         let found = match answer {
-            Answer::Drop => {
+            ErrorResponse::Drop => {
                 dropped += 1;
                 Vec::new()
             }
-            Answer::Report(report) => {
+            ErrorResponse::Report(report) => {
                 answered += 1;
                 let words = case.bytes.first_chunk().expect("fixed words");
                 let mut buf = [0; 64];
@@ -328,8 +328,8 @@ fn call(proc: u32, invalidate: u32, lists: &[u32]) -> Vec<u8> {
 #[test]
 fn limits_are_reported() {
     let answer = |bytes: &[u8], limits: &ListLimits| match server_answer(bytes, limits) {
-        Answer::Report(report) => report,
-        Answer::Drop => panic!("dropped"),
+        ErrorResponse::Report(report) => report,
+        ErrorResponse::Drop => panic!("dropped"),
     };
     use crate::xdr::error::ErrorBody;
     let writes = |count: usize| {
@@ -353,7 +353,7 @@ fn limits_are_reported() {
         lists.extend([0, 0, 0]);
         call(0, 0, &lists)
     };
-    assert_eq!(server_answer(&reads(2), &ANY), Answer::Drop);
+    assert_eq!(server_answer(&reads(2), &ANY), ErrorResponse::Drop);
     let max = 16;
     assert_eq!(answer(&reads(17), &ANY), ErrorBody::ReadChunks { max });
     // Two places for the Payload stream, and none.
@@ -458,13 +458,13 @@ fn a_connection_of_one_version_refuses_the_other() {
     let bytes = call(0, 0, &[0, 0, 0]);
     let range = |bytes: &[u8], version| match decode_as(bytes, &ANY, Versions::only(version)) {
         Ok(_) => None,
-        Err(rejected) => Some(rejected.answer()),
+        Err(rejected) => Some(rejected.response()),
     };
     assert_eq!(range(&bytes, Version::Two), None);
     let report = |number| {
         use crate::xdr::error::ErrorBody;
         let (low, high) = (number, number);
-        Some(Answer::Report(ErrorBody::Version { low, high }))
+        Some(ErrorResponse::Report(ErrorBody::Version { low, high }))
     };
     assert_eq!(range(&bytes, Version::One), report(1));
     let one = crate::vectors::INLINE_CALL.bytes();
@@ -479,7 +479,7 @@ fn announced_properties() {
         let parsed = decode_as(&vector.bytes, &ANY, BOTH).unwrap();
         match parsed.properties(&vector.bytes) {
             Some(Message::Connect { start }) => {
-                (Properties::DEFAULT.with(&start), start.tells_receive())
+                (Properties::DEFAULT.with(&start), start.has_receive())
             }
             _ => panic!("{name}"),
         }

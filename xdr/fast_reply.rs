@@ -66,12 +66,12 @@ fn encode<const N: usize>(
     lists: [u32; N],
 ) -> Result<usize, EncodeError> {
     let mut w = Writer::new(buf);
-    let (xid, version, proc) = (call.header.xid.0, call.version, Proc::Msg.to_wire());
-    let word = version.word();
+    let (xid, version, proc) = (call.header.xid.0, call.version, Proc::Msg.to_u32());
+    let word = version.to_u32();
     match version {
         Version::One => w.words([xid, word, credits.0, proc])?,
         // No handle to invalidate in a Reply.
-        Version::Two => w.words([xid, word, credits.0, proc, Direction::Reply.to_wire(), 0])?,
+        Version::Two => w.words([xid, word, credits.0, proc, Direction::Reply.to_u32(), 0])?,
     }
     w.words(lists)?;
     Ok(w.len())

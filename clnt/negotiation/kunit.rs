@@ -5,7 +5,7 @@
 use super::*;
 use kernel::prelude::*;
 
-const LEAST: InlineSize = Version::Two.default_inline();
+const DEFAULT: InlineSize = Version::Two.default_inline();
 const LARGE: InlineSize = InlineSize(16384);
 
 /// Returns the sizes of a connection whose server has Receives of `peer`. The client's buffers are
@@ -21,34 +21,38 @@ mod tests {
     #[test]
     fn a_request_that_was_not_sent_is_due_again() {
         let agreed = agreed(LARGE);
-        assert!(agreed.send() == LARGE && agreed.is_wanting(LEAST));
-        let before = agreed.want(LEAST, LARGE);
-        assert!(agreed.send() == LEAST && !agreed.is_wanting(LEAST));
-        agreed.want(before, LARGE);
-        assert!(agreed.send() == LARGE && agreed.is_wanting(LEAST));
+        assert!(agreed.send() == LARGE && agreed.should_request(DEFAULT));
+        let before = agreed.set_requested(DEFAULT, LARGE);
+        assert!(agreed.send() == DEFAULT && !agreed.should_request(DEFAULT));
+        agreed.set_requested(before, LARGE);
+        assert!(agreed.send() == LARGE && agreed.should_request(DEFAULT));
     }
 
     #[test]
     fn a_request_that_is_withdrawn_is_sent_to_a_server_that_has_rejected_it() {
         let agreed = agreed(LARGE);
-        assert!(!agreed.is_wanting(LARGE));
-        agreed.want(LEAST, LARGE);
+        assert!(!agreed.should_request(LARGE));
+        agreed.set_requested(DEFAULT, LARGE);
         // The server keeps its size.
-        assert!(agreed.send() == LEAST && agreed.is_wanting(LARGE));
-        agreed.want(LARGE, LARGE);
-        assert!(agreed.send() == LARGE && !agreed.is_wanting(LARGE) && agreed.is_wanting(LEAST));
+        assert!(agreed.send() == DEFAULT && agreed.should_request(LARGE));
+        agreed.set_requested(LARGE, LARGE);
+        assert!(
+            agreed.send() == LARGE
+                && !agreed.should_request(LARGE)
+                && agreed.should_request(DEFAULT)
+        );
     }
 
     #[test]
     fn no_message_is_longer_than_any_limit() {
         let agreed = agreed(LARGE);
-        agreed.want(InlineSize(8192), LARGE);
+        agreed.set_requested(InlineSize(8192), LARGE);
         assert!(agreed.send() == InlineSize(8192));
-        agreed.note_peer(LEAST.0, LARGE);
-        assert!(agreed.send() == LEAST && agreed.peer() == LEAST);
+        agreed.note_peer(DEFAULT.0, LARGE);
+        assert!(agreed.send() == DEFAULT && agreed.peer() == DEFAULT);
         agreed.note_peer(65536, LARGE);
         assert!(agreed.send() == InlineSize(8192));
-        agreed.want(InlineSize(65536), LARGE);
+        agreed.set_requested(InlineSize(65536), LARGE);
         assert!(agreed.send() == LARGE);
     }
 }
@@ -74,8 +78,8 @@ mod negotiation {
         let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
         negotiation.note_delivered();
         assert!(!negotiation.is_delivered());
-        negotiation.note_asked();
-        assert!(negotiation.is_awaited() && !negotiation.is_delivered());
+        negotiation.note_connprop_sent();
+        assert!(negotiation.is_pending() && !negotiation.is_delivered());
         negotiation.note_delivered();
         assert!(negotiation.is_delivered());
     }
@@ -100,7 +104,7 @@ mod negotiation {
         let mut rounds = KVec::with_capacity(ROUNDS, GFP_KERNEL)?;
         for _ in 0..ROUNDS {
             let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
-            negotiation.note_asked();
+            negotiation.note_connprop_sent();
             rounds.push(negotiation, GFP_KERNEL)?;
         }
         let rounds = Arc::new(rounds, GFP_KERNEL)?;
@@ -108,10 +112,10 @@ mod negotiation {
         contend(2, move |number| {
             for negotiation in shared.iter() {
                 if number == 0 {
-                    let window = negotiation.handle_answer(&parsed, &body[..len], Credits(8));
+                    let window = negotiation.handle_response(&parsed, &body[..len], Credits(8));
                     assert!(window == Some(Credits(8)));
                 } else {
-                    while negotiation.is_awaited() {
+                    while negotiation.is_pending() {
                         core::hint::spin_loop();
                     }
                     negotiation.agree(&Private::DEFAULT);
@@ -129,7 +133,7 @@ mod negotiation {
         let (len, parsed) = server_answer(&mut body)?;
         let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
         assert!(!negotiation.revoke() && negotiation.why_avoid().is_none());
-        let answer = || negotiation.handle_answer(&parsed, &body[..len], Credits(8));
+        let answer = || negotiation.handle_response(&parsed, &body[..len], Credits(8));
         assert!(answer() == Some(Credits(8)));
         assert!(answer().is_none());
         assert!(negotiation.why_avoid().is_none());
@@ -142,10 +146,10 @@ mod negotiation {
         let mut body = [0; 64];
         let (len, parsed) = server_answer(&mut body)?;
         let negotiation = Negotiation::new(Private::DEFAULT, Some(Xid(7)));
-        let answer = negotiation.handle_answer(&parsed, &body[..len], Credits(8));
-        assert!(answer == Some(Credits(8)) && negotiation.is_awaited());
-        negotiation.note_asked();
-        assert!(!negotiation.is_awaited());
+        let answer = negotiation.handle_response(&parsed, &body[..len], Credits(8));
+        assert!(answer == Some(Credits(8)) && negotiation.is_pending());
+        negotiation.note_connprop_sent();
+        assert!(!negotiation.is_pending());
         Ok(())
     }
 

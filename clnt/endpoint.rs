@@ -2,7 +2,7 @@
 
 //! The data of one connection: its limits, its pools, its Receives and its completed Sends.
 //!
-//! A [`Conn`] is the handler of the connection's QP. Everything in it belongs to that connection,
+//! An [`Endpoint`] is the handler of the connection's QP. Everything in it belongs to that connection,
 //! and is dropped with it. The lock of its pools is a spin lock that nests inside the lock of a
 //! request's chunks. sunrpc's transport lock nests inside that of the pools.
 //!
@@ -35,22 +35,22 @@ use super::{
     chunks::take_fenced,
     events::Events,
     invalidate::InvCtx,
-    live::{
-        ConnState, //
-        Live,
-    },
+    negotiation::Negotiation,
     pools::{
-        Arrival,
+        MessageKind,
         Pools,
-        REVERSE_KEPT, //
+        BC_SENDS_KEPT, //
     },
     send_queue::Progress,
     sendctx::SendCtx,
+    status::{
+        ConnState,
+        ConnStatus, //
+    },
     transport::{
         ClntXprt,
         Ended, //
-    },
-    version::Negotiation, //
+    }, //
 };
 use crate::{
     kapi::{
@@ -106,7 +106,7 @@ use crate::{
         plan::Thresholds,
         private::Private,
         units::{
-            host_len,
+            u32_to_usize,
             Credits,
             Xid, //
         },
@@ -138,7 +138,7 @@ fn property_xid(number: u64) -> Xid {
 
 /// The data of one connection, see the module's documentation.
 #[pin_data]
-pub(super) struct Conn {
+pub(super) struct Endpoint {
     link: XprtLink<ClntXprt>,
     /// The number of the connection, which no other connection has or had.
     number: u64,
@@ -153,15 +153,15 @@ pub(super) struct Conn {
     /// The grant of the last Reply.
     credits: Atomic<u32>,
     /// The debugfs status.
-    pub(super) live: Arc<Live>,
+    pub(super) status: Arc<ConnStatus>,
     /// Whether the loss of the connection was reported, or is not to be reported.
     reported: Atomic<bool>,
     #[pin]
     pub(super) pools: SpinLock<Pools>,
     #[pin]
-    refill: DelayedWork<Conn, REFILL>,
+    refill: DelayedWork<Endpoint, REFILL>,
     #[pin]
-    watchdog: DelayedWork<Conn, WATCHDOG>,
+    watchdog: DelayedWork<Endpoint, WATCHDOG>,
     #[pin]
     closed: kernel::sync::Completion,
     /// The page to which a server writes the part of a Reply that exceeds the caller's memory.
@@ -170,11 +170,11 @@ pub(super) struct Conn {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self, 0> for Conn { self.refill }
-    impl HasDelayedWork<Self, 1> for Conn { self.watchdog }
+    impl HasDelayedWork<Self, 0> for Endpoint { self.refill }
+    impl HasDelayedWork<Self, 1> for Endpoint { self.watchdog }
 }
 
-impl Conn {
+impl Endpoint {
     /// Allocates the data of a connection in `pd`. May sleep.
     ///
     /// # Errors
@@ -186,13 +186,13 @@ impl Conn {
         pd: Arc<Pd>,
         limits: ClientLimits,
         ours: Private,
-        asks: bool,
-        live: Arc<Live>,
+        request_v2: bool,
+        status: Arc<ConnStatus>,
     ) -> Result<Arc<Self>> {
-        let pools = Pools::new(&limits, ours.receive, live.clone())?;
+        let pools = Pools::new(&limits, ours.receive, status.clone())?;
         let scratch = ScratchPage::new()?;
         let number = NEXT_NUMBER.fetch_add(1, Relaxed);
-        let xid = asks.then_some(property_xid(number));
+        let xid = request_v2.then_some(property_xid(number));
         let this = Arc::pin_init(
             pin_init!(Self {
                 link,
@@ -202,7 +202,7 @@ impl Conn {
                 events,
                 negotiation: Negotiation::new(ours, xid),
                 credits: Atomic::new(1),
-                live,
+                status,
                 reported: Atomic::new(false),
                 pools <- new_spinlock!(pools),
                 refill <- new_delayed_work!("rpcrdma_rs: memory regions"),
@@ -213,9 +213,9 @@ impl Conn {
             }),
             GFP_KERNEL,
         )?;
-        this.make_send(false)?;
-        for _ in 0..REVERSE_KEPT {
-            this.make_send(true)?;
+        this.alloc_send(false)?;
+        for _ in 0..BC_SENDS_KEPT {
+            this.alloc_send(true)?;
         }
         Ok(this)
     }
@@ -279,14 +279,14 @@ impl Conn {
 
     /// Disconnects the transport because the connection is broken. Only the first call has an
     /// effect.
-    pub(super) fn lost(&self) {
-        if self.negotiation.is_awaited() {
-            return self.lost_before_answer();
+    pub(super) fn fail(&self) {
+        if self.negotiation.is_pending() {
+            return self.fail_negotiation();
         }
         if !self.reported.xchg(true, Relaxed) {
             // The Receives of an attempt to connect that fails are flushed, but no connection ends.
-            let connected = self.live.is_connected();
-            self.live.set_state(ConnState::Lost);
+            let connected = self.status.is_connected();
+            self.status.set_state(ConnState::Lost);
             if let Some(xprt) = self.link.get() {
                 if connected {
                     xprt.note_end(Ended::Completion);
@@ -298,12 +298,12 @@ impl Conn {
 
     /// Records that the connection is being closed. Its loss is not reported from here on.
     pub(super) fn retire(&self) {
-        if !self.reported.xchg(true, Relaxed) && self.live.is_connected() {
+        if !self.reported.xchg(true, Relaxed) && self.status.is_connected() {
             if let Some(xprt) = self.link.get() {
                 xprt.note_end(Ended::Local);
             }
         }
-        self.live.set_state(ConnState::Lost);
+        self.status.set_state(ConnState::Lost);
         self.pools.lock().retire();
     }
 
@@ -323,7 +323,7 @@ impl Conn {
     pub(super) fn set_credits(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, grant: Credits) {
         if self.credits.load(Relaxed) != grant.0 {
             self.credits.store(grant.0, Relaxed);
-            self.live.granted.store(grant.0, Relaxed);
+            self.status.granted.store(grant.0, Relaxed);
             self.update_window(xprt);
         }
     }
@@ -349,7 +349,7 @@ impl Conn {
     }
 
     /// Calls `f` with the pools, and wakes the sender if it waits for a resource.
-    pub(super) fn give_back(&self, f: impl FnOnce(&mut Pools)) {
+    pub(super) fn return_to_pools(&self, f: impl FnOnce(&mut Pools)) {
         let starved = {
             let mut pools = self.pools.lock();
             f(&mut pools);
@@ -369,20 +369,17 @@ impl Conn {
 
     /// Takes a Send of the reverse direction from the pool. If `allocates`, allocates one when the pool
     /// is empty, and once more if another sender has taken that one; may sleep then.
-    pub(super) fn take_reverse_send(
-        self: &Arc<Self>,
-        allocates: bool,
-    ) -> Option<Pin<KBox<SendCtx>>> {
+    pub(super) fn take_bc_send(self: &Arc<Self>, allocates: bool) -> Option<Pin<KBox<SendCtx>>> {
         let take = || {
             let mut pools = self.pools.lock();
-            let taken = pools.take_reverse();
+            let taken = pools.take_bc_send();
             self.watch(&mut pools);
             taken
         };
         let mut taken = take();
         for _ in 0..2 {
             if allocates && matches!(taken, Err(true)) {
-                self.make_send(true).ok()?;
+                self.alloc_send(true).ok()?;
                 taken = take();
             }
         }
@@ -390,12 +387,12 @@ impl Conn {
     }
 
     /// Allocates the buffers of one more Send. May sleep.
-    pub(super) fn make_send(&self, reverse: bool) -> Result {
+    pub(super) fn alloc_send(&self, is_bc: bool) -> Result {
         // Reclaim may be waiting for the message that is about to be sent.
         let _no_io = NoIo::begin();
         let len = self.negotiation.ours().send.0 as usize;
         let sges = self.limits.send_sges as usize;
-        let ctx = SendCtx::new(&self.pd, len, sges, reverse)?;
+        let ctx = SendCtx::new(&self.pd, len, sges, is_bc)?;
         let surplus = self.pools.lock().add_send(ctx);
         drop(surplus);
         Ok(())
@@ -413,7 +410,7 @@ impl Conn {
     pub(super) fn recycle(&self, list: &mut MrList) {
         let mut idle = take_fenced(list);
         if !idle.is_empty() {
-            self.give_back(|pools| pools.recycled(&mut idle));
+            self.return_to_pools(|pools| pools.recycled(&mut idle));
         }
     }
 
@@ -422,11 +419,11 @@ impl Conn {
     /// # Errors
     ///
     /// Errors of the device.
-    pub(super) fn begin(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Conn>) -> Result {
-        if xprt.is_reverse_allowed() {
-            self.allow_reverse();
+    pub(super) fn begin(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Endpoint>) -> Result {
+        if xprt.is_bc_allowed() {
+            self.allow_bc();
         }
-        self.make_regions(xprt)?;
+        self.alloc_regions(xprt)?;
         self.post_receives(qp, true)
     }
 
@@ -441,7 +438,7 @@ impl Conn {
     /// # Errors
     ///
     /// `ENOMEM`, or errors of the device. The regions allocated before the error are in the pool.
-    fn make_regions(&self, xprt: &Xprt<ClntXprt>) -> Result {
+    fn alloc_regions(&self, xprt: &Xprt<ClntXprt>) -> Result {
         let mut made = 0;
         let result = loop {
             if self.pools.lock().regions_missing() == 0 {
@@ -470,17 +467,17 @@ impl Conn {
 
     /// Records that a Receive of `capacity` octets has completed with a message that is no Reply.
     pub(super) fn received_other(&self, capacity: usize) {
-        self.pools.lock().received(Arrival::Other, capacity);
+        self.pools.lock().received(MessageKind::Other, capacity);
     }
 
     /// Allows Calls from the server.
-    pub(super) fn allow_reverse(&self) {
-        self.pools.lock().allow_reverse();
+    pub(super) fn allow_bc(&self) {
+        self.pools.lock().allow_bc();
     }
 
     /// Posts free Receives for the server's own Calls, if there are too few. Does not allocate: a
     /// completion that waits for memory delays the Replies behind it, which may free that memory.
-    pub(super) fn restore_receives(&self, qp: &Qp<Conn>) {
+    pub(super) fn restore_receives(&self, qp: &Qp<Endpoint>) {
         if self.pools.lock().lacks_receives() {
             // Fails when the connection is broken, which other completions report.
             let _ = self.post_receives(qp, false);
@@ -493,9 +490,9 @@ impl Conn {
     ///
     /// `ENOBUFS` if memory is too short for a single Receive, and errors of the device. Some
     /// Receives of the batch may have been posted then.
-    pub(super) fn post_receives(&self, qp: &Qp<Conn>, allocates: bool) -> Result {
+    pub(super) fn post_receives(&self, qp: &Qp<Endpoint>, allocates: bool) -> Result {
         let (mut list, missing, size) = self.pools.lock().receives_to_post(allocates);
-        let made = self.make_receives(missing, size, &mut list);
+        let made = self.alloc_receives(missing, size, &mut list);
         let (count, short) = (list.len(), missing - made);
         // CAST: A batch.
         let counted = count as u32 + short;
@@ -514,18 +511,18 @@ impl Conn {
             })
         };
         // A sender may wait for them.
-        self.give_back(|pools| pools.end_post(counted, rest, short, size));
+        self.return_to_pools(|pools| pools.end_post(counted, rest, short, size));
         result
     }
 
     /// Allocates up to `count` Receive buffers of `size` octets. Returns the number allocated.
-    pub(super) fn make_receives(&self, count: u32, size: u32, list: &mut RecvList<()>) -> u32 {
+    pub(super) fn alloc_receives(&self, count: u32, size: u32, list: &mut RecvList<()>) -> u32 {
         if count == 0 {
             return 0;
         }
         let _no_io = NoIo::begin();
         for made in 0..count {
-            match RecvBox::new(&self.pd, host_len(size), ()) {
+            match RecvBox::new(&self.pd, u32_to_usize(size), ()) {
                 Ok(buffer) => list.push(buffer),
                 Err(_) => return made,
             }
@@ -556,7 +553,7 @@ impl Conn {
     }
 }
 
-impl WorkItem<REFILL> for Conn {
+impl WorkItem<REFILL> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -566,15 +563,15 @@ impl WorkItem<REFILL> for Conn {
             return;
         };
         let _scope = xprt.reclaim_scope();
-        if this.make_regions(&xprt).is_err() {
+        if this.alloc_regions(&xprt).is_err() {
             // There may be no request in progress that returns regions, so retry.
             this.refill_regions(msecs_to_jiffies(REFILL_PAUSE_MS));
         }
-        this.give_back(|_| ());
+        this.return_to_pools(|_| ());
     }
 }
 
-impl WorkItem<WATCHDOG> for Conn {
+impl WorkItem<WATCHDOG> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -583,7 +580,7 @@ impl WorkItem<WATCHDOG> for Conn {
         let _no_io = NoIo::begin();
         let (progress, surplus) = this.pools.lock().check_progress();
         match progress {
-            Progress::Quiet => {
+            Progress::Idle => {
                 drop(surplus);
                 this.trim();
                 if let Some(xprt) = this.link.get() {
@@ -600,50 +597,50 @@ impl WorkItem<WATCHDOG> for Conn {
     }
 }
 
-impl Conn {
+impl Endpoint {
     /// Ends the connection because it makes no progress, and logs why. Sleeps.
     fn end(&self, why: &str) {
         let link = self.link.get();
         if let Some(xprt) = &link {
             pr_warn!("{}: {}; disconnecting\n", xprt.server(), why);
         }
-        self.lost();
+        self.fail();
         // sunrpc closes the connection under the send lock, whose holder may wait for a LOCAL_INV in this
         // Send Queue. So disconnect here, without the lock, which flushes the queue.
-        let connection = link.and_then(|xprt| xprt.conn());
-        if let Some(connection) = connection.filter(|it| core::ptr::eq(&**it.conn(), self)) {
-            connection.disconnect();
+        let conn = link.and_then(|xprt| xprt.conn());
+        if let Some(conn) = conn.filter(|it| core::ptr::eq(&**it.ep(), self)) {
+            conn.disconnect();
         }
     }
 }
 
 impl Completion for SendCtx {
-    type Handler = Conn;
+    type Handler = Endpoint;
 
-    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Conn>, result: Result<Wc, WcError>) {
+    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
         match &result {
             Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),
             Err(e) => trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor()),
         }
-        let conn = qp.handler();
+        let ep = qp.handler();
         let registered = this.as_mut().clear();
-        let is_reverse = this.is_reverse();
-        if is_reverse && result.is_ok() {
-            conn.negotiation.note_delivered();
+        let is_bc = this.is_bc();
+        if is_bc && result.is_ok() {
+            ep.negotiation.note_delivered();
         }
-        conn.give_back(|pools| {
-            if is_reverse {
-                pools.reverse_done(this);
+        ep.return_to_pools(|pools| {
+            if is_bc {
+                pools.bc_send_done(this);
             } else {
                 pools.send_done(this, registered);
             }
         });
-        if is_reverse && result.is_ok() {
-            conn.send_reports(qp);
+        if is_bc && result.is_ok() {
+            ep.send_reports(qp);
         }
         if result.is_err() {
-            conn.live.traffic.failed_completions.add(1);
-            conn.lost();
+            ep.status.traffic.failed_completions.add(1);
+            ep.fail();
         }
     }
 }

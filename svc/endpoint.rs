@@ -9,10 +9,10 @@
 //!   Handle, not counted <--- Chan     Events
 //! ```
 //!
-//! Completions and service threads share a [`Chan`]. The CM and device removal call [`Events`].
+//! Completions and service threads share an [`Endpoint`]. The CM and device removal call [`Events`].
 //! Both reach the transport through a handle, which does not keep it alive.
 //!
-//! A `Chan` contains the Send Queue, the Send Queue contains the chains that wait for room, and a
+//! An `Endpoint` contains the Send Queue, the Send Queue contains the chains that wait for room, and a
 //! chain holds a reservation in the Send Queue. So the data of chains is defined here too. The
 //! modules above this one operate on it.
 
@@ -29,9 +29,8 @@ use super::{
     },
     layout::Layout,
     limits::Sizes,
-    live::Live,
     negotiation::Negotiation,
-    order::Arrival,
+    order::ArrivalSeq,
     pool::PagePool,
     receives::{
         CallBox,
@@ -41,7 +40,8 @@ use super::{
         Sq,
         SqReservation,
         CHECK_MS, //
-    }, //
+    },
+    status::ConnStatus, //
 };
 use crate::{
     kapi::{
@@ -55,7 +55,6 @@ use crate::{
                 SpinLock, //
             }, //
         },
-        live::SERVER,
         rdma::{
             client::RemovalGuard,
             cm::{
@@ -77,6 +76,7 @@ use crate::{
             },
             send::SendBuf, //
         },
+        status::SERVER,
         sunrpc::{
             addr::SockAddr,
             svc::{
@@ -90,7 +90,7 @@ use crate::{
         segment::Segment,
         units::{
             self,
-            wire_len, //
+            len_to_u32, //
         }, //
     }, //
 };
@@ -110,7 +110,7 @@ pub(super) struct Params {
     /// Sizes of the queues, and the largest number of credits.
     pub(super) sizes: Sizes,
     /// Counters for the debugfs status.
-    pub(super) live: Arc<Live>,
+    pub(super) status: Arc<ConnStatus>,
     /// Octets of the first Receive buffers, and of the buffer that a reply is sent from.
     pub(super) receive_size: usize,
     /// Whether a reply may invalidate a handle of a client that speaks version 1.
@@ -134,9 +134,9 @@ pub(super) fn list_limits(max_pages: usize) -> ListLimits {
 
 /// A connection. The order of the fields is the order of teardown.
 pub(super) struct Conn {
-    _status_dir: StatusDir<Live>,
-    pub(super) qp: QpOwner<Chan>,
-    pub(super) chan: Arc<Chan>,
+    _status_dir: StatusDir<ConnStatus>,
+    pub(super) qp: QpOwner<Endpoint>,
+    pub(super) ep: Arc<Endpoint>,
     pub(super) id: Id<Events<Conn>>,
     /// Delays removal of the device until the fields above are dropped.
     _removal: RemovalGuard,
@@ -144,7 +144,7 @@ pub(super) struct Conn {
 
 /// The part of a connection that completions and service threads share.
 #[pin_data]
-pub(super) struct Chan {
+pub(super) struct Endpoint {
     pub(super) params: Params,
     /// The version of the connection and its message sizes.
     pub(super) negotiation: Negotiation,
@@ -160,7 +160,7 @@ pub(super) struct Chan {
     pub(super) inbox: SpinLock<Inbox<Pulled>>,
     /// Wakes a service thread for Calls that are held back.
     #[pin]
-    pub(super) retry: DelayedWork<Chan, 1>,
+    pub(super) retry: DelayedWork<Endpoint, 1>,
     /// Receives that are not posted, and the number of all Receives.
     #[pin]
     pub(super) recvs: SpinLock<Receives>,
@@ -179,7 +179,7 @@ pub(super) struct Chan {
     pub(super) pages: SpinLock<PagePool>,
     /// Scheduled while the connection keeps spare pages, or had some until recently.
     #[pin]
-    pub(super) trimming: DelayedWork<Chan>,
+    pub(super) trimming: DelayedWork<Endpoint>,
     /// Whether `trimming` is scheduled.
     pub(super) trimming_runs: Atomic<bool>,
     /// Whether there were no spare pages, and no chain that may return some, at the last run of `trim`.
@@ -187,10 +187,10 @@ pub(super) struct Chan {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self> for Chan { self.trimming }
+    impl HasDelayedWork<Self> for Endpoint { self.trimming }
 }
 
-impl Chan {
+impl Endpoint {
     /// Creates the data of a connection, with room for all entries that it can ever hold.
     // Not inlined, because its stack is not needed when the queues are created.
     #[inline(never)]
@@ -202,12 +202,12 @@ impl Chan {
         member: Member,
     ) -> Result<Arc<Self>> {
         let contexts = params.sizes.contexts as usize;
-        let receive = wire_len(params.receive_size).unwrap_or(u32::MAX);
+        let receive = len_to_u32(params.receive_size).unwrap_or(u32::MAX);
         let sq = Self::send_queue(&params, &handle)?;
         let sends = Contexts::new(contexts)?;
         let reads = ReadPool::new(contexts)?;
         Arc::pin_init(
-            try_pin_init!(Chan {
+            try_pin_init!(Endpoint {
                 params,
                 negotiation,
                 sq,
@@ -233,13 +233,13 @@ impl Chan {
     // Not inlined, as for `new`.
     #[inline(never)]
     fn send_queue(params: &Params, handle: &Handle<Conn>) -> Result<Arc<Queue>> {
-        let client = SqClient {
+        let owner = SqConn {
             handle: handle.clone(),
             addr: params.peer,
-            live: params.live.clone(),
+            status: params.status.clone(),
         };
         let contexts = params.sizes.contexts as usize;
-        Sq::new(params.sizes.sends, contexts, client, CHECK_MS)
+        Sq::new(params.sizes.sends, contexts, owner, CHECK_MS)
     }
 
     /// Closes the connection after an error, and refuses further chains. Idempotent. Process
@@ -300,7 +300,7 @@ impl Chan {
     /// Closes the connection because of a failed completion. Logs it, unless the connection is
     /// closing already.
     pub(super) fn fail_completion(&self, what: &str, error: &WcError) {
-        self.params.live.traffic.failed_completions.add(1);
+        self.params.status.traffic.failed_completions.add(1);
         if !error.flushed() && !self.is_closing() {
             limited!(pr_warn!(
                 "server: {what} failed: {} (vendor {:#x}); closing the connection of {}\n",
@@ -316,38 +316,38 @@ impl Chan {
 impl Conn {
     /// Creates a connection from its parts.
     pub(super) fn new(
-        qp: QpOwner<Chan>,
+        qp: QpOwner<Endpoint>,
         id: Id<Events<Conn>>,
-        chan: Arc<Chan>,
+        ep: Arc<Endpoint>,
         removal: RemovalGuard,
     ) -> Self {
         Conn {
-            _status_dir: StatusDir::new(&SERVER, chan.params.live.number, chan.params.live.clone()),
+            _status_dir: StatusDir::new(&SERVER, ep.params.status.number, ep.params.status.clone()),
             qp,
-            chan,
+            ep,
             id,
             _removal: removal,
         }
     }
 
     /// Returns the part that is shared with completions.
-    pub(super) fn chan(&self) -> &Chan {
-        &self.chan
+    pub(super) fn ep(&self) -> &Endpoint {
+        &self.ep
     }
 
     /// Returns a reference to that part that the caller may keep.
-    pub(super) fn shared_chan(&self) -> &Arc<Chan> {
-        &self.chan
+    pub(super) fn shared_ep(&self) -> &Arc<Endpoint> {
+        &self.ep
     }
 
     /// Returns the queue pair.
-    pub(super) fn qp(&self) -> &Qp<Chan> {
+    pub(super) fn qp(&self) -> &Qp<Endpoint> {
         &self.qp
     }
 
     /// Returns the address of the client.
     pub(super) fn peer_addr(&self) -> SockAddr {
-        self.chan.params.peer
+        self.ep.params.peer
     }
 
     /// Accepts the connection.
@@ -357,13 +357,13 @@ impl Conn {
 }
 
 /// The Send Queue of a connection.
-pub(super) type Queue = Sq<QueuedChain, SqClient>;
+pub(super) type Queue = Sq<QueuedChain, SqConn>;
 
 /// Entries of the Send Queue of a connection.
-pub(super) type Reservation = SqReservation<QueuedChain, SqClient>;
+pub(super) type Reservation = SqReservation<QueuedChain, SqConn>;
 
 /// The owner of a chain that is ready to be posted.
-pub(super) enum Work {
+pub(super) enum ChainCtx {
     /// RDMA Writes and a Send.
     Reply(Pin<KBox<SendCtx>>),
     /// The RDMA Reads of a Call.
@@ -372,15 +372,15 @@ pub(super) enum Work {
 
 /// A chain that waits for room in the Send Queue.
 pub(super) struct QueuedChain {
-    pub(super) work: Work,
+    pub(super) chain: ChainCtx,
     pub(super) _backpressure: Backpressure<Conn>,
 }
 
 /// What the Send Queue needs of its connection.
-pub(super) struct SqClient {
+pub(super) struct SqConn {
     pub(super) handle: Handle<Conn>,
     pub(super) addr: SockAddr,
-    pub(super) live: Arc<Live>,
+    pub(super) status: Arc<ConnStatus>,
 }
 
 /// The chain of a reply: the RDMA Writes of `transfer`, and a Send of `header`.
@@ -419,7 +419,7 @@ pub(super) struct ReadCtx {
 pub(super) struct PullCall {
     pub(super) buf: CallBox,
     /// The number of the Call on its connection.
-    pub(super) arrival: Arrival,
+    pub(super) arrival: ArrivalSeq,
     pub(super) permit: PullPermit,
     /// Held until a service thread takes the Call; `None` if its order does not matter.
     pub(super) ordered: Option<OrderedPull>,

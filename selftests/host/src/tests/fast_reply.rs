@@ -11,14 +11,14 @@ use crate::{
             Encoder,
             HeaderPrefix, //
         },
-        header::Proc,
-        message::Direction,
-        respond::{
+        fast_reply::{
             encode_no_chunk,
             encode_sole_write,
             no_chunk_len,
             sole_write_len, //
         },
+        header::Proc,
+        message::Direction,
         segment::Segment,
         units::{
             Credits,

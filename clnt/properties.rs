@@ -17,10 +17,10 @@ use core::ops::RangeInclusive;
 use kernel::sync::Arc;
 
 use super::{
-    conn::Conn,
+    endpoint::Endpoint,
+    negotiation::Agreed,
     transport::ClntXprt,
-    tunables,
-    version::Agreed, //
+    tunables, //
 };
 use crate::{
     kapi::{
@@ -47,7 +47,7 @@ use crate::{
             Message,
             PropSet, //
         },
-        resize::ResizeAnswer,
+        resize::ResizeResult,
         units::{
             Credits,
             InlineSize, //
@@ -57,50 +57,54 @@ use crate::{
 };
 
 /// Returns the size in octets that the administrator has set, but at least the default of version 2.
-fn most(octets: u32) -> InlineSize {
+fn at_least_default(octets: u32) -> InlineSize {
     InlineSize::representable(octets).max(Version::Two.default_inline())
 }
 
-impl Conn {
+impl Endpoint {
     /// Adapts the sizes to the administrator's settings. May sleep.
-    pub(super) fn tend_sizes(self: &Arc<Self>, xprt: &SendLocked<'_, ClntXprt>, qp: &Qp<Conn>) {
+    pub(super) fn update_sizes(
+        self: &Arc<Self>,
+        xprt: &SendLocked<'_, ClntXprt>,
+        qp: &Qp<Endpoint>,
+    ) {
         let Some(agreed) = self.negotiation.agreed() else {
             return;
         };
         if !agreed.changes() {
             return;
         }
-        self.exchange_receives();
+        self.resize_receives();
         let mut pools = self.pools.lock();
         if let Some(octets) = self.negotiation.expire_request() {
             // If the server has granted the request, it may have smaller Receives by now. Assume so.
-            let least = agreed.peer().0.min(octets);
-            agreed.note_peer(least, self.negotiation.ours().send);
-            self.live.show_sizes(agreed);
+            let smaller = agreed.peer().0.min(octets);
+            agreed.note_peer(smaller, self.negotiation.ours().send);
+            self.status.show_sizes(agreed);
         }
         pools.reserve.end_wait();
         drop(pools);
-        self.tell_receive_size(xprt, qp, agreed);
-        self.ask_receive_size(xprt, qp, agreed);
+        self.announce_receive_size(xprt, qp, agreed);
+        self.request_receive_size(xprt, qp, agreed);
         self.update_window(xprt);
     }
 
     /// Replaces the Receives if another size is wanted and memory for them is available.
-    fn exchange_receives(&self) {
-        let most = most(tunables::MAX_INLINE_READ.get()).0;
+    fn resize_receives(&self) {
+        let max = at_least_default(tunables::MAX_INLINE_READ.get()).0;
         let mut pools = self.pools.lock();
         let count = pools.receive_buffers();
-        let Some(size) = pools.resize.claim(most) else {
+        let Some(size) = pools.resize.claim(max) else {
             return;
         };
         drop(pools);
         let mut list = RecvList::new();
-        let made = self.make_receives(count, size, &mut list);
+        let made = self.alloc_receives(count, size, &mut list);
         let mut pools = self.pools.lock();
         pools.resize.release();
         if made < count {
             pools.resize.give_up(size);
-        } else if pools.resize.wants(most) == Some(size) {
+        } else if pools.resize.wants(max) == Some(size) {
             list = pools.replace_receives(size, list);
         }
         drop(pools);
@@ -108,10 +112,10 @@ impl Conn {
     }
 
     /// Sends the size of the client's Receives to the server, if they are larger than it knows.
-    fn tell_receive_size(
+    fn announce_receive_size(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         agreed: &Agreed,
     ) {
         let (granted, requested) = (self.granted(), self.negotiation.has_request());
@@ -129,21 +133,22 @@ impl Conn {
         agreed.grow(InlineSize(pools.resize.announced()));
         drop(pools);
         if sent.is_ok() {
-            trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_wire(), octets);
-            self.live.show_sizes(agreed);
+            trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_u32(), octets);
+            self.status.show_sizes(agreed);
         }
     }
 
     /// Requests Receives of another size from the server, if the administrator has changed the size
     /// of the client's messages.
-    fn ask_receive_size(
+    fn request_receive_size(
         self: &Arc<Self>,
         xprt: &SendLocked<'_, ClntXprt>,
-        qp: &Qp<Conn>,
+        qp: &Qp<Endpoint>,
         agreed: &Agreed,
     ) {
-        let most = most(tunables::MAX_INLINE_WRITE.get()).min(self.negotiation.ours().send);
-        if !agreed.is_wanting(most) || self.negotiation.has_request() {
+        let max =
+            at_least_default(tunables::MAX_INLINE_WRITE.get()).min(self.negotiation.ours().send);
+        if !agreed.should_request(max) || self.negotiation.has_request() {
             return;
         }
         // The request uses a credit until it is answered.
@@ -151,29 +156,29 @@ impl Conn {
             return;
         }
         // The client sends no longer messages than requested from here on.
-        let before = self.want(agreed, most);
+        let before = self.set_requested(agreed, max);
         let (xid, credits) = (self.new_xid(), Credits(self.limits().requests));
-        self.negotiation.note_request(most, xid);
-        let asked = self.send_message(qp, |body| {
-            encode_receive(body, Proc::ReqProp, xid, credits, most.0)
+        self.negotiation.note_request(max, xid);
+        let sent = self.send_message(qp, |body| {
+            encode_receive(body, Proc::ReqProp, xid, credits, max.0)
         });
-        match asked {
+        match sent {
             Ok(()) => {
-                trace_xprtrdma_property(Peer::of(xprt), Proc::ReqProp.to_wire(), most.0);
-                self.live.show_sizes(agreed);
+                trace_xprtrdma_property(Peer::of(xprt), Proc::ReqProp.to_u32(), max.0);
+                self.status.show_sizes(agreed);
             }
             // The sender retries with the next batch of Receives.
             Err(_) => {
                 self.negotiation.take_request();
-                self.want(agreed, before);
+                self.set_requested(agreed, before);
             }
         }
     }
 
     /// Records a request for Receives of `size`. Returns the size that was requested before.
-    fn want(&self, agreed: &Agreed, size: InlineSize) -> InlineSize {
+    fn set_requested(&self, agreed: &Agreed, size: InlineSize) -> InlineSize {
         let _pools = self.pools.lock();
-        agreed.want(size, self.negotiation.ours().send)
+        agreed.set_requested(size, self.negotiation.ours().send)
     }
 
     /// Ends the outstanding request, if there is one, and frees its credit. Returns the size
@@ -206,7 +211,7 @@ impl Conn {
         if let Some(octets) = size {
             let pools = self.pools.lock();
             agreed.note_peer(octets, self.negotiation.ours().send);
-            self.live.show_sizes(agreed);
+            self.status.show_sizes(agreed);
             drop(pools);
             if let Some(xprt) = self.xprt() {
                 trace_xprtrdma_property(Peer::of(&xprt), parsed.header.proc, agreed.peer().0);
@@ -230,24 +235,28 @@ impl Conn {
         // Unless properties are exchanged, the client has sent none.
         if let Some(agreed) = self.negotiation.agreed().filter(|agreed| agreed.changes()) {
             let _pools = self.pools.lock();
-            self.negotiation.server_sends_less();
-            self.live.show_sizes(agreed);
+            self.negotiation.reset_receive_threshold();
+            self.status.show_sizes(agreed);
         }
     }
 
     /// Handles the server's request for the properties in `want`. Returns the range of Receive
     /// sizes that is granted now: none if the response would be longer than `room`. A larger size is
     /// announced when the Receives have it.
-    pub(super) fn ask_of_us(&self, want: &PropSet<'_>, room: InlineSize) -> RangeInclusive<u32> {
+    pub(super) fn grant_receive_size(
+        &self,
+        want: &PropSet<'_>,
+        room: InlineSize,
+    ) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
-        let most = match want.receive().filter(|_| has_response(want, room)) {
-            Some(octets) if pools.resize.ask(octets) == ResizeAnswer::Done => octets,
+        let max = match want.receive().filter(|_| has_response(want, room)) {
+            Some(octets) if pools.resize.request(octets) == ResizeResult::Granted => octets,
             _ => 0,
         };
-        if let (1.., Some(agreed)) = (most, self.negotiation.agreed()) {
-            agreed.grow(InlineSize(most));
-            self.live.show_sizes(agreed);
+        if let (1.., Some(agreed)) = (max, self.negotiation.agreed()) {
+            agreed.grow(InlineSize(max));
+            self.status.show_sizes(agreed);
         }
-        Version::Two.default_inline().0..=most
+        Version::Two.default_inline().0..=max
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The negotiation ends before the transport is connected, so before any Call. Afterwards only the
-//! sizes may change, see [`super::sizes`].
+//! sizes may change, see [`super::properties`].
 
 use kernel::{
     sync::SetOnce,
@@ -30,7 +30,7 @@ use crate::{
     xdr::{
         message::Parsed,
         negotiate::{
-            answer,
+            client_outcome,
             Negotiated, //
         },
         private::Private,
@@ -66,9 +66,9 @@ pub(super) struct Agreed {
     /// Octets of the server's Receives.
     peer: Atomic<u32>,
     /// Octets of the largest message that the server can send, as far as the client knows.
-    most: Atomic<u32>,
+    peer_max_send: Atomic<u32>,
     /// Octets of the Receives that were last requested from the server.
-    wanted: Atomic<u32>,
+    requested: Atomic<u32>,
     /// Whether the server may expect room for the roundup of a payload in its Write chunk.
     roundup: bool,
 }
@@ -81,8 +81,8 @@ impl Agreed {
             receive: Atomic::new(receive.0),
             changes: false,
             peer: Atomic::new(send.0),
-            most: Atomic::new(receive.0),
-            wanted: Atomic::new(u32::MAX),
+            peer_max_send: Atomic::new(receive.0),
+            requested: Atomic::new(u32::MAX),
             roundup: false,
         }
     }
@@ -97,8 +97,8 @@ impl Agreed {
         Self {
             changes: true,
             peer: Atomic::new(peer.0),
-            most: Atomic::new(peer.0),
-            wanted: Atomic::new(self.send.load(Relaxed)),
+            peer_max_send: Atomic::new(peer.0),
+            requested: Atomic::new(self.send.load(Relaxed)),
             ..self
         }
     }
@@ -122,29 +122,29 @@ impl Agreed {
     }
 
     fn fit_send(&self, send: InlineSize) {
-        let wanted = InlineSize(self.wanted.load(Relaxed));
+        let wanted = InlineSize(self.requested.load(Relaxed));
         let fit = send.min(self.peer()).min(wanted);
         self.send.store(fit.0, Relaxed);
     }
 
     /// Records that the client's Receives have the size `size` from now on.
     pub(super) fn grow(&self, size: InlineSize) {
-        let most = InlineSize(self.most.load(Relaxed));
-        self.receive.store(size.min(most).0, Relaxed);
+        let max = InlineSize(self.peer_max_send.load(Relaxed));
+        self.receive.store(size.min(max).0, Relaxed);
     }
 
     /// Returns whether Receives of `size` should be requested from the server. Not if that was the last
     /// request, nor if the server has this size already. The exception is a last request for a smaller
     /// size, which limits the client's messages until there is another request.
-    pub(super) fn is_wanting(&self, size: InlineSize) -> bool {
-        let wanted = self.wanted.load(Relaxed);
+    pub(super) fn should_request(&self, size: InlineSize) -> bool {
+        let wanted = self.requested.load(Relaxed);
         size.0 != wanted && (size != self.peer() || wanted < size.0)
     }
 
     /// Records a request for Receives of `size`. The client sends no longer messages from now on.
     /// Returns the size that was requested before.
-    pub(super) fn want(&self, size: InlineSize, send: InlineSize) -> InlineSize {
-        let before = self.wanted.xchg(size.0, Relaxed);
+    pub(super) fn set_requested(&self, size: InlineSize, send: InlineSize) -> InlineSize {
+        let before = self.requested.xchg(size.0, Relaxed);
         self.fit_send(send);
         InlineSize(before)
     }
@@ -164,11 +164,11 @@ impl Agreed {
 pub(super) struct Negotiation {
     ours: Private,
     /// The XID of the RDMA2_CONNPROP message that requests version 2, if it is requested.
-    asks: Option<Xid>,
-    asked: Atomic<bool>,
+    connprop_xid: Option<Xid>,
+    connprop_sent: Atomic<bool>,
     /// Whether the server's device has received the request.
     delivered: Atomic<bool>,
-    settled: SetOnce<Negotiated>,
+    outcome: SetOnce<Negotiated>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
     /// Whether the server has refused the version of a Call after it was settled.
@@ -180,14 +180,14 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Creates a negotiation that has not begun. `asks` is the XID of the request for version 2.
-    pub(super) fn new(ours: Private, asks: Option<Xid>) -> Self {
+    /// Creates a negotiation that has not begun. `connprop_xid` is the XID of the request for version 2.
+    pub(super) fn new(ours: Private, connprop_xid: Option<Xid>) -> Self {
         Self {
             ours,
-            asks,
-            asked: Atomic::new(false),
+            connprop_xid,
+            connprop_sent: Atomic::new(false),
             delivered: Atomic::new(false),
-            settled: SetOnce::new(),
+            outcome: SetOnce::new(),
             agreed: SetOnce::new(),
             replied: Atomic::new(false),
             revoked: Atomic::new(false),
@@ -203,13 +203,13 @@ impl Negotiation {
     }
 
     /// Returns the XID of the request for version 2; `None` if it is not requested.
-    pub(super) fn asks(&self) -> Option<Xid> {
-        self.asks
+    pub(super) fn connprop_xid(&self) -> Option<Xid> {
+        self.connprop_xid
     }
 
     /// Returns the answer of the server.
-    pub(super) fn settled(&self) -> Option<Negotiated> {
-        self.settled.as_ref().copied()
+    pub(super) fn outcome(&self) -> Option<Negotiated> {
+        self.outcome.as_ref().copied()
     }
 
     /// Returns the result of the negotiation; `None` while it lasts.
@@ -224,7 +224,7 @@ impl Negotiation {
 
     /// Returns the versions that messages of the server may have.
     pub(super) fn accepts(&self) -> Versions {
-        Versions::only(match (self.agreed(), self.asks) {
+        Versions::only(match (self.agreed(), self.connprop_xid) {
             (Some(agreed), _) => agreed.version,
             (None, Some(_)) => Version::Two,
             (None, None) => Version::One,
@@ -234,29 +234,29 @@ impl Negotiation {
     /// Handles `parsed`, the message `bytes`, if it is the awaited answer to the request for
     /// version 2. Returns the credits that the server grants then. The completions of a connection run
     /// one at a time, so there is one caller at a time.
-    pub(super) fn handle_answer(
+    pub(super) fn handle_response(
         &self,
         parsed: &Parsed,
         bytes: &[u8],
         requested: Credits,
     ) -> Option<Credits> {
-        let settled = answer(parsed, bytes, self.asks?, requested)?;
-        if self.settled().is_some() {
+        let outcome = client_outcome(parsed, bytes, self.connprop_xid?, requested)?;
+        if self.outcome().is_some() {
             return None;
         }
-        let window = match settled {
+        let window = match outcome {
             Negotiated::Two {
                 peer,
                 announced,
                 window,
             } => {
                 let send = self.ours.send.min(peer.receive);
-                let least = Version::Two.default_inline();
+                let default_size = Version::Two.default_inline();
                 self.agreed.populate(if announced {
                     Agreed::new(Version::Two, send, self.ours.receive.min(peer.receive))
                         .with_peer(peer.receive)
                 } else {
-                    Agreed::new(Version::Two, send, least)
+                    Agreed::new(Version::Two, send, default_size)
                 });
                 window
             }
@@ -264,22 +264,22 @@ impl Negotiation {
         };
         // Last: a worker that sees it ends the negotiation, in version 1 unless version 2 is agreed by
         // then.
-        self.settled.populate(settled).then_some(window)
+        self.outcome.populate(outcome).then_some(window)
     }
 
     /// Records that the request is about to be sent.
-    pub(super) fn note_asked(&self) {
-        self.asked.store(true, Relaxed);
+    pub(super) fn note_connprop_sent(&self) {
+        self.connprop_sent.store(true, Relaxed);
     }
 
     /// Returns whether the request may have been sent.
-    pub(super) fn is_asked(&self) -> bool {
-        self.asked.load(Relaxed)
+    pub(super) fn is_connprop_sent(&self) -> bool {
+        self.connprop_sent.load(Relaxed)
     }
 
     /// Records that the server's device has received a message. The request is the first one.
     pub(super) fn note_delivered(&self) {
-        if self.asked.load(Relaxed) {
+        if self.connprop_sent.load(Relaxed) {
             self.delivered.store(true, Relaxed);
         }
     }
@@ -293,8 +293,8 @@ impl Negotiation {
     /// Returns whether the request for version 2 has not been sent, or its answer is awaited. A server may
     /// send its properties before it has got the request (section 5.3.1 of the draft). No other message is
     /// handled until then, because an answer to it could precede the request.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.asks.is_some() && (self.settled.as_ref().is_none() || !self.is_asked())
+    pub(super) fn is_pending(&self) -> bool {
+        self.connprop_xid.is_some() && (self.outcome.as_ref().is_none() || !self.is_connprop_sent())
     }
 
     /// Ends the negotiation. Unless version 2 was agreed, the sizes are those of the private data
@@ -347,17 +347,17 @@ impl Negotiation {
 
     /// Records that the server sends no Replies as long as the client's Receives: it had no room for one
     /// that would fit inline, or has not noted their size. The caller holds the lock of the pools.
-    pub(super) fn server_sends_less(&self) {
+    pub(super) fn reset_receive_threshold(&self) {
         if let Some(agreed) = self.agreed() {
-            let least = agreed.version.default_inline().min(agreed.receive());
-            agreed.most.store(least.0, Relaxed);
-            agreed.receive.store(least.0, Relaxed);
+            let default_size = agreed.version.default_inline().min(agreed.receive());
+            agreed.peer_max_send.store(default_size.0, Relaxed);
+            agreed.receive.store(default_size.0, Relaxed);
         }
     }
 
     /// Records that a Reply has arrived.
     pub(super) fn note_reply(&self) {
-        if self.asks.is_some() {
+        if self.connprop_xid.is_some() {
             self.replied.store(true, Relaxed);
         }
     }
@@ -365,18 +365,18 @@ impl Negotiation {
     /// Records that the server has refused the version of a Call. Returns whether that contradicts its
     /// answer to the request for version 2, so that each Call would be refused.
     pub(super) fn revoke(&self) -> bool {
-        let is_settled = self.settled().is_some();
-        if is_settled {
+        let is_decided = self.outcome().is_some();
+        if is_decided {
             self.revoked.store(true, Relaxed);
         }
-        is_settled
+        is_decided
     }
 
     /// Returns why the next connection must not request version 2, for the log; `None` if it may.
     pub(super) fn why_avoid(&self) -> Option<&'static str> {
         if self.revoked.load(Relaxed) {
             Some("refuses the version of RPC-over-RDMA that it has agreed to")
-        } else if self.settled() == Some(Negotiated::One) && !self.replied.load(Relaxed) {
+        } else if self.outcome() == Some(Negotiated::One) && !self.replied.load(Relaxed) {
             Some("answers no Call after it has refused version 2 of RPC-over-RDMA")
         } else {
             None

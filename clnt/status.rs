@@ -14,11 +14,11 @@ use kernel::{
 };
 
 use super::{
+    negotiation::Agreed,
     transport::{
         ClntXprt,
         Ended, //
-    },
-    version::Agreed, //
+    }, //
 };
 use crate::{
     kapi::{
@@ -30,8 +30,8 @@ use crate::{
             count::Count,
             debugfs::Status, //
         },
-        live::Traffic,
         rdma::device::DeviceName,
+        status::Traffic,
         sunrpc::{
             addr::SockAddr,
             xprt::Xprt, //
@@ -54,7 +54,7 @@ pub(super) enum ConnState {
 const STATES: [&str; 3] = ["connecting", "connected", "lost"];
 
 /// The values that are shown for one connection.
-pub(super) struct Live {
+pub(super) struct ConnStatus {
     pub(super) traffic: Traffic,
     credits: u32,
     depth: u32,
@@ -87,7 +87,7 @@ pub(super) struct Live {
     pub(super) stray_replies: Count,
 }
 
-impl Live {
+impl ConnStatus {
     /// Allocates the status of a connection of `xprt` that is being established through `device`.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Live {
         reconnects: u64,
         ended: Option<Ended>,
     ) -> Result<Arc<Self>> {
-        let live = Live {
+        let status = ConnStatus {
             traffic: Traffic::new(server, device),
             credits: limits.requests,
             depth: limits.send_wr,
@@ -137,7 +137,7 @@ impl Live {
             bad_replies: Count::new(),
             stray_replies: Count::new(),
         };
-        Ok(Arc::new(live, GFP_KERNEL)?)
+        Ok(Arc::new(status, GFP_KERNEL)?)
     }
 
     /// Sets the state of the connection.
@@ -152,7 +152,7 @@ impl Live {
 
     /// Records what both sides have agreed on. The connection is connected now.
     pub(super) fn agree(&self, agreed: &Agreed) {
-        self.traffic.version.store(agreed.version.word(), Relaxed);
+        self.traffic.version.store(agreed.version.to_u32(), Relaxed);
         self.show_sizes(agreed);
         self.set_state(ConnState::Connected);
     }
@@ -171,7 +171,7 @@ impl Live {
     }
 }
 
-impl Status for Live {
+impl Status for ConnStatus {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = STATES.get(self.state.load(Relaxed) as usize);
         let idle = self.idle.load(Relaxed);

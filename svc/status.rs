@@ -18,11 +18,11 @@ use crate::{
             count::Count,
             debugfs::Status, //
         },
-        live::Traffic,
         rdma::{
             device::DeviceName,
             recv::RecvWc, //
-        }, //
+        },
+        status::Traffic, //
     },
     xdr::private::Private, //
 };
@@ -49,7 +49,7 @@ pub(super) enum ConnState {
 const STATES: [&str; 3] = ["accepted", "connected", "closing"];
 
 /// The status of one connection.
-pub(super) struct Live {
+pub(super) struct ConnStatus {
     /// The number of the connection, which no other connection has or had.
     pub(super) number: u64,
     pub(super) traffic: Traffic,
@@ -75,7 +75,7 @@ pub(super) struct Live {
     pub(super) refused: Count,
 }
 
-impl Live {
+impl ConnStatus {
     /// Allocates the status of a connection that is being accepted.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Live {
         sizes: Sizes,
         agreed: Private,
     ) -> Result<Arc<Self>> {
-        let live = Live {
+        let status = ConnStatus {
             number: NEXT_NUMBER.fetch_add(1, Relaxed),
             traffic: Traffic::new(peer, device),
             sizes,
@@ -105,7 +105,7 @@ impl Live {
             spare_pages: Atomic::new(0),
             refused: Count::new(),
         };
-        Ok(Arc::new(live, GFP_KERNEL)?)
+        Ok(Arc::new(status, GFP_KERNEL)?)
     }
 
     /// Sets the state of the connection.
@@ -122,7 +122,7 @@ impl Live {
     }
 }
 
-impl Status for Live {
+impl Status for ConnStatus {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = STATES.get(self.state.load(Relaxed) as usize);
         let in_process = self.traffic.received_less_sent();

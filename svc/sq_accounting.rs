@@ -17,7 +17,7 @@
 //! # Progress
 //!
 //! A chain counts as admitted when it is granted its entries or queued, and as completed when it
-//! returns them. A timer calls [`Ledger::check`], which compares the two counts with those at
+//! returns them. A timer calls [`SqAccounting::check`], which compares the two counts with those at
 //! earlier checks. So a chain costs nothing extra, and a peer that completes a chain now and then
 //! does not restart the time limit of the others.
 
@@ -35,7 +35,7 @@ const STILL_CHECKS: u32 = 6;
 pub(super) enum Admission {
     /// The caller owns the entries.
     Granted,
-    /// The chain has to be queued until [`Ledger::advance`] grants its entries.
+    /// The chain has to be queued until [`SqAccounting::advance`] grants its entries.
     Queued,
     /// The queue is closed, or has fewer entries than requested.
     Refused,
@@ -47,14 +47,14 @@ pub(super) enum Progress {
     /// No chain is admitted. The timer may rest until the next one is.
     Idle,
     /// Chains complete in time.
-    Moving,
+    Active,
     /// Chains do not complete in time.
     Stalled,
 }
 
 /// The entries of one Send Queue.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct SqAccounting {
     depth: u32,
     free: u32,
     /// Chains that are queued.
@@ -74,10 +74,10 @@ pub(super) struct Ledger {
     closed: bool,
 }
 
-impl Ledger {
+impl SqAccounting {
     /// Creates the accounts of a queue of `depth` free entries.
     pub(super) const fn new(depth: u32) -> Self {
-        Ledger {
+        SqAccounting {
             depth,
             free: depth,
             waiting: 0,
@@ -176,7 +176,7 @@ impl Ledger {
         if late || self.still >= STILL_CHECKS {
             Progress::Stalled
         } else {
-            Progress::Moving
+            Progress::Active
         }
     }
 
@@ -197,48 +197,48 @@ mod tests {
 
     #[test]
     fn serves_in_order() {
-        let mut ledger = Ledger::new(4);
-        assert_eq!(ledger.admit(3), Admission::Granted);
-        assert_eq!(ledger.admit(4), Admission::Queued);
+        let mut accounting = SqAccounting::new(4);
+        assert_eq!(accounting.admit(3), Admission::Granted);
+        assert_eq!(accounting.admit(4), Admission::Queued);
         // There is room for this one, but it has to wait behind the other.
-        assert!(!ledger.has_room(1));
-        assert_eq!(ledger.admit(1), Admission::Queued);
-        assert!(!ledger.advance(4));
-        ledger.give(3);
-        assert!(ledger.advance(4));
-        assert!(!ledger.advance(1));
-        ledger.give(4);
-        assert!(ledger.advance(1));
-        ledger.give(1);
-        assert_eq!(ledger.free(), 4);
-        assert_eq!(ledger.admit(4), Admission::Granted);
+        assert!(!accounting.has_room(1));
+        assert_eq!(accounting.admit(1), Admission::Queued);
+        assert!(!accounting.advance(4));
+        accounting.give(3);
+        assert!(accounting.advance(4));
+        assert!(!accounting.advance(1));
+        accounting.give(4);
+        assert!(accounting.advance(1));
+        accounting.give(1);
+        assert_eq!(accounting.free(), 4);
+        assert_eq!(accounting.admit(4), Admission::Granted);
     }
 
     #[test]
     fn refuses_what_can_never_be() {
-        let mut ledger = Ledger::new(4);
-        assert_eq!(ledger.admit(5), Admission::Refused);
-        assert_eq!(ledger.admit(4), Admission::Granted);
-        assert_eq!(ledger.admit(1), Admission::Queued);
-        assert!(ledger.has_to_wait(1) && !ledger.has_to_wait(5));
-        ledger.close();
-        assert!(!ledger.has_to_wait(1));
-        ledger.give(4);
-        assert!(!ledger.advance(1));
-        assert_eq!(ledger.admit(1), Admission::Refused);
+        let mut accounting = SqAccounting::new(4);
+        assert_eq!(accounting.admit(5), Admission::Refused);
+        assert_eq!(accounting.admit(4), Admission::Granted);
+        assert_eq!(accounting.admit(1), Admission::Queued);
+        assert!(accounting.has_to_wait(1) && !accounting.has_to_wait(5));
+        accounting.close();
+        assert!(!accounting.has_to_wait(1));
+        accounting.give(4);
+        assert!(!accounting.advance(1));
+        assert_eq!(accounting.admit(1), Admission::Refused);
     }
 
     /// Returns the number of the first check, from 1, whose result is `Stalled`; 0 if there is none.
     fn until_stalled(
-        ledger: &mut Ledger,
+        accounting: &mut SqAccounting,
         has_access: bool,
-        mut each: impl FnMut(&mut Ledger),
+        mut each: impl FnMut(&mut SqAccounting),
     ) -> usize {
         for check in 1..1000 {
-            match ledger.check(has_access) {
+            match accounting.check(has_access) {
                 Progress::Stalled => return check,
                 Progress::Idle => panic!("idle at check {check}"),
-                Progress::Moving => each(ledger),
+                Progress::Active => each(accounting),
             }
         }
         0
@@ -246,26 +246,26 @@ mod tests {
 
     #[test]
     fn without_a_completion_the_connection_stalls() {
-        let mut ledger = Ledger::new(4);
-        assert_eq!(ledger.admit(1), Admission::Granted);
-        assert!(ledger.start_watch() && !ledger.start_watch());
-        assert_eq!(until_stalled(&mut ledger, true, |_| ()), 7);
-        let mut ledger = Ledger::new(4);
-        assert_eq!(ledger.admit(1), Admission::Granted);
-        assert_eq!(until_stalled(&mut ledger, false, |_| ()), 3);
+        let mut accounting = SqAccounting::new(4);
+        assert_eq!(accounting.admit(1), Admission::Granted);
+        assert!(accounting.start_watch() && !accounting.start_watch());
+        assert_eq!(until_stalled(&mut accounting, true, |_| ()), 7);
+        let mut accounting = SqAccounting::new(4);
+        assert_eq!(accounting.admit(1), Admission::Granted);
+        assert_eq!(until_stalled(&mut accounting, false, |_| ()), 3);
     }
 
     #[test]
     fn a_completion_now_and_then_is_not_enough() {
         // One of 100 chains completes between two checks, so some of them take too long in the end.
         for (has_access, expected) in [(true, 13), (false, 3)] {
-            let mut ledger = Ledger::new(1);
+            let mut accounting = SqAccounting::new(1);
             for _ in 0..100 {
-                ledger.admit(1);
+                accounting.admit(1);
             }
-            let checks = until_stalled(&mut ledger, has_access, |ledger| {
-                ledger.give(1);
-                assert!(ledger.advance(1));
+            let checks = until_stalled(&mut accounting, has_access, |accounting| {
+                accounting.give(1);
+                assert!(accounting.advance(1));
             });
             assert_eq!(checks, expected);
         }
@@ -273,15 +273,15 @@ mod tests {
 
     #[test]
     fn a_slow_client_that_takes_all_in_time_stays() {
-        let mut ledger = Ledger::new(64);
+        let mut accounting = SqAccounting::new(64);
         for _ in 0..10 {
-            ledger.admit(1);
+            accounting.admit(1);
         }
         // As many chains are admitted as complete, so there are always ten, the oldest of five checks.
-        let checks = until_stalled(&mut ledger, true, |ledger| {
+        let checks = until_stalled(&mut accounting, true, |accounting| {
             for _ in 0..2 {
-                ledger.give(1);
-                ledger.admit(1);
+                accounting.give(1);
+                accounting.admit(1);
             }
         });
         assert_eq!(checks, 0);
@@ -289,15 +289,15 @@ mod tests {
 
     #[test]
     fn the_timer_rests_when_nothing_is_admitted() {
-        let mut ledger = Ledger::new(4);
+        let mut accounting = SqAccounting::new(4);
         for _ in 0..3 {
-            assert_eq!(ledger.admit(2), Admission::Granted);
-            assert!(ledger.start_watch());
+            assert_eq!(accounting.admit(2), Admission::Granted);
+            assert!(accounting.start_watch());
             for _ in 0..2 {
-                assert_eq!(ledger.check(false), Progress::Moving);
+                assert_eq!(accounting.check(false), Progress::Active);
             }
-            ledger.give(2);
-            assert_eq!(ledger.check(false), Progress::Idle);
+            accounting.give(2);
+            assert_eq!(accounting.check(false), Progress::Idle);
         }
     }
 }

@@ -4,9 +4,9 @@
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
 
 use super::{
-    chan::{
-        Chan,
-        Conn, //
+    endpoint::{
+        Conn,
+        Endpoint, //
     },
     limits::CALLBACK_CREDITS,
     receives::CallBox,
@@ -33,7 +33,7 @@ use crate::{
             Message,
             Properties, //
         },
-        resize::ResizeAnswer,
+        resize::ResizeResult,
         units::{
             Credits,
             InlineSize,
@@ -43,7 +43,7 @@ use crate::{
     }, //
 };
 
-impl Chan {
+impl Endpoint {
     /// Records the client's properties if the message in `buf` is RDMA2_UPDPROP, or the first
     /// RDMA2_CONNPROP. Called by the completion, for one message at a time and in the order of their
     /// arrival, because the reply to a later Call may be as long as the client permits here, and a
@@ -51,7 +51,7 @@ impl Chan {
     pub(super) fn take_properties(&self, buf: &mut CallBox) {
         let CallRef { bytes, state } = CallRef::of(buf);
         let accepts = self.negotiation.accepts();
-        if accepts.high() == Version::One || !peek::tells_properties(bytes) {
+        if accepts.high() == Version::One || !peek::may_have_properties(bytes) {
             return;
         }
         let limits = &self.params.list_limits;
@@ -77,16 +77,16 @@ impl Chan {
     /// Shows the properties that the client has sent in a message of procedure `proc`.
     fn show_properties(&self, proc: Proc) {
         let now = self.negotiation.receive.load(Relaxed);
-        self.params.live.peer_receive.store(now, Relaxed);
+        self.params.status.peer_receive.store(now, Relaxed);
         let callbacks = self.negotiation.calls.load(Relaxed);
-        self.params.live.peer_calls.store(callbacks, Relaxed);
-        trace_svcrdma_property(&self.params.peer, proc.to_wire(), now);
+        self.params.status.peer_calls.store(callbacks, Relaxed);
+        trace_svcrdma_property(&self.params.peer, proc.to_u32(), now);
     }
 
     /// Returns the largest permitted size of Receives in octets. Returns 0, which leaves the size
     /// as it is, until the client has sent its properties: a client without properties need not
     /// support changes.
-    pub(super) fn most_receive(&self) -> u32 {
+    pub(super) fn max_receive_size(&self) -> u32 {
         if self.negotiation.announced.load(Relaxed) {
             InlineSize::representable(MAX_REQ_SIZE.get()).0
         } else {
@@ -97,8 +97,8 @@ impl Chan {
 
 impl Conn {
     /// Announces the size of the Receives, if they are larger than the client knows. May sleep.
-    pub(super) fn tell_receive_size(&self) {
-        let due = self.chan().recvs.lock().resize.due();
+    pub(super) fn announce_receive_size(&self) {
+        let due = self.ep().recvs.lock().resize.due();
         let Some(size) = due else {
             return;
         };
@@ -106,28 +106,24 @@ impl Conn {
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
         let sent =
             self.send_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
-        self.chan()
-            .recvs
-            .lock()
-            .resize
-            .end_announcement(sent.is_ok());
+        self.ep().recvs.lock().resize.end_announcement(sent.is_ok());
         if sent.is_err() {
-            self.chan().fail();
+            self.ep().fail();
         }
         self.show_receive_size(Proc::UpdProp, size);
     }
 
     /// Records that a message of procedure `proc` has announced Receives of `octets` to the client.
     fn show_receive_size(&self, proc: Proc, octets: u32) {
-        let params = &self.chan().params;
-        params.live.announced.store(octets, Relaxed);
-        trace_svcrdma_property(&params.peer, proc.to_wire(), octets);
+        let params = &self.ep().params;
+        params.status.announced.store(octets, Relaxed);
+        trace_svcrdma_property(&params.peer, proc.to_u32(), octets);
     }
 
     /// Handles a message about properties, and answers it if an answer is due.
     pub(super) fn receive_properties(&self, buf: CallBox, message: &Parsed) {
-        let negotiation = &self.chan().negotiation;
-        let receive = InlineSize(self.chan().recvs.lock().resize.announced());
+        let negotiation = &self.ep().negotiation;
+        let receive = InlineSize(self.ep().recvs.lock().resize.announced());
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
             // The client sends all of its properties once.
@@ -140,29 +136,29 @@ impl Conn {
             }
             // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
-                let mut most = 0;
-                let room = negotiation.send(self.chan().params.receive_size);
+                let mut max = 0;
+                let room = negotiation.send(self.ep().params.receive_size);
                 if let Some(octets) = want.receive().filter(|_| has_response(&want, room)) {
-                    // The result of `ask` decides, as another request may change the size at the
+                    // The result of `request` decides, as another request may change the size at the
                     // same time.
-                    let mut recvs = self.chan().recvs.lock();
-                    if recvs.resize.ask(octets) == ResizeAnswer::Done {
+                    let mut recvs = self.ep().recvs.lock();
+                    if recvs.resize.request(octets) == ResizeResult::Granted {
                         // Another thread may send the answer to another request.
                         recvs.resize.hold_grant();
-                        most = octets;
+                        max = octets;
                     }
                     drop(recvs);
-                    if most != 0 {
+                    if max != 0 {
                         self.show_receive_size(Proc::RespProp, octets);
                     }
-                    self.chan().few_receives.store(true, Relaxed);
+                    self.ep().few_receives.store(true, Relaxed);
                 }
-                let sizes = Version::Two.default_inline().0..=most;
+                let sizes = Version::Two.default_inline().0..=max;
                 let sent = self.send_message(|buffer| {
                     encode_resprop(buffer, xid, credits, &want, &sizes, room)
                 });
-                if most != 0 {
-                    self.chan().recvs.lock().resize.end_grant();
+                if max != 0 {
+                    self.ep().recvs.lock().resize.end_grant();
                 }
                 sent
             }
@@ -173,7 +169,7 @@ impl Conn {
         };
         self.release_message(buf);
         if answered.is_err() {
-            self.chan().fail();
+            self.ep().fail();
         }
     }
 }
