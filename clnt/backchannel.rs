@@ -89,9 +89,9 @@ impl Endpoint {
         self.restore_receives(qp);
     }
 
-    /// Passes a Call to the callback service. Returns whether the service has it: a Call that is cut
-    /// short, is longer than a page, or far exceeds the credits granted, is not passed on. Neither is
-    /// any Call if there is no service.
+    /// Passes a Call to the callback service, and returns whether it did. Does not pass on a Call
+    /// that is cut short, is longer than a page, or far exceeds the credits granted. Passes on no
+    /// Call if there is no service.
     fn deliver(&self, xprt: &Xprt<ClntXprt>, parsed: &Parsed, buffer: &RecvBox<()>) -> bool {
         let payload = parsed.payload(buffer.bytes());
         let Some(call) = payload.filter(|call| call.len() >= MIN_CALL) else {
@@ -102,13 +102,13 @@ impl Endpoint {
         xprt.deliver_bc(xid, call, self.number(), BC_MAX_CALLS as usize)
     }
 
-    /// Answers a message of the server that cannot be served with an error report. A Call with chunks
-    /// gets an error report too, because this side does not support chunks in the reverse direction
+    /// Sends an error report about a message of the server that cannot be served. A Call with
+    /// chunks gets one too, because the client does not support chunks in the reverse direction
     /// (RFC 8167, section 5.3).
     ///
-    /// If all Sends are in flight, the report waits for one. Its Call has not been answered yet, so
-    /// only a server that far exceeds the credits granted makes more reports wait than there is room
-    /// for. That server loses its connection (RFC 8166, section 4.5.4).
+    /// If all Sends are in flight, the report waits for one. Its Call still uses a credit, so only
+    /// a server that far exceeds the credits granted fills the queue of reports. That server loses
+    /// its connection (RFC 8166, section 4.5.4).
     pub(super) fn refuse(self: &Arc<Self>, qp: &Qp<Endpoint>, header: &Header, body: ErrorBody) {
         let header = *header;
         if self.pools.lock().queue_report(Report { header, body }) {
@@ -118,8 +118,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns the credits for messages of the server. Before it may call there are two spare Receives,
-    /// for messages about properties.
+    /// Returns the credits for messages of the server. Before the server may call, it can use two
+    /// spare Receives for messages about properties.
     fn bc_credits(&self) -> Credits {
         let may_call = self.pools.lock().is_bc_allowed();
         Credits(if may_call { BC_CREDITS } else { 1 })
@@ -145,7 +145,7 @@ impl Endpoint {
         Some(taken)
     }
 
-    /// Sends the message that `write` writes, and that belongs to no RPC.
+    /// Sends the message that `write` writes. It belongs to no RPC.
     ///
     /// # Errors
     ///
@@ -200,9 +200,8 @@ impl Endpoint {
         }
     }
 
-    /// Handles and answers the server's request `xid` for the properties in `want`. If all Sends are in
-    /// flight, the request changes nothing and is not answered: the server would not learn what has
-    /// changed.
+    /// Handles the server's request `xid` for the properties in `want`, and sends the response. If
+    /// all Sends are in flight, ignores the request: the server would not learn what has changed.
     fn handle_reqprop(self: &Arc<Self>, qp: &Qp<Endpoint>, xid: Xid, want: &PropSet<'_>) {
         // A completion allocates nothing, see `restore_receives`.
         let Some(ctx) = self.take_bc_send(false) else {
@@ -225,11 +224,11 @@ impl Endpoint {
     ///
     /// Those of [`Self::send_message`].
     pub(super) fn send_connprop(self: &Arc<Self>, qp: &Qp<Endpoint>, xid: Xid) -> Result {
-        // Answers to messages that the server has sent first may be in flight.
+        // Responses to earlier messages of the server may be in flight.
         let ctx = self.take_bc_send(true).ok_or_else(enobufs)?;
         let mut pools = self.pools.lock();
-        // The server may request another size as soon as the request is marked as sent, and must not get the
-        // answer before the size here.
+        // From here on the server may request another size. The response to that request must not
+        // precede the size in this message.
         pools.resize.hold_grant();
         let ours = Properties {
             receive: InlineSize(pools.resize.announced()),
@@ -260,14 +259,14 @@ impl Endpoint {
                 self.note_property(parsed, &message);
             }
             Some(Message::Request { want }) => self.handle_reqprop(qp, header.xid, &want),
-            // The server has sent its properties before.
+            // The server has already sent its properties.
             Some(Message::Connect { .. }) | None => (),
         }
         self.put_receive(buffer);
         self.restore_receives(qp);
     }
 
-    /// Sends the Reply to a Call of the reverse direction, or an error report if the Reply is too long.
+    /// Sends the Reply to a Call of the reverse direction, or an error report if it is too long.
     ///
     /// # Errors
     ///

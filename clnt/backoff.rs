@@ -15,23 +15,23 @@
 //! closes the connection, and may drop the same Call again on the next one.
 //!
 //! A good Reply does not show that a connection can carry every Call. If the network drops large
-//! packets, small Calls are answered, and each Call with a large Reply ends its connection, forever.
-//! So once [`SAME_CALL`] connections in a row have ended before the same Call was answered, the client
-//! pauses between attempts. The pauses stay short, as other Calls are answered in between. They count
+//! packets, small Calls get Replies, and each Call with a large Reply ends its connection, forever.
+//! So once [`SAME_CALL`] connections in a row have ended before the Reply to the same Call, the
+//! client backs off. The pauses stay short, because other Calls get Replies in between. They count
 //! from the start of the last attempt, so the client does not pause after a longer connection.
 //!
 //! All times are in jiffies, which wrap around.
 
-/// The client pauses once this number of connections in a row have ended before the same Call was
-/// answered. A server that restarts, or a link that fails, ends fewer connections. The C server drops
-/// a Call with Kerberos up to ten times in a row while it answers other Calls, and there sending the
-/// Call again at once is best.
+/// The client backs off once this number of connections in a row have ended before the Reply to the
+/// same Call. A server that restarts, or a link that fails, ends fewer connections. The C server
+/// drops a Call with Kerberos up to ten times in a row while it replies to others. In that case it
+/// is best to send the Call again at once.
 const SAME_CALL: u32 = 16;
 
 /// The shortest pauses, in jiffies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
-    /// The least time between the starts of two attempts.
+    /// The minimum time between the starts of two attempts.
     pub(super) min: usize,
     /// The time between the starts after the first attempt in a row without a good Reply.
     pub(super) first: usize,
@@ -53,7 +53,7 @@ pub(super) enum LastAttempt {
 
 impl LastAttempt {
     /// Returns the outcome of an attempt. `useful` is whether there was a good Reply, `losses` the
-    /// number of connections in a row that were lost before the same Call was answered.
+    /// number of connections in a row that were lost before the Reply to the same Call.
     pub(super) fn new(useful: bool, losses: u32) -> Self {
         match (useful, losses) {
             (false, _) => LastAttempt::NoReply,
@@ -71,9 +71,9 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Records that the connection was lost before the Call `xid` was answered. Returns the number of
-    /// connections that this Call was lost with. It is sent again under the same XID, and no other
-    /// Call has that for long.
+    /// Records that the connection was lost before the Reply to the Call `xid`. Returns the number
+    /// of connections that this Call was lost with. It is sent again under the same XID, which is
+    /// not reused for long.
     pub(super) fn add(&mut self, xid: u32) -> u32 {
         let before = if self.xid == xid { self.count } else { 0 };
         *self = Self {

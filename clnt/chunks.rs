@@ -77,7 +77,7 @@ use crate::{
 /// The progress of a request.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// No Call of the request was sent on this connection, or it was answered.
+    /// No Call of the request was sent on this connection, or its Reply has arrived.
     #[default]
     Idle,
     /// The Call was sent, and no Reply has arrived.
@@ -105,8 +105,8 @@ pub(super) struct Chunks {
     reads: usize,
     /// Whether the other regions are the Reply chunk. Otherwise they are the Write chunk.
     is_reply: bool,
-    /// Regions of an answered Call that could not be invalidated. The connection is lost, and they
-    /// are fenced once it is drained.
+    /// Regions that could not be invalidated when the Reply arrived. The connection is lost, and
+    /// they are fenced once it is drained.
     unfenced: MrList,
     /// The XID of the Call that was sent last.
     xid: u32,
@@ -123,9 +123,9 @@ impl Chunks {
         self.encoding = encoding;
     }
 
-    /// Returns whether a Reply to the Call that was sent is one to this encoding of it. sunrpc encodes a
-    /// Call again once it has asked for a new connection, and a Reply may arrive before the old one is
-    /// closed. It fits neither the new sequence number of Kerberos nor a new layout of the buffers.
+    /// Returns whether the Call was sent in this encoding. sunrpc encodes a Call again once it has
+    /// asked for a new connection, and a Reply may arrive before the old one is closed. That Reply
+    /// matches neither the new sequence number of Kerberos nor a new layout of the buffers.
     pub(super) fn is_encoded_as(&self, encoding: Encoding) -> bool {
         self.encoding == encoding
     }
@@ -136,8 +136,8 @@ impl Chunks {
         self.stage == Stage::Outstanding
     }
 
-    /// Maps `segs` into a chunk of at most `max` segments, each of which takes a region from `idle`.
-    /// The regions are registered later. Returns the number of regions and of bytes.
+    /// Maps `segs` into a chunk of at most `max` segments. Each segment takes a region from `idle`,
+    /// which is registered later. Returns the number of regions and of bytes.
     ///
     /// # Errors
     ///
@@ -316,7 +316,7 @@ pub(super) struct LockedChunks<'a> {
 }
 
 impl LockedChunks<'_> {
-    /// Removes all regions, unlocks the chunks, and returns the regions. No Reply is due afterwards.
+    /// Removes and returns all regions, and unlocks the chunks. No Reply is due afterwards.
     pub(super) fn take(mut self) -> MrList {
         let list = self.chunks.take();
         self.used.store(false, Release);
@@ -324,7 +324,7 @@ impl LockedChunks<'_> {
     }
 
     /// Drops all regions, whose connection is drained, and unlocks the chunks. No Reply is due
-    /// afterwards. Returns the number of connections that were lost before the Call was answered;
+    /// afterwards. Returns the number of connections that were lost before the Reply to the Call;
     /// zero if no Reply was due. Sleeps.
     ///
     /// The regions are dropped first: a task that finds the chunks unused releases the memory of

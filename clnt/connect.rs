@@ -78,8 +78,8 @@ use crate::{
 const RESOLVE_MS: u32 = 5_000;
 /// How long connecting may take. The connection manager normally reports a failure earlier.
 const CONNECT_MS: u32 = 120_000;
-/// How long a server may take to answer the request for version 2. It needs a free service thread
-/// for that.
+/// How long a server may take to respond to the request for version 2. It needs a free service
+/// thread for that.
 const VERSION_MS: u32 = 10_000;
 
 /// A connection, from its first setup step on.
@@ -159,7 +159,7 @@ impl Conn {
         if let Err(mut failed) = made {
             // The watchdog may be queued, and has a reference.
             conn.shutdown();
-            // A server that has hung up before it got the request has not refused to answer it.
+            // A server that disconnected before it received the request has not ignored it.
             failed.unanswered &= conn.ep.negotiation.is_delivered();
             return Err(failed);
         }
@@ -304,7 +304,7 @@ impl Conn {
         &self.qp
     }
 
-    /// Returns the data of the connection.
+    /// Returns the endpoint, which is the data that completions share.
     pub(super) fn ep(&self) -> &Arc<Endpoint> {
         &self.ep
     }

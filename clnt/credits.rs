@@ -5,25 +5,25 @@
 //! given up. Pure.
 //!
 //! Each message to the server needs one of its Receives, whether or not it is a Call. RDMA2_REQPROP
-//! uses a credit until it is answered. Nothing answers RDMA2_UPDPROP, but the server handles it
-//! before the Calls that are sent later. So it uses a credit until more Replies have arrived than
+//! uses a credit until its response arrives. RDMA2_UPDPROP has no response, but the server handles
+//! it before any Call that is sent later. So it uses a credit until more Replies have arrived than
 //! were due when it was sent: one of them is the Reply to a later Call.
 //!
-//! sunrpc counts a Call only until its task ends. The server keeps the Receive of a Call that was
-//! given up, because a process was killed or a timeout has passed, until it answers (RFC 8166, section
-//! 3.3.1). If such Calls hold all credits, no Call can be sent. Then the connection ends, unless the
-//! server answers soon.
+//! sunrpc counts a Call only until its task ends. If the task gives up the Call, because a process
+//! was killed or a timeout has passed, the Call still uses its credit until the server replies (RFC
+//! 8166, section 3.3.1). If such Calls hold all credits, no Call can be sent. Then the connection
+//! ends, unless the server replies soon.
 //!
 //! Messages about properties never hold the last credit, because only the Reply to a later Call
 //! releases the credit of RDMA2_UPDPROP.
 
-/// The number of checks in a row at which the connection is blocked before it ends.
+/// The connection ends when it is blocked at this number of checks in a row.
 const BLOCKED_CHECKS: u32 = 3;
 
 /// The credits that are not available for Calls.
 #[derive(Debug)]
 pub(super) struct ReservedCredits {
-    /// Replies that have to arrive until RDMA2_UPDPROP has certainly been handled; zero if none is
+    /// The number of Replies after which RDMA2_UPDPROP has certainly been handled; zero if none is
     /// in flight.
     update: u32,
     /// Calls whose tasks wait for the Reply. All other Replies due are to Calls that were given up.
@@ -48,14 +48,14 @@ impl ReservedCredits {
         }
     }
 
-    /// Returns the number of credits in use, or waited for. `requested` is whether an RDMA2_REQPROP is
-    /// outstanding.
+    /// Returns the number of credits in use, or waited for. `requested` is whether an RDMA2_REQPROP
+    /// is outstanding.
     fn held(&self, requested: bool) -> u32 {
         u32::from(requested) + u32::from(self.update != 0) + u32::from(self.waits)
     }
 
-    /// Returns the number of Calls that were given up and not answered yet, while `due` Replies are due
-    /// in all.
+    /// Returns the number of Calls that were given up and have no Reply yet. `due` is the number of
+    /// Replies due in all.
     ///
     /// The number is a difference and not a counter, because the Reply to such a Call may arrive just
     /// before the Call is recorded as given up.
@@ -77,8 +77,8 @@ impl ReservedCredits {
         self.window == 0
     }
 
-    /// Checks whether the connection has to end because it is blocked: at this check and those before
-    /// it no task has waited for a Reply, and no Reply has arrived since.
+    /// Checks whether the connection has to end because it is blocked: at this check and those
+    /// before it no task has waited for a Reply, and no Reply has arrived since.
     pub(super) fn check_blocked(&mut self) -> bool {
         self.blocked = match self.is_blocked() && self.awaited == 0 {
             true => self.blocked.saturating_add(1),
@@ -92,9 +92,9 @@ impl ReservedCredits {
         self.waits = false;
     }
 
-    /// Returns whether a message about properties may be sent now, in addition to a Call, while `due`
-    /// Replies are due. If not, one Call less may be sent from now on, so that the message can be sent
-    /// later. One credit is always left for Calls whose Reply is awaited.
+    /// Returns whether a message about properties may be sent now in addition to a Call, while
+    /// `due` Replies are due. If not, reserves a credit, so that the message can be sent later. One
+    /// credit is always left for Calls whose tasks wait.
     pub(super) fn has_credit(&mut self, granted: u32, due: u32, requested: bool) -> bool {
         let held = self.held(requested);
         if granted < held.saturating_add(2) {
@@ -120,8 +120,8 @@ impl ReservedCredits {
         self.awaited = self.awaited.saturating_add(1);
     }
 
-    /// Records that the task of a Call no longer waits: the Call was answered or given up, or could
-    /// not be sent.
+    /// Records that the task of a Call no longer waits: its Reply has arrived, it was given up, or
+    /// it could not be sent.
     pub(super) fn end_call(&mut self) {
         self.awaited = self.awaited.saturating_sub(1);
     }
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(calls.window(4), 3);
     }
 
-    /// A server with as many Receives as it has granted credits, which answers in any order.
+    /// A server with as many Receives as it has granted credits, which replies in any order.
     #[test]
     fn no_message_lacks_a_receive() {
         let mut random = 8166_u32;
@@ -344,7 +344,7 @@ mod tests {
                     }
                     _ => (),
                 }
-                // An answered Call has its Receive until the answer.
+                // A Call occupies its Receive until the Reply is sent.
                 assert!(sent.len() as u32 + calls <= granted);
             }
         }

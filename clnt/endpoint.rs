@@ -2,9 +2,9 @@
 
 //! The data of one connection: its limits, its pools, its Receives and its completed Sends.
 //!
-//! An [`Endpoint`] is the handler of the connection's QP. Everything in it belongs to that connection,
-//! and is dropped with it. The lock of its pools is a spin lock that nests inside the lock of a
-//! request's chunks. sunrpc's transport lock nests inside that of the pools.
+//! An [`Endpoint`] handles the events and completions of the connection's QP. Everything in it is
+//! dropped with the connection. The lock of its pools is a spin lock that nests inside the lock of
+//! a request's chunks. sunrpc's transport lock nests inside the lock of the pools.
 //!
 //! While a connection is in use, a watchdog checks it every [`WATCHDOG_MS`]:
 //!
@@ -114,7 +114,7 @@ use crate::{
     }, //
 };
 
-/// The pause before a refill that failed is tried again.
+/// The delay before a failed refill is retried.
 const REFILL_PAUSE_MS: u32 = 250;
 
 /// The interval of the watchdog's checks while a connection is in use. A chain that is in flight
@@ -129,18 +129,18 @@ const REFILL: u64 = 0;
 /// The watchdog.
 const WATCHDOG: u64 = 1;
 
-/// Returns the XID of the first message about properties on the connection `number`. No RPC is
-/// outstanding when it is sent.
+/// Returns the XID of the first message about properties on connection `number`. No RPC is
+/// outstanding when that message is sent.
 fn property_xid(number: u64) -> Xid {
     // CAST: The lower half suffices.
     Xid(number as u32)
 }
 
-/// The data of one connection, see the module's documentation.
+/// The data of one connection. Its completions, its events and the sender share it.
 #[pin_data]
 pub(super) struct Endpoint {
     link: XprtLink<ClntXprt>,
-    /// The number of the connection, which no other connection has or had.
+    /// The number of the connection. It is never reused.
     number: u64,
     /// The number of messages about properties that were sent after the first one.
     properties_sent: Atomic<u32>,
@@ -154,7 +154,7 @@ pub(super) struct Endpoint {
     credits: Atomic<u32>,
     /// The debugfs status.
     pub(super) status: Arc<ConnStatus>,
-    /// Whether the loss of the connection was reported, or is not to be reported.
+    /// Whether the loss of the connection was reported, or need not be.
     reported: Atomic<bool>,
     #[pin]
     pub(super) pools: SpinLock<Pools>,
@@ -220,8 +220,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// Returns the XID of a new message about properties, which no other such message of the connection
-    /// has.
+    /// Returns an XID that no earlier message about properties on this connection has.
     pub(super) fn new_xid(&self) -> Xid {
         let count = self.properties_sent.fetch_add(1, Relaxed).wrapping_add(1);
         Xid(property_xid(self.number).0.wrapping_add(count))
@@ -277,8 +276,7 @@ impl Endpoint {
         self.link.get()
     }
 
-    /// Disconnects the transport because the connection is broken. Only the first call has an
-    /// effect.
+    /// Disconnects the transport because the connection is broken. Later calls have no effect.
     pub(super) fn fail(&self) {
         if self.negotiation.is_pending() {
             return self.fail_negotiation();
@@ -296,7 +294,7 @@ impl Endpoint {
         }
     }
 
-    /// Records that the connection is being closed. Its loss is not reported from here on.
+    /// Records that the connection is being closed. From then on its loss is not reported.
     pub(super) fn retire(&self) {
         if !self.reported.xchg(true, Relaxed) && self.status.is_connected() {
             if let Some(xprt) = self.link.get() {
@@ -331,7 +329,7 @@ impl Endpoint {
     /// Passes the number of credits that Calls may use to the transport, if it has changed.
     #[cold]
     pub(super) fn update_window(self: &Arc<Self>, xprt: &Xprt<ClntXprt>) {
-        // The lock is held to the end, so that the last caller sets the window that is valid then.
+        // Hold the lock to the end: the last caller must set the current window.
         let mut pools = self.pools.lock();
         let requested = self.negotiation.has_request();
         if let Some(window) = pools.window(self.granted(), requested) {
@@ -367,8 +365,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes a Send of the reverse direction from the pool. If `allocates`, allocates one when the pool
-    /// is empty, and once more if another sender has taken that one; may sleep then.
+    /// Takes a Send of the reverse direction from the pool. If the pool is empty and `allocates` is
+    /// set, allocates one, and once more if another sender has taken that one. May sleep then.
     pub(super) fn take_bc_send(self: &Arc<Self>, allocates: bool) -> Option<Pin<KBox<SendCtx>>> {
         let take = || {
             let mut pools = self.pools.lock();
@@ -405,8 +403,8 @@ impl Endpoint {
         pools.take_inv()
     }
 
-    /// Unmaps the regions in `list` that are fenced, and returns them to the pool. The others stay
-    /// in `list`.
+    /// Unmaps the fenced regions in `list`, and returns them to the pool. The others stay in
+    /// `list`.
     pub(super) fn recycle(&self, list: &mut MrList) {
         let mut idle = take_fenced(list);
         if !idle.is_empty() {
@@ -475,7 +473,7 @@ impl Endpoint {
         self.pools.lock().allow_bc();
     }
 
-    /// Posts free Receives for the server's own Calls, if there are too few. Does not allocate: a
+    /// Posts free Receives for the server's Calls, if too few are posted. Does not allocate: a
     /// completion that waits for memory delays the Replies behind it, which may free that memory.
     pub(super) fn restore_receives(&self, qp: &Qp<Endpoint>) {
         if self.pools.lock().lacks_receives() {
@@ -484,11 +482,11 @@ impl Endpoint {
         }
     }
 
-    /// Posts a batch of Receives. If `allocates`, allocates those that are missing, and may sleep.
+    /// Posts a batch of Receives. If `allocates` is set, allocates missing ones, and may sleep.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if memory is too short for a single Receive, and errors of the device. Some
+    /// `ENOBUFS` if there is no memory for a single Receive, and errors of the device. Some
     /// Receives of the batch may have been posted then.
     pub(super) fn post_receives(&self, qp: &Qp<Endpoint>, allocates: bool) -> Result {
         let (mut list, missing, size) = self.pools.lock().receives_to_post(allocates);
@@ -530,8 +528,8 @@ impl Endpoint {
         count
     }
 
-    /// Queues the watchdog, unless it is queued. Called with the lock of the pools held, so that it
-    /// is not queued after the connection was retired.
+    /// Queues the watchdog, unless it is queued. The caller holds the lock of the pools, so the
+    /// watchdog is not queued after the connection was retired.
     pub(super) fn watch(self: &Arc<Self>, pools: &mut Pools) {
         if pools.watch() {
             let pause = msecs_to_jiffies(WATCHDOG_MS);
@@ -564,7 +562,7 @@ impl WorkItem<REFILL> for Endpoint {
         };
         let _scope = xprt.reclaim_scope();
         if this.alloc_regions(&xprt).is_err() {
-            // There may be no request in progress that returns regions, so retry.
+            // Perhaps no request in progress returns regions, so retry.
             this.refill_regions(msecs_to_jiffies(REFILL_PAUSE_MS));
         }
         this.return_to_pools(|_| ());
@@ -605,8 +603,8 @@ impl Endpoint {
             pr_warn!("{}: {}; disconnecting\n", xprt.server(), why);
         }
         self.fail();
-        // sunrpc closes the connection under the send lock, whose holder may wait for a LOCAL_INV in this
-        // Send Queue. So disconnect here, without the lock, which flushes the queue.
+        // sunrpc closes the connection under the send lock. The holder of that lock may wait for a
+        // LOCAL_INV in this Send Queue. So disconnect without the lock, which flushes the queue.
         let conn = link.and_then(|xprt| xprt.conn());
         if let Some(conn) = conn.filter(|it| core::ptr::eq(&**it.ep(), self)) {
             conn.disconnect();

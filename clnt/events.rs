@@ -108,8 +108,8 @@ impl Events {
         }
     }
 
-    /// Makes sunrpc close this connection, and no later one: the next connection is set up after
-    /// this one was retired under the lock that the caller holds.
+    /// Makes sunrpc close this connection. Cannot affect a later one: the next connection is set up
+    /// only after this one was retired, under the lock that the caller holds.
     fn force_disconnect(&self, fsm: &Fsm) {
         if let (false, Some(xprt)) = (fsm.is_retired(), self.link.get()) {
             xprt.force_disconnect();
@@ -166,24 +166,24 @@ const REJECT_STALE: i32 = 10;
 impl Removal for Events {
     fn removed(&self) {
         self.handle(Event::Down(DownReason::DeviceGone));
-        // In any state, because removal of the device waits for this connection.
+        // In any state, because device removal waits for this connection.
         self.force_disconnect(&self.fsm.lock());
     }
 }
 
-/// Why an attempt to connect has failed.
+/// The error of a failed attempt to connect.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectError {
     /// The reason, for the log.
     pub(super) cause: Error,
     /// The error for the RPC layer: one of those that it expects from connecting.
     pub(super) status: Error,
-    /// Whether the server has got the request for version 2, and has not answered it.
+    /// Whether the server received the request for version 2, and did not respond to it.
     pub(super) unanswered: bool,
 }
 
 impl ConnectError {
-    /// Returns the failure for a device that cannot carry the connection. It fails a mount. But if
+    /// Returns the error for a device that cannot support the connection. It fails a mount. But if
     /// the transport `had_connection`, a suitable device was removed and may be added again, so the
     /// RPC layer retries.
     pub(super) fn unsuitable(error: Error, had_connection: bool) -> Self {
@@ -194,7 +194,7 @@ impl ConnectError {
         }
     }
 
-    /// Returns the failure that reports `error` unchanged: the RPC layer expects it, or a retry is
+    /// Returns the error that reports `error` unchanged: the RPC layer expects it, or a retry is
     /// pointless.
     pub(super) fn unchanged(error: Error) -> Self {
         Self {
@@ -204,10 +204,10 @@ impl ConnectError {
         }
     }
 
-    /// Returns the failure for `error` of a device or of the kernel, with a status after which the
-    /// RPC layer fails a mount at once, and retries the RPCs of an established mount after a pause. A
-    /// device that is being removed, or is short of a resource, may return any error, and a hard mount
-    /// must not fail because of that.
+    /// Returns the error for `error` of a device or of the kernel, which may be gone at the next
+    /// attempt. Its status makes the RPC layer fail a new mount at once, and retry the RPCs of an
+    /// established mount after a delay. A device that is being removed, or is short of a resource,
+    /// may return any error, and a hard mount must not fail because of that.
     pub(super) fn transient(error: Error) -> Self {
         let retried = [
             eproto(),

@@ -277,13 +277,13 @@ fn reply_shape(reply: &XdrParts, open_ended: bool) -> ReplyShape {
 ///
 /// A server sends an extended attribute or an ACL completely, however short the caller's buffer is.
 /// Over TCP the excess is dropped, and the caller gets an error that says so. Over RDMA a server
-/// that finds too little room answers ERR_CHUNK, which the caller sees as EIO. So the client offers
+/// that finds too little room sends ERR_CHUNK, which the caller sees as EIO. So the client offers
 /// such a Reply more room than the caller has.
 fn is_open_ended(reply: &XdrParts) -> bool {
     reply.page_len() != 0 && !reply.is_read() && reply.total() < MAX_OPEN_ENDED
 }
 
-/// Returns a length for the choice of the mode; `u32::MAX`, which no message has, if it is longer.
+/// Returns `len` for the choice of the mode; `u32::MAX`, which no message has, if it is longer.
 fn len32(len: usize) -> u32 {
     len_to_u32(len).unwrap_or(u32::MAX)
 }
@@ -421,7 +421,7 @@ fn encode_lists(
     end.reply_chunk(chunks.regions(ChunkKind::Reply).map(reply))
 }
 
-/// Does what [`build_message`] does for a Call whose inline part is its head, which is the usual Call.
+/// Does what [`build_message`] does, for the usual Call: one whose inline part is its head.
 #[inline(always)]
 fn build_head(call: &XdrBuf, header: usize, ctx: Pin<&mut SendCtx>) -> Result<usize> {
     let end = header.checked_add(call.head_len()).ok_or(EMSGSIZE)?;
@@ -495,8 +495,8 @@ fn build_message(
     Ok(end)
 }
 
-/// Writes a Reply of the reverse direction, all of it inline, into `ctx`. If it is too long for that, writes
-/// an error report instead. Returns the length of the message in octets.
+/// Writes a Reply of the reverse direction inline into `ctx`. If it is too long for that, writes an
+/// error report instead. Returns the length of the message in octets.
 ///
 /// # Errors
 ///
@@ -539,7 +539,7 @@ fn write_reply(
     fits.then_some(end)
 }
 
-/// Writes an error report instead of the Reply with this `prefix`, as `reply` does not fit inline. Returns
+/// Writes an error report with this `prefix` instead of `reply`, which does not fit inline. Returns
 /// its length.
 fn write_too_long(
     body: &mut [u8],

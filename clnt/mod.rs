@@ -17,7 +17,7 @@
 //!   pools        the Sends, regions and Receives of a connection
 //!   send_queue   entries of the Send Queue, and detection of stalls
 //!   credits      credits that are not available for Calls
-//!   events       events of the CM and of device removal, the answer about version 2
+//!   events       events of the CM and of device removal, the outcome of negotiation
 //!   status       the status of a connection in debugfs
 //!   state        the state of a connection
 //!   transport    data of a transport that outlives its connections, and of a request slot
@@ -62,11 +62,11 @@ use kernel::error::Result;
 
 use crate::kapi::sunrpc::class::Registration;
 
-/// The largest number of Calls of the reverse direction in progress: the credits that we grant.
+/// The credits that the client grants in the reverse direction.
 const BC_CREDITS: u32 = 16;
-/// The number of Calls of the reverse direction for which there are buffers: twice the credits, because
-/// the server may send the next Call as soon as it has a Reply, shortly before the buffers of the
-/// previous Call are free.
+/// The number of Calls of the reverse direction for which there are buffers. It is twice the
+/// credits: the server may send the next Call as soon as it has a Reply, shortly before the buffers
+/// of the previous Call are free.
 const BC_MAX_CALLS: u32 = 2 * BC_CREDITS;
 
 /// Registers the transport class with sunrpc, until the result is dropped. May sleep.

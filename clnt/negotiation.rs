@@ -5,9 +5,9 @@
 //!
 //! ```text
 //!   version 2 disabled    version 1, sizes of the private data
-//!   version 2 enabled     RDMA2_CONNPROP ─▶ answer ─▶ version 2: sizes of the properties
-//!                                             │
-//!                                             └─────▶ version 1: sizes of the private data
+//!   version 2 enabled     RDMA2_CONNPROP ─▶ response ─▶ version 2: sizes of the properties
+//!                                              │
+//!                                              └──────▶ version 1: sizes of the private data
 //! ```
 //!
 //! The negotiation ends before the transport is connected, so before any Call. Afterwards only the
@@ -47,13 +47,13 @@ use crate::{
     }, //
 };
 
-/// Milliseconds to wait for an answer to RDMA2_REQPROP.
+/// Milliseconds to wait for the response to RDMA2_REQPROP.
 const REQUEST_MS: u64 = 30_000;
 
 /// The negotiated version and message sizes of a connection.
 ///
-/// Each size depends on others, and the sender and completions change them. So they change only under
-/// the lock of the connection's pools; reading one needs no lock.
+/// The sizes depend on each other, and both the sender and completions change them. So they change
+/// only under the lock of the connection's pools. Reading one needs no lock.
 pub(super) struct Agreed {
     /// The version of its messages.
     pub(super) version: Version,
@@ -87,9 +87,9 @@ impl Agreed {
         }
     }
 
-    /// Sets the Receive size `peer` of a server of version 2 that has sent its properties. No
-    /// property says how much a server can send. The client assumes that such a server sends as
-    /// much as it receives, from buffers whose size does not change.
+    /// Sets the Receive size `peer` of a version 2 server that has sent its properties. No property
+    /// tells how much a server can send. The client assumes that it sends as much as it receives,
+    /// from buffers whose size does not change.
     ///
     /// The client's messages have the agreed size, as if it had been requested. So another size is requested
     /// only if the Send buffers could hold more, or after the administrator has changed the size.
@@ -133,16 +133,17 @@ impl Agreed {
         self.receive.store(size.min(max).0, Relaxed);
     }
 
-    /// Returns whether Receives of `size` should be requested from the server. Not if that was the last
-    /// request, nor if the server has this size already. The exception is a last request for a smaller
-    /// size, which limits the client's messages until there is another request.
+    /// Returns whether the client should request Receives of `size` from the server. It should not
+    /// if `size` was requested last, or the server has it already. Exception: a request for a
+    /// smaller size limits the client's messages until the next request, so that one has to be
+    /// made.
     pub(super) fn should_request(&self, size: InlineSize) -> bool {
         let wanted = self.requested.load(Relaxed);
         size.0 != wanted && (size != self.peer() || wanted < size.0)
     }
 
-    /// Records a request for Receives of `size`. The client sends no longer messages from now on.
-    /// Returns the size that was requested before.
+    /// Records a request for Receives of `size`. From now on the client sends only messages that
+    /// fit them. Returns the size that was requested before.
     pub(super) fn set_requested(&self, size: InlineSize, send: InlineSize) -> InlineSize {
         let before = self.requested.xchg(size.0, Relaxed);
         self.fit_send(send);
@@ -171,7 +172,7 @@ pub(super) struct Negotiation {
     outcome: SetOnce<Negotiated>,
     agreed: SetOnce<Agreed>,
     replied: Atomic<bool>,
-    /// Whether the server has refused the version of a Call after it was settled.
+    /// Whether the server has refused the version of a Call after agreeing to it.
     revoked: Atomic<bool>,
     /// The Receive size of the outstanding RDMA2_REQPROP; 0 if there is none.
     requested: Atomic<u32>,
@@ -180,7 +181,8 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Creates a negotiation that has not begun. `connprop_xid` is the XID of the request for version 2.
+    /// Creates a negotiation before its start. `connprop_xid` is the XID of the request for version
+    /// 2, if the client makes one.
     pub(super) fn new(ours: Private, connprop_xid: Option<Xid>) -> Self {
         Self {
             ours,
@@ -207,7 +209,7 @@ impl Negotiation {
         self.connprop_xid
     }
 
-    /// Returns the answer of the server.
+    /// Returns the outcome, as decided by the server's response.
     pub(super) fn outcome(&self) -> Option<Negotiated> {
         self.outcome.as_ref().copied()
     }
@@ -231,9 +233,9 @@ impl Negotiation {
         })
     }
 
-    /// Handles `parsed`, the message `bytes`, if it is the awaited answer to the request for
-    /// version 2. Returns the credits that the server grants then. The completions of a connection run
-    /// one at a time, so there is one caller at a time.
+    /// Handles `parsed`, the message `bytes`, if it is the response to the pending request for
+    /// version 2. Returns the credits that the server grants then. The completions of a connection
+    /// run one at a time, so there is one caller at a time.
     pub(super) fn handle_response(
         &self,
         parsed: &Parsed,
@@ -262,8 +264,8 @@ impl Negotiation {
             }
             Negotiated::One | Negotiated::Failed { .. } => Credits(1),
         };
-        // Last: a worker that sees it ends the negotiation, in version 1 unless version 2 is agreed by
-        // then.
+        // Set the outcome last: a worker that sees it ends the negotiation, in version 1 unless
+        // version 2 is agreed by then.
         self.outcome.populate(outcome).then_some(window)
     }
 
@@ -290,9 +292,10 @@ impl Negotiation {
         self.delivered.load(Relaxed)
     }
 
-    /// Returns whether the request for version 2 has not been sent, or its answer is awaited. A server may
-    /// send its properties before it has got the request (section 5.3.1 of the draft). No other message is
-    /// handled until then, because an answer to it could precede the request.
+    /// Returns whether the request for version 2 was not sent yet, or the server has not responded. A
+    /// server may send its properties before it receives the request (section 5.3.1 of the draft).
+    /// The client handles no other message until then, because its response could precede the
+    /// request.
     pub(super) fn is_pending(&self) -> bool {
         self.connprop_xid.is_some() && (self.outcome.as_ref().is_none() || !self.is_connprop_sent())
     }
@@ -300,8 +303,8 @@ impl Negotiation {
     /// Ends the negotiation. Unless version 2 was agreed, the sizes are those of the private data
     /// `peer`.
     ///
-    /// A server whose private data says no more than that of a server that sends none may be older than
-    /// RFC 8166, and expect what RFC 5666 had not ruled out: room for the roundup in a Write chunk.
+    /// If the private data is absent or has only default values, the server may be older than RFC
+    /// 8166. Such a server may expect room for the roundup in a Write chunk, as RFC 5666 allowed.
     pub(super) fn agree(&self, peer: &Private) {
         let both = self.ours.negotiate(peer);
         let one = Agreed::new(Version::One, both.send, both.receive);
@@ -311,7 +314,7 @@ impl Negotiation {
         });
     }
 
-    /// Records an outstanding request for Receives of `size`, which has the XID `xid`.
+    /// Records an outstanding request with the XID `xid` for Receives of `size`.
     pub(super) fn note_request(&self, size: InlineSize, xid: Xid) {
         self.requested_xid.store(xid.0, Relaxed);
         self.requested_at.store(jiffies(), Relaxed);
@@ -336,7 +339,7 @@ impl Negotiation {
         }
     }
 
-    /// Ends a request that the server has not answered for [`REQUEST_MS`], and returns its size.
+    /// Ends a request without a response for [`REQUEST_MS`], and returns its size.
     pub(super) fn expire_request(&self) -> Option<u32> {
         if self.has_request() && msecs_since(self.requested_at.load(Relaxed)) > REQUEST_MS {
             self.take_request()
@@ -345,8 +348,9 @@ impl Negotiation {
         }
     }
 
-    /// Records that the server sends no Replies as long as the client's Receives: it had no room for one
-    /// that would fit inline, or has not noted their size. The caller holds the lock of the pools.
+    /// Records that the server cannot send Replies as long as the client's Receives: it had no room
+    /// for one that would fit inline, or did not note their size. The caller holds the lock of the
+    /// pools.
     pub(super) fn reset_receive_threshold(&self) {
         if let Some(agreed) = self.agreed() {
             let default_size = agreed.version.default_inline().min(agreed.receive());
@@ -362,8 +366,8 @@ impl Negotiation {
         }
     }
 
-    /// Records that the server has refused the version of a Call. Returns whether that contradicts its
-    /// answer to the request for version 2, so that each Call would be refused.
+    /// Records that the server has refused the version of a Call. Returns whether it had agreed to
+    /// that version, and so would refuse every Call.
     pub(super) fn revoke(&self) -> bool {
         let is_decided = self.outcome().is_some();
         if is_decided {

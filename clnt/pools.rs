@@ -8,9 +8,9 @@
 //! allocated when it is first needed, up to the limits of the connection. When a busy connection
 //! has become quiet, its surplus resources are freed.
 //!
-//! A Receive is posted for each Reply that the server owes, and for each Call of the reverse
-//! direction that it has a credit for: a Call is not sent before its Receive is posted. So if
-//! memory is short a Call waits, and the connection is not lost.
+//! A Receive is posted for each outstanding Reply, and for each credit of the reverse direction. A
+//! Call is not sent before the Receive for its Reply is posted. So if memory is short, a Call
+//! waits, and the connection is not lost.
 
 use core::pin::Pin;
 
@@ -56,8 +56,8 @@ use crate::{
 
 /// The number of Sends that a quiet connection keeps.
 const SENDS_KEPT: usize = 4;
-/// The least number of Sends of the reverse direction, so that one can always be sent. A completion that
-/// sends an error report allocates none.
+/// The number of Sends of the reverse direction that are always kept. A completion that sends an
+/// error report cannot allocate one.
 pub(super) const BC_SENDS_KEPT: usize = 2;
 /// The number of Receives that are posted together.
 const RECEIVE_BATCH: u32 = 16;
@@ -79,14 +79,14 @@ pub(super) enum Shortage {
     Receives,
 }
 
-/// What a sender that lacks a resource does.
+/// What the sender does when a resource is short.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It sends at once: the resource is available by now.
+    /// It retries at once: the resource is available by now.
     Needless,
     /// It waits, and is woken when a resource is returned.
     Woken,
-    /// It retries after a delay: memory is short, and nothing that is in flight helps.
+    /// It retries after a delay: memory is short, and nothing in flight returns the resource.
     Delay,
 }
 
@@ -99,18 +99,18 @@ pub(super) struct Report {
     pub(super) body: ErrorBody,
 }
 
-/// A received message, by its meaning for the Replies that the server owes.
+/// What a received message is, as far as the number of outstanding Replies is concerned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageKind {
     /// The Reply to a Call whose task waits for it.
     Reply,
     /// The Reply to a Call that was given up.
     LateReply,
-    /// No Reply to a Call, or a Receive that was flushed.
+    /// Not a Reply, or a flushed Receive.
     Other,
 }
 
-/// The resources of a connection, see the module's documentation.
+/// The resources of a connection.
 pub(super) struct Pools {
     limits: ClientLimits,
     status: Arc<ConnStatus>,
@@ -126,12 +126,12 @@ pub(super) struct Pools {
     regions_made: usize,
     /// Receive buffers that are not posted.
     free: RecvList<()>,
-    /// The number of posted Receives, and of those among them whose post has not returned yet.
+    /// The number of posted Receives, and of those that are still being posted.
     posted: u32,
     posting: u32,
     /// The size of the posted Receives and of those in `free`.
     pub(super) resize: Resize,
-    /// The number of Replies that the server owes.
+    /// The number of outstanding Replies.
     owed: u32,
     /// Credits that Calls may not use.
     pub(super) reserve: ReservedCredits,
@@ -205,8 +205,8 @@ impl Pools {
         owed.saturating_add(bc).min(self.limits.recv_wr)
     }
 
-    /// Returns whether a Receive is posted for the Reply to another Call. One whose post has not returned
-    /// does not count.
+    /// Returns whether a Receive is posted for the Reply to another Call. A Receive does not count
+    /// while it is being posted.
     #[inline(always)]
     fn has_receive(&self) -> bool {
         let ready = self.posted.saturating_sub(self.posting);
@@ -249,9 +249,8 @@ impl Pools {
         Ok(ctx)
     }
 
-    /// Returns the shortage if too few regions are idle. At the limit the sender waits for a Reply.
-    /// A refill would have nothing to do there; it would wake the sender, which would request
-    /// another refill at once.
+    /// Returns the shortage if too few regions are idle. At the limit the sender waits for a Reply:
+    /// a refill would allocate nothing, wake the sender, and be requested again at once.
     #[cold]
     fn region_shortage(&self) -> Shortage {
         match self.regions_missing() {
@@ -284,7 +283,7 @@ impl Pools {
     }
 
     /// Takes back the resources of a Call that was not posted. `registered` is the number of
-    /// regions that the chain was to register, `unused` are the other regions.
+    /// regions in the chain; `unused` are the other regions.
     pub(super) fn return_unused(
         &mut self,
         ctx: Pin<KBox<SendCtx>>,
@@ -300,8 +299,7 @@ impl Pools {
 
     /// Takes back regions that a Call did not need.
     pub(super) fn unused(&mut self, unused: &mut MrList) {
-        // Releases the entries of the registrations; `recycled` releases those of the
-        // invalidations.
+        // Releases the entries of the registrations; `recycled` releases those of invalidations.
         // CAST: At most as many as were taken.
         self.queue.release(unused.len() as u32);
         self.recycled(unused);
@@ -314,7 +312,7 @@ impl Pools {
         self.queue.release(1 + registered as u32);
         self.queue.complete();
         self.show_queue();
-        // There is room, because it was taken from there.
+        // There is room: `ctx` came from there.
         let _ = self.sends.push_within_capacity(ctx);
     }
 
@@ -333,18 +331,18 @@ impl Pools {
         let _ = self.bc_sends.push_within_capacity(ctx);
     }
 
-    /// Makes an error report wait for a Send of the reverse direction. Returns `false` if there are as
-    /// many already as there are Receives for Calls of the server.
+    /// Queues an error report until a Send of the reverse direction is free. Returns `false` if as
+    /// many reports are queued as there are Receives for Calls of the server.
     pub(super) fn queue_report(&mut self, report: Report) -> bool {
         self.reports.len() < BC_MAX_CALLS as usize
             && self.reports.push_within_capacity(report).is_ok()
     }
 
-    /// Takes the error report that has waited longest, and the buffers of its Send.
+    /// Takes the oldest queued error report, and the buffers of its Send.
     pub(super) fn take_report(&mut self) -> Option<(Pin<KBox<SendCtx>>, Report)> {
         let report = *self.reports.first()?;
         let ctx = self.take_bc_send().ok()?;
-        // It is there, as seen above.
+        // Cannot fail: the report was found above.
         let _ = self.reports.remove(0);
         Some((ctx, report))
     }
@@ -381,7 +379,7 @@ impl Pools {
     /// Takes back the resources of a chain of LOCAL_INV that has completed or was not posted.
     pub(super) fn inv_done(&mut self, ctx: Pin<KBox<InvCtx>>) {
         self.queue.complete();
-        // There is room, because it was taken from there.
+        // There is room: `ctx` came from there.
         let _ = self.invs.push_within_capacity(ctx);
         self.show_invalidations();
     }
@@ -470,9 +468,9 @@ impl Pools {
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 
-    /// Returns the free buffers for a batch to post, the number of buffers to allocate for it, which
-    /// is zero unless the caller `allocates`, and their size. All of them count as posted. The caller
-    /// calls [`Self::end_post`] when it has posted them.
+    /// Returns the free buffers to post, the number of buffers to allocate in addition, and their
+    /// size. The number is zero unless the caller `allocates`. All of them count as posted. The
+    /// caller posts them, and then calls [`Self::end_post`].
     pub(super) fn receives_to_post(&mut self, allocates: bool) -> (RecvList<()>, u32, u32) {
         let target = self
             .receives_needed(self.owed)
@@ -507,14 +505,12 @@ impl Pools {
         self.show_receives();
     }
 
-    /// Returns whether a message about properties may be sent in addition to a Call, see
-    /// [`ReservedCredits::has_credit`].
+    /// See [`ReservedCredits::has_credit`].
     pub(super) fn has_credit(&mut self, granted: u32, requested: bool) -> bool {
         self.reserve.has_credit(granted, self.owed, requested)
     }
 
-    /// Returns the number of credits that Calls may use, if it has changed, see
-    /// [`ReservedCredits::window`].
+    /// See [`ReservedCredits::window`].
     pub(super) fn window(&mut self, granted: u32, requested: bool) -> Option<u32> {
         self.reserve.window(granted, self.owed, requested)
     }
@@ -524,8 +520,9 @@ impl Pools {
         self.reserve.given_up(self.owed) != 0
     }
 
-    /// Returns the larger Receive size to announce to the server, if there is one and an announcement
-    /// may be sent in addition to a Call. Counts the size as announced, see [`Resize::due`].
+    /// Returns the Receive size to announce to the server, if it is larger than the server knows
+    /// and an announcement may be sent in addition to a Call. Counts as announced, see
+    /// [`Resize::due`].
     pub(super) fn announcement(&mut self, granted: u32, requested: bool) -> Option<u32> {
         let may_send = self.resize.is_due()
             && !self.reserve.has_update()
@@ -546,15 +543,15 @@ impl Pools {
         self.posted
     }
 
-    /// Returns what the sender does that lacks resources for a Call with `regions` regions, and records
-    /// whether it is to be woken.
+    /// Returns what the sender does when resources for a Call with `regions` regions are short, and
+    /// records whether to wake it.
     pub(super) fn starve(&mut self, regions: usize) -> Wait {
         let has_receive = self.has_receive();
         let possible = has_receive
             && self.idle.len() >= regions
             && self.queue.has_room(Self::entries(regions))
             && !self.sends.is_empty();
-        // A Reply makes no Receive available that it did not use. The end of a post does.
+        // A Reply frees only the Receive that it used. The end of a post may free more.
         let woken = has_receive || self.posting != 0;
         self.starved = !possible && woken;
         match (possible, woken) {
@@ -579,8 +576,8 @@ impl Pools {
         self.retired = true;
     }
 
-    /// Checks the progress of the Send Queue and of the credits. If the connection is quiet, it is no
-    /// longer watched, and the result contains the resources that it does not need.
+    /// Checks the progress of the Send Queue and of the credits. If the connection is quiet, it is
+    /// no longer watched, and the result contains the resources that it does not need.
     pub(super) fn check_progress(&mut self) -> (Progress, Surplus) {
         let ends = self.reserve.check_blocked();
         let progress = match self.queue.check_progress() {
@@ -600,7 +597,7 @@ impl Pools {
 
     /// Moves the idle Receives and regions that a quiet connection does not need to `surplus`.
     fn trim(&mut self, surplus: &mut Surplus) {
-        // Those that replace Receives of another size are needed: nothing else may allocate any.
+        // Keep the free Receives while they replace those of another size.
         if self.resize.outdated() == 0 {
             surplus.receives = core::mem::take(&mut self.free);
         }

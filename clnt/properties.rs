@@ -56,7 +56,7 @@ use crate::{
     },
 };
 
-/// Returns the size in octets that the administrator has set, but at least the default of version 2.
+/// Returns `octets`, a size that the administrator has set, but at least the default of version 2.
 fn at_least_default(octets: u32) -> InlineSize {
     InlineSize::representable(octets).max(Version::Two.default_inline())
 }
@@ -77,7 +77,7 @@ impl Endpoint {
         self.resize_receives();
         let mut pools = self.pools.lock();
         if let Some(octets) = self.negotiation.expire_request() {
-            // If the server has granted the request, it may have smaller Receives by now. Assume so.
+            // The server may have granted the request, and have smaller Receives by now. Assume so.
             let smaller = agreed.peer().0.min(octets);
             agreed.note_peer(smaller, self.negotiation.ours().send);
             self.status.show_sizes(agreed);
@@ -151,11 +151,11 @@ impl Endpoint {
         if !agreed.should_request(max) || self.negotiation.has_request() {
             return;
         }
-        // The request uses a credit until it is answered.
+        // The request uses a credit until its response arrives.
         if !self.pools.lock().has_credit(self.granted(), false) {
             return;
         }
-        // The client sends no longer messages than requested from here on.
+        // From here on the client sends only messages that fit the requested size.
         let before = self.set_requested(agreed, max);
         let (xid, credits) = (self.new_xid(), Credits(self.limits().requests));
         self.negotiation.note_request(max, xid);
@@ -219,8 +219,8 @@ impl Endpoint {
         }
     }
 
-    /// Handles a message that belongs to no RPC. If it is an error report, it may be the answer to a
-    /// message about sizes. Whatever it reports, no other answer follows.
+    /// Handles a message that belongs to no RPC. If it is an error report, it may be the response
+    /// to a message about sizes. Whatever it reports, no other response follows.
     pub(super) fn note_refused_property(self: &Arc<Self>, parsed: &Parsed) {
         let xid = parsed.header.xid;
         if !matches!(parsed.body, Body::Error(_)) || !self.is_property_xid(xid) {
@@ -230,8 +230,8 @@ impl Endpoint {
             self.end_request();
             return;
         }
-        // The server has not noted RDMA2_UPDPROP. Expect inline Replies of the default size only, also if the
-        // former size was larger: the error may be a late answer to RDMA2_REQPROP, and need not be exact.
+        // The server has not noted RDMA2_UPDPROP. Expect inline Replies of the default size only,
+        // even if the former size was larger: the error may be a late response to RDMA2_REQPROP.
         // Unless properties are exchanged, the client has sent none.
         if let Some(agreed) = self.negotiation.agreed().filter(|agreed| agreed.changes()) {
             let _pools = self.pools.lock();

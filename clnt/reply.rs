@@ -215,8 +215,8 @@ impl Endpoint {
                 trace_malformed(Peer::of(xprt), rejected);
                 self.status.traffic.malformed.add(1);
                 if self.negotiation.is_pending() {
-                    // An error report could arrive before the request for version 2, and would
-                    // exceed the single message that may be sent before its answer.
+                    // Send no error report: it could arrive before the request for version 2, and
+                    // only one message may be sent before the response to that.
                     return self.drop_other(qp, buffer);
                 }
                 Err(rejected)
@@ -261,14 +261,14 @@ impl Endpoint {
                 self.note_refused_property(parsed);
                 parsed.direction == Some(Direction::Reply) || self.is_late_reply(None)
             }
-            // The direction of a malformed message of version 1, or of another version, is not known.
+            // The direction of a malformed message of version 1 or an unknown version is unknown.
             Err(rejected) if rejected.refusal().is_some() && self.may_be_called() => {
                 self.refuse_call(qp, rejected);
                 false
             }
             Err(rejected) => self.is_late_reply(rejected.direction),
         };
-        // The Reply to an RPC that was given up, or an answer to a message about properties.
+        // The Reply to an RPC that was given up, or the response to a message about properties.
         if is_reply && !self.is_property_xid(header.xid) {
             self.drop_message(buffer, MessageKind::LateReply);
             self.update_window(xprt);
@@ -278,7 +278,8 @@ impl Endpoint {
         self.restore_receives(qp);
     }
 
-    /// Handles the loss of the connection while the answer to the request for version 2 is awaited.
+    /// Handles the loss of the connection while the response to the request for version 2 is
+    /// pending.
     #[cold]
     pub(super) fn fail_negotiation(&self) {
         // Before the request is sent, the connection manager reports the loss, and knows its cause.
@@ -292,8 +293,8 @@ impl Endpoint {
         self.pools.lock().is_bc_allowed()
     }
 
-    /// Returns whether a malformed message is the Reply to a Call that was given up: such a Reply is
-    /// due, and the message cannot be a Call, by its `direction` or because the server may not call.
+    /// Returns whether a malformed message is the Reply to a Call that was given up. It is if such
+    /// a Reply is due, and the message is no Call by its `direction`, or the server may not call.
     fn is_late_reply(&self, direction: Option<Direction>) -> bool {
         let pools = self.pools.lock();
         let is_reply = direction == Some(Direction::Reply) || !pools.is_bc_allowed();
@@ -315,9 +316,9 @@ impl Endpoint {
         self.restore_receives(qp);
     }
 
-    /// Handles `parsed`, the message `bytes`, while the answer to the request for version 2 is
-    /// awaited. Returns whether the caller can drop the message: it is not the answer, or has no other
-    /// purpose.
+    /// Handles `parsed`, the message `bytes`, while the response to the request for version 2 is
+    /// pending. Returns whether the caller can drop the message: it is not the response, or has no
+    /// other purpose.
     #[cold]
     fn handle_response(
         self: &Arc<Self>,
@@ -335,7 +336,7 @@ impl Endpoint {
         is_only_outcome(parsed) || !self.negotiation.is_connprop_sent()
     }
 
-    /// Answers a malformed message that may be a Call or another request.
+    /// Sends an error report about a malformed message that may be a Call or another request.
     fn refuse_call(self: &Arc<Self>, qp: &Qp<Endpoint>, rejected: &Rejected) {
         if let (Some(header), Some(report)) = (rejected.header, rejected.refusal()) {
             self.refuse(qp, &header, report);
@@ -418,8 +419,8 @@ impl Endpoint {
         self.drop_other(qp, buffer);
     }
 
-    /// Fences the regions in `list`, which the server did not invalidate, before a Reply is completed.
-    /// `idle` are the other regions of the request.
+    /// Fences the regions in `list`, which the server did not invalidate, before the RPC of a Reply
+    /// completes. `idle` are the other regions of the request.
     #[cold]
     fn fence_rest(
         self: &Arc<Self>,
@@ -441,8 +442,8 @@ impl Endpoint {
         }
     }
 
-    /// Continues with a Reply after the attempt to fence its regions. `left` are the regions that
-    /// could not be fenced.
+    /// Continues with a Reply when the attempt to fence its regions has ended. `left` are the
+    /// regions that could not be fenced.
     fn fenced(&self, pending: PendingReply, left: MrList) {
         let Some(xprt) = self.xprt() else {
             return;
@@ -553,7 +554,7 @@ fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunk
 }
 
 /// Returns how to complete the RPC with an inline Reply that has `written` octets in its Write
-/// chunk. A message that is no RPC Reply fails the RPC.
+/// chunk. A message that is not an RPC Reply fails the RPC.
 fn inline(message: &Parsed, written: u32) -> Delivery {
     match message.direction {
         Some(Direction::Reply) => Delivery::Inline {

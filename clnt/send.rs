@@ -80,7 +80,7 @@ pub(super) fn send_call(
         let ctx = ep
             .take_more(xprt, conn.qp(), plan.regions, &mut regions, shortage)
             .map_err(retried)?;
-        // `take_more` may have requested smaller Receives. No message longer than these may follow.
+        // `take_more` may have requested smaller Receives. No longer message may follow.
         if ep.thresholds().send >= limits.send {
             break (plan, ctx);
         }
@@ -118,8 +118,8 @@ impl Endpoint {
         Ok(ctx)
     }
 
-    /// Allocates or waits for the resource that is short, and takes all of them as [`Self::try_take`]
-    /// does. May sleep, and may send messages about the size of Receives.
+    /// Allocates or waits for the resource that is short, and takes all of them as
+    /// [`Self::try_take`] does. May sleep, and may send messages about the size of Receives.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Endpoint {
         regions: &mut MrList,
         mut shortage: Shortage,
     ) -> Result<Pin<KBox<SendCtx>>> {
-        // Each turn allocates the resource that was short, or some of it.
+        // Each iteration allocates the resource that was short, or some of it.
         for _ in 0..4 {
             match shortage {
                 Shortage::Receives => {
@@ -174,8 +174,8 @@ impl Endpoint {
     }
 }
 
-/// Returns the error for the sender of a Call for which `error` left no resources. After an error of
-/// the device the connection is useless: the sender closes it, and the Call is sent on the next one.
+/// Returns the error for the sender if `error` left no resources for its Call. After an error of
+/// the device the connection is useless: the sender closes it, and sends the Call on the next one.
 fn retried(error: Error) -> Error {
     if [EAGAIN, ENOMEM, enobufs()].contains(&error) {
         error

@@ -7,12 +7,12 @@
 //! however many Sends wait. The device completes chains in order, so counting them suffices to
 //! detect a stall.
 
-/// The result of a check of the queue. "Recently" means since the last check but one.
+/// The result of a check of the queue. "Recently" means since the check before the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// A chain that was not posted recently has not completed.
     Stalled,
-    /// The server does not answer the Calls that hold all credits, for which no task waits.
+    /// Calls that were given up hold all credits, and the server does not reply to them.
     Blocked,
     /// A chain was posted recently.
     Active,
@@ -85,8 +85,8 @@ impl SendQueue {
             self.posted.wrapping_sub(before),
         );
         self.seen = [last, self.posted];
-        // Chains complete in order. If more are in flight than were posted since the check before the
-        // last one, one that is older is stalled.
+        // Chains complete in order. If more are in flight than were posted since the check before
+        // the last one, an older one is stalled.
         if in_flight > fresh {
             Progress::Stalled
         } else if in_flight == 0 && fresh == 0 {

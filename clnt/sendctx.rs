@@ -42,9 +42,9 @@ impl_has_cqe! {
 }
 
 impl SendCtx {
-    /// Allocates the buffers of a Send of up to `len` bytes and `sges` elements. May sleep, but does not
-    /// wait until memory is free: the caller may hold the transport's send lock, which WRITEs need to
-    /// free memory.
+    /// Allocates the buffers of a Send of up to `len` bytes and `sges` elements. May sleep, but
+    /// does not wait until memory is free: the caller may hold the transport's send lock, which
+    /// WRITEs need to free memory.
     pub(super) fn new(
         pd: &Arc<Pd>,
         len: usize,

@@ -28,7 +28,7 @@ pub(super) enum DownReason {
     Refused,
     /// The peer has not yet dropped an earlier connection.
     Stale,
-    /// The peer does not answer.
+    /// The peer does not respond.
     Unreachable,
     /// Connecting failed in some other way.
     Connect,
@@ -53,8 +53,8 @@ pub(super) enum Step {
     Version,
 }
 
-/// An event of a connection: from the connection manager, from device removal, or the answer to the
-/// request for version 2.
+/// An event of a connection: from the connection manager, from device removal, or the response to
+/// the request for version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A step has succeeded.
@@ -119,7 +119,7 @@ impl Fsm {
                 };
                 Action::Wake
             }
-            // The event belongs to a step that was given up, or the peer repeats it.
+            // The event belongs to an abandoned step, or the peer repeats it.
             (_, Event::Done(_)) => Action::None,
             (State::Down(_) | State::Retired, Event::Down(_)) => Action::None,
             (State::Established, Event::Down(failure)) => {

@@ -60,7 +60,7 @@ pub(super) struct ConnStatus {
     depth: u32,
     /// The number of earlier connections of the transport.
     reconnects: u64,
-    /// Why the previous connection has ended.
+    /// Why the previous connection ended.
     ended: Option<Ended>,
     state: Atomic<u32>,
     /// Inline thresholds for sending and receiving; 0 before both sides have agreed.
@@ -70,7 +70,7 @@ pub(super) struct ConnStatus {
     peer_receive: Atomic<u32>,
     /// Credits that the server has granted.
     pub(super) granted: Atomic<u32>,
-    /// Replies that the server owes, those to Calls that were given up included.
+    /// Outstanding Replies, including those to Calls that were given up.
     pub(super) owed: Atomic<u32>,
     /// Entries of the Send Queue that are not claimed.
     pub(super) queue_room: Atomic<u32>,
@@ -102,8 +102,8 @@ impl ConnStatus {
         Self::of(xprt.server(), device, limits, reconnects, xprt.ended())
     }
 
-    /// Allocates the status of a connection to `server`, before which `reconnects` others have
-    /// ended, the last one because of `ended`.
+    /// Allocates the status of a connection to `server`. `reconnects` is the number of earlier
+    /// connections, and `ended` is why the last of them ended.
     ///
     /// # Errors
     ///

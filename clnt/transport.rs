@@ -53,7 +53,7 @@ pub(crate) struct ClntXprt {
     refused: Atomic<bool>,
     /// Whether a good Reply, or a good Call of the server, has arrived since the last attempt.
     useful: Atomic<bool>,
-    /// The number of connections in a row that were lost before the same Call was answered.
+    /// The number of connections in a row that were lost before the Reply to the same Call.
     losses: Atomic<u32>,
     /// Why the last connection has ended, as `Ended`; 0 if none has.
     ended: Atomic<u32>,
@@ -121,16 +121,16 @@ impl ClntXprt {
         self.link.clone()
     }
 
-    /// Records that the server has answered a Call or sent a good one. If the connection is lost,
-    /// the client reconnects at once.
+    /// Records that a good Reply or a good Call of the server has arrived. If the connection is
+    /// lost, the client reconnects at once.
     pub(super) fn note_use(&self) {
         if !self.useful.load(Relaxed) {
             self.useful.store(true, Relaxed);
         }
     }
 
-    /// Records that a connection has ended, the last one of `losses` in a row that were lost before the
-    /// same Call was answered; zero if no Reply was due.
+    /// Records that a connection has ended. It is the last one of `losses` in a row that were lost
+    /// before the Reply to the same Call. `losses` is zero if no Reply was due.
     pub(super) fn note_losses(&self, losses: u32) {
         self.losses.store(losses, Relaxed);
     }
@@ -177,8 +177,8 @@ impl ClntXprt {
         self.end_noted.store(false, Relaxed);
     }
 
-    /// Records why the connection ends. Only the first reason counts: a lost connection also has its
-    /// requests flushed, and is closed.
+    /// Records why the connection ends. Only the first reason counts: the requests of a lost
+    /// connection are also flushed, and it is also closed.
     pub(super) fn note_end(&self, why: Ended) {
         if !self.end_noted.xchg(true, Relaxed) {
             self.ended.store(why as u32, Relaxed);

@@ -182,7 +182,7 @@ impl XprtOps for ClntXprt {
         let Some(conn) = xprt.conn() else {
             return Err(enotconn());
         };
-        // A connection carries a Call once: sending it again would cost a credit that no Reply
+        // Send a Call only once per connection: a second one would use a credit that no Reply
         // returns.
         if slot.connect_cookie() == xprt.connect_cookie() {
             xprt.close();

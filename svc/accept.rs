@@ -91,7 +91,7 @@ pub(super) struct Pending {
     id: Id<Events<Conn>>,
     /// The private data of the client; the defaults if it sent none that can be read.
     client: Private,
-    /// RDMA Reads that the client answers concurrently.
+    /// The number of RDMA Reads that the client's device executes concurrently.
     read_depth: u32,
     /// Delays removal of the device until the id is destroyed.
     _removal: RemovalGuard,
@@ -175,7 +175,7 @@ struct AcceptParams {
     read_depth: u8,
 }
 
-/// Returns the number of RDMA Reads that may be outstanding: the least of the limits of client,
+/// Returns the number of RDMA Reads that may be outstanding: the smallest of the limits of client,
 /// device and administrator.
 ///
 /// # Errors
@@ -207,8 +207,8 @@ fn private_data(client: &Private, attrs: &DeviceAttrs) -> (Private, Private) {
     (private, private.negotiate(client))
 }
 
-/// Returns the number of rdma_rw contexts, which determines the number of memory regions of the QP. It is
-/// zero except over iWARP, where RDMA Reads need memory regions.
+/// Returns the number of rdma_rw contexts, which determines the number of memory regions of the QP.
+/// It is zero except over iWARP, where RDMA Reads need memory regions.
 fn rdma_ctxs(port: Port<'_>, args: &NewXprtArgs<'_, Conn>, credits: u32) -> Result<u32> {
     if !port.iwarp() {
         return Ok(0);

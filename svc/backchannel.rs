@@ -127,7 +127,7 @@ impl Conn {
                 Err(EINVAL)
             }
         });
-        // The last step, because only the completion may return entries that were taken.
+        // Reserve entries last: only the completion may return them.
         let reserved = written.and_then(|end| {
             ctx.as_mut().set_message(end, None)?;
             ep.sq.try_reserve(ctx.as_mut().project().reservation, 1)?;
@@ -148,8 +148,8 @@ impl Conn {
     }
 }
 
-/// Completes the callback that a message answers, if there is one; `bytes` is the message. The
-/// callback fails if the message is an error report, or has chunks: none were offered.
+/// Completes the callback that a message is the Reply to, if there is one. `bytes` is the message.
+/// The callback fails if the message is an error report, or has chunks: none were offered.
 pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Parsed, bytes: &[u8]) {
     let reply = match check(message, bytes, None, None) {
         Ok(Outcome::Inline { payload, .. }) => Ok(payload),
@@ -160,7 +160,7 @@ pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Parsed, bytes: &[u8]
     xprt.complete_callback(message.header.xid.0, credits, reply);
 }
 
-/// Completes the callback that a malformed Reply answers, if there is one: no other Reply follows.
+/// Fails the callback that a malformed Reply is for, if there is one: no other Reply follows.
 #[cold]
 pub(super) fn receive_malformed(xprt: &SvcXprt<Conn>, rejected: &Rejected) {
     if let Some(header) = rejected.failed_rpc() {

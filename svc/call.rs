@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! The state of a Call, kept in its Receive buffer from the completion of the Receive until sunrpc
-//! releases the Call: its decoded header, its place in the order of Calls, and the results that are
-//! placed directly.
+//! releases the Call: its decoded header, its pull number, and the results that are placed
+//! directly.
 
 use super::{
     client::OrderedPull,
@@ -24,19 +24,19 @@ pub(super) struct CallState {
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
-    /// The number of the message on its connection.
+    /// The arrival number of the message on its connection.
     pub(super) arrival: ArrivalSeq,
-    /// The place of the message in the order of its client's messages.
+    /// The pull number of the message in the order of its client's messages.
     pub(super) seq: PullSeq,
-    /// The pull of the Call, if the Call got its place in the order of its client's messages before
-    /// a service thread begins the pull. `None` in a buffer without such a Call.
+    /// The pull of the Call, if it was numbered before a service thread begins it. `None` in a
+    /// buffer without such a Call.
     pub(super) ordered: Option<OrderedPull>,
     /// The results of the reply that are placed directly.
     pub(super) payloads: Payloads,
 }
 
 impl CallState {
-    /// Gives the message its place: that of its own pull, or `last` if it has none.
+    /// Assigns the pull number of the message: that of its own pull, or `last` if it has none.
     #[inline]
     pub(super) fn assign_seq(&mut self, last: impl FnOnce() -> PullSeq) {
         self.seq = match &self.ordered {

@@ -55,7 +55,7 @@ pub(super) const OLDEST_PULL_MS: u32 = 1000;
 /// The time in ms for which Calls are delivered unordered after a batch was overdue.
 const UNORDERED_MS: u64 = 30_000;
 
-/// A connection whose messages may wait for their turn.
+/// Wakes a connection whose messages may wait for their turn.
 pub(super) trait Wake: Send + Sync {
     /// Wakes a service thread for the connection. Called under a spin lock.
     fn wake(&self);
@@ -83,7 +83,7 @@ struct Client {
     ip: Option<IpAddr>,
     /// Ordered pulls in progress.
     pulls: Atomic<u32>,
-    /// The place of a message that arrives now.
+    /// The pull number of a message that arrives now.
     next_seq: Atomic<u32>,
     #[pin]
     state: SpinLock<ClientState>,
@@ -107,8 +107,8 @@ struct ClientState {
 struct ClientConn {
     number: u64,
     connection: KBox<dyn Wake>,
-    /// Whether the connection has messages that wait for their turn. Shared with its [`Member`], which
-    /// sets it without a search: one address may have thousands of connections.
+    /// Whether the connection has messages that wait for their turn. Shared with its [`Member`],
+    /// which sets it without a search: one address may have thousands of connections.
     waits: Arc<Atomic<bool>>,
 }
 
@@ -166,7 +166,7 @@ impl Clients {
             connection,
             waits: waits.clone(),
         };
-        // Allocated before the spin lock is taken, as one address may have thousands of connections.
+        // Allocate before taking the spin lock: one address may have thousands of connections.
         let mut room = client.room_for_one()?;
         let mut state = client.state.lock();
         let first = state.members.is_empty();
@@ -202,8 +202,8 @@ impl Client {
         )
     }
 
-    /// Allocates room for the connections and further ones if there is no room for another one, and
-    /// nothing otherwise. May sleep. The caller holds the mutex of the list of clients.
+    /// If there is no room for another connection, allocates room for more; otherwise allocates
+    /// nothing. May sleep. The caller holds the mutex of the list of clients.
     fn room_for_one(&self) -> Result<KVVec<ClientConn>> {
         let state = self.state.lock();
         let (len, capacity) = (state.members.len(), state.members.capacity());
@@ -217,7 +217,8 @@ impl Client {
 }
 
 impl ClientState {
-    /// Moves the connections to `room`, if that has any, and leaves their former memory there.
+    /// Moves the connections to `room`, if it has any capacity, and leaves their former memory
+    /// there.
     fn move_to(&mut self, room: &mut KVVec<ClientConn>) {
         if room.capacity() <= self.members.len() {
             return;
@@ -229,7 +230,7 @@ impl ClientState {
         core::mem::swap(&mut self.members, room);
     }
 
-    /// Returns whether the message at `seq` may be delivered.
+    /// Returns whether the message with the number `seq` may be delivered.
     fn allows(&mut self, seq: PullSeq) -> bool {
         if self.order.allows(seq) {
             return true;
@@ -263,13 +264,13 @@ impl ClientState {
 }
 
 impl Member {
-    /// Returns the place of a message that has just arrived.
+    /// Returns the pull number of a message that has just arrived.
     pub(super) fn next_seq(&self) -> PullSeq {
         PullSeq(self.client.next_seq.load(Relaxed))
     }
 
-    /// Returns whether the message at `seq` may be delivered. If not, a service thread is woken
-    /// when its turn comes. The caller must check again after [`OLDEST_PULL_MS`].
+    /// Returns whether the message with the number `seq` may be delivered. If not, a service thread
+    /// is woken when its turn comes. The caller must check again after [`OLDEST_PULL_MS`].
     pub(super) fn allows(&self, seq: PullSeq) -> bool {
         if self.is_open() {
             return true;
@@ -325,7 +326,7 @@ impl Drop for Member {
         let index = state.members.iter().position(is_it);
         let gone = index.and_then(|index| state.members.remove(index).ok());
         let last = state.members.is_empty();
-        // Large memory must not be freed where the last reference to the client is dropped.
+        // The last reference may be dropped where a large allocation must not be freed.
         let room = last.then(|| core::mem::take(&mut state.members));
         drop(state);
         if last {

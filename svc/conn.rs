@@ -166,14 +166,16 @@ impl Connection for Conn {
         Ok(())
     }
 
-    /// Releases the Receive of a Call, and the pages that were held for it. If the connection has carried
-    /// no answer yet, it is closed after a while, unless a message is answered by then.
+    /// Releases the Receive of a Call, and the pages that were held for it. If no Reply or error
+    /// report was sent on the connection yet, the connection is closed after a while, unless one is
+    /// sent by then.
     ///
-    /// The service drops a Call without an answer while it still processes the same Call of an
+    /// The service drops a Call without a Reply while it still processes the same Call of an
     /// earlier connection, and expects the client to retransmit it later. In version 1 a client has
-    /// one credit before its first answer (RFC 8166, section 3.3.1), so it could send no other Call
+    /// one credit before its first Reply (RFC 8166, section 3.3.1), so it could send no other Call
     /// until then; in version 2 it may have no other. Closing the connection makes the client
-    /// retransmit sooner. It is not closed at once, because some clients retransmit without a pause.
+    /// retransmit sooner. It is not closed at once, because some clients retransmit without a
+    /// pause.
     fn release(this: &SvcXprt<Self>, mut call: CallBox) {
         if let Some(array) = call.data_mut().release_pages() {
             this.ep.pages.lock().put_array(array);

@@ -2,15 +2,16 @@
 
 //! The contexts of a connection that are not in use: for messages to send, and for RDMA Reads.
 //!
-//! A context keeps the arrays of its largest transfer, some 60 KiB for a payload of 4 MiB. As many contexts
-//! exist as a client had Calls at the same time. [`super::trim`] frees those that were not used for a while.
+//! A context keeps the arrays of its largest transfer, some 60 KiB for a payload of 4 MiB. As many
+//! contexts exist as a client had Calls at the same time. [`super::trim`] frees those that were not
+//! used for a while.
 
 use kernel::prelude::*;
 
 /// Contexts. The most recently used one is taken first.
 pub(super) struct Contexts<C> {
     kept: KVVec<C>,
-    /// The fewest contexts since the last [`Self::end_period`]: that many were not used.
+    /// The minimum number of contexts since the last [`Self::end_period`]: that many were not used.
     low: usize,
 }
 
@@ -56,8 +57,8 @@ impl<C> Contexts<C> {
         kept.map(move |(at, ctx)| (ctx, at < low))
     }
 
-    /// Removes a context that was not used in this period, unless few are left. To be dropped without the
-    /// lock: that may sleep.
+    /// Removes a context that was not used in this period, unless few are left. The caller drops it
+    /// without the lock, as that may sleep.
     pub(super) fn pop_unused(&mut self) -> Option<C> {
         if self.low <= Self::MIN {
             return None;

@@ -6,15 +6,15 @@
 //!   SvcXprt<Conn> --owns--> QpOwner, Id, RemovalGuard
 //!        ^                     |      |       |
 //!        |                     v      v       v     (they call)
-//!   Handle, not counted <--- Chan     Events
+//!   Handle, not counted <- Endpoint  Events
 //! ```
 //!
-//! Completions and service threads share an [`Endpoint`]. The CM and device removal call [`Events`].
-//! Both reach the transport through a handle, which does not keep it alive.
+//! Completions and service threads share an [`Endpoint`]. The CM and device removal call
+//! [`Events`]. Both reach the transport through a handle, which does not keep it alive.
 //!
-//! An `Endpoint` contains the Send Queue, the Send Queue contains the chains that wait for room, and a
-//! chain holds a reservation in the Send Queue. So the data of chains is defined here too. The
-//! modules above this one operate on it.
+//! An `Endpoint` contains the Send Queue, the Send Queue contains the chains that wait for room,
+//! and a chain holds a reservation in the Send Queue. So the data of chains is defined here too.
+//! The modules above this one operate on it.
 
 use super::{
     client::{
@@ -111,7 +111,7 @@ pub(super) struct Params {
     pub(super) sizes: Sizes,
     /// Counters for the debugfs status.
     pub(super) status: Arc<ConnStatus>,
-    /// Octets of the first Receive buffers, and of the buffer that a reply is sent from.
+    /// Octets of the first Receive buffers, and of the buffer from which a reply is sent.
     pub(super) receive_size: usize,
     /// Whether a reply may invalidate a handle of a client that speaks version 1.
     pub(super) remote_invalidation: bool,
@@ -153,7 +153,7 @@ pub(super) struct Endpoint {
     pub(super) handle: Handle<Conn>,
     /// Handles events of the CM and of device removal.
     pub(super) events: Arc<Events<Conn>>,
-    /// The connection's part in the order of its client's Calls.
+    /// The connection's membership in the order of its client's Calls.
     pub(super) member: Member,
     /// Messages that wait for a service thread.
     #[pin]
@@ -182,7 +182,7 @@ pub(super) struct Endpoint {
     pub(super) trimming: DelayedWork<Endpoint>,
     /// Whether `trimming` is scheduled.
     pub(super) trimming_runs: Atomic<bool>,
-    /// Whether there were no spare pages, and no chain that may return some, at the last run of `trim`.
+    /// Whether the last run of `trim` found no spare pages, and no chain that may return some.
     pub(super) without_pages: Atomic<bool>,
 }
 
@@ -259,8 +259,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Errors of `f`. A shortage may last forever, and nfsd cannot be stopped while a thread waits, so
-    /// the connection must be closed after it.
+    /// Errors of `f`. The caller must close the connection then: a shortage may last forever, and
+    /// nfsd cannot be stopped while a thread waits.
     pub(super) fn retry_while_short<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         let mut backpressure = None;
         retry_while_short(
@@ -268,7 +268,7 @@ impl Endpoint {
             || {
                 let result = f();
                 if result.is_err() {
-                    // No other thread should wait for this connection.
+                    // Keep other threads from waiting for this connection.
                     backpressure.get_or_insert_with(|| self.handle.apply_backpressure());
                 }
                 result
@@ -290,7 +290,7 @@ impl Endpoint {
         self.retry_while_short(|| {
             let mapped = map(transfer);
             if mapped.is_err() {
-                // Other transfers may wait for the resources of a part that is mapped already.
+                // Other transfers may wait for the resources of the part that is already mapped.
                 transfer.unmap();
             }
             mapped
@@ -330,12 +330,12 @@ impl Conn {
         }
     }
 
-    /// Returns the part that is shared with completions.
+    /// Returns the endpoint, which is the part that completions share.
     pub(super) fn ep(&self) -> &Endpoint {
         &self.ep
     }
 
-    /// Returns a reference to that part that the caller may keep.
+    /// Returns a reference to the endpoint that the caller may keep.
     pub(super) fn shared_ep(&self) -> &Arc<Endpoint> {
         &self.ep
     }
@@ -362,7 +362,7 @@ pub(super) type Queue = Sq<QueuedChain, SqConn>;
 /// Entries of the Send Queue of a connection.
 pub(super) type Reservation = SqReservation<QueuedChain, SqConn>;
 
-/// The owner of a chain that is ready to be posted.
+/// The context of a chain that is ready to be posted.
 pub(super) enum ChainCtx {
     /// RDMA Writes and a Send.
     Reply(Pin<KBox<SendCtx>>),
@@ -376,7 +376,7 @@ pub(super) struct QueuedChain {
     pub(super) _backpressure: Backpressure<Conn>,
 }
 
-/// What the Send Queue needs of its connection.
+/// The owner of a connection's Send Queue.
 pub(super) struct SqConn {
     pub(super) handle: Handle<Conn>,
     pub(super) addr: SockAddr,
@@ -418,10 +418,11 @@ pub(super) struct ReadCtx {
 /// The Call whose Read chunks a [`ReadCtx`] pulls.
 pub(super) struct PullCall {
     pub(super) buf: CallBox,
-    /// The number of the Call on its connection.
+    /// The arrival number of the Call on its connection.
     pub(super) arrival: ArrivalSeq,
     pub(super) permit: PullPermit,
-    /// Held until a service thread takes the Call; `None` if its order does not matter.
+    /// The place of the Call in the order; held until a service thread takes the Call. `None` if
+    /// the order of the Call does not matter.
     pub(super) ordered: Option<OrderedPull>,
 }
 
@@ -436,7 +437,7 @@ pub(super) type Pulled = Pin<KBox<ReadCtx>>;
 pub(super) type ReadPool = Contexts<Pulled>;
 
 impl ReadPool {
-    /// The number of contexts that may keep a page: as many as one client usually needs at a time. No
+    /// The number of contexts that may keep a page. One client rarely needs more at a time. No
     /// budget limits these pages.
     pub(super) const WITH_PAGE: usize = 16;
 
@@ -445,8 +446,8 @@ impl ReadPool {
         self.len() < Self::WITH_PAGE
     }
 
-    /// Frees the pages of the contexts that were not used in this period. Returns the number of pages that
-    /// the others keep. Nothing is mapped in any of them.
+    /// Frees the pages of the contexts that were not used in this period. Returns the number of
+    /// pages that the others keep. No page of a context here is mapped.
     pub(super) fn trim_pages(&mut self) -> usize {
         let mut left = 0;
         for (ctx, is_unused) in self.iter_mut().take(Self::WITH_PAGE) {

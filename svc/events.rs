@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Events of a connection: from the CM, from device removal, and from the timer for a client that
-//! gets no answer.
+//! gets no Reply.
 //!
 //! An event may arrive before the transport exists. [`Events`] records it until then.
 
@@ -45,7 +45,7 @@ use kernel::{
     }, //
 };
 
-/// How long a connection stays open after a Call was dropped before any Call was answered.
+/// How long a connection stays open after a Call was dropped before the first Reply.
 const UNANSWERED_MS: u32 = 2_000;
 
 /// The callbacks of the CM, of device removal and of the timer.
@@ -53,7 +53,7 @@ const UNANSWERED_MS: u32 = 2_000;
 pub(super) struct Events<C: 'static> {
     /// A [`Phase`], as a number.
     phase: Atomic<u32>,
-    /// Whether a message of the client has been answered with a Reply or an error report.
+    /// Whether a Reply or an error report was sent to the client.
     answered: Atomic<bool>,
     conn: SetOnce<Handle<C>>,
     #[pin]
@@ -88,13 +88,13 @@ impl<C: 'static> Events<C> {
         )
     }
 
-    /// Records that the client gets a Reply or an error report.
+    /// Records that a Reply or an error report is sent to the client.
     pub(super) fn note_answered(&self) {
         self.answered.store(true, Relaxed);
     }
 
-    /// Records that a Call was dropped. The connection is closed after [`UNANSWERED_MS`] if no
-    /// message is answered until then.
+    /// Records that a Call was dropped. The connection is closed after [`UNANSWERED_MS`] if neither
+    /// a Reply nor an error report is sent by then.
     pub(super) fn note_dropped_call(self: &Arc<Self>) {
         if !self.answered.load(Relaxed) {
             // It may be queued already.
@@ -181,7 +181,7 @@ impl<C: 'static> Removal for Events<C> {
     fn removed(&self) {
         let _ = self.step(ConnEvent::Lost);
         if let Some(handle) = self.conn.as_ref() {
-            // All service threads may be busy, so this does not leave it to one of them.
+            // All service threads may be busy, so do not leave it to one of them.
             handle.close_now();
         }
     }

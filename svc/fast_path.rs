@@ -47,7 +47,7 @@ use crate::{
 use core::ops::Range;
 use kernel::prelude::*;
 
-/// The only payload of a reply, and its place.
+/// The only payload of a reply, and its location.
 struct Placed {
     payload: Payload,
     /// The offset of the reply after the payload and its roundup.

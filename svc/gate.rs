@@ -12,14 +12,14 @@
 //!
 //! # The gate
 //!
-//! A client decides how long a pull takes, because its device answers the RDMA Reads, and the pull
+//! A client decides how long a pull takes, because its device executes the RDMA Reads, and the pull
 //! holds pages of the server meanwhile. So a client that has not proved that it has access gets one
-//! pull at a time. Its other messages wait until that Call was delivered. The pull may have
-//! [`FIRST_PAGES`]; for what exceeds them all such clients together get [`NO_ACCESS_PAGES`]. So clients
-//! without access cannot delay a client that has lost its connection and repeats a WRITE, unless the WRITE
-//! is larger. A client has one credit before its first answer anyway (RFC 8166, section 3.3.1). If the pages
-//! are not available, or the device is short of memory regions for RDMA Reads, the Call is held back
-//! without a thread, and is tried again later.
+//! pull at a time. Its other messages wait until that Call was delivered. Before its first Reply a
+//! client has only one credit anyway (RFC 8166, section 3.3.1). The pull may use [`FIRST_PAGES`];
+//! for what exceeds them, all such clients share [`NO_ACCESS_PAGES`]. So they cannot delay a client
+//! that has lost its connection and repeats a WRITE, unless the WRITE is larger than that. If the
+//! pages are not available, or the device is short of memory regions for RDMA Reads, the Call is
+//! held back without a thread, and is tried again later.
 //!
 //! While a Call with Kerberos is pulled, messages that arrive after it wait, on all connections of
 //! the client, see [`super::order`].
@@ -61,8 +61,8 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-/// Pages for RDMA Reads from a client that has not proved that it has access: 1 MiB, the largest WRITE of
-/// Linux clients.
+/// Pages for RDMA Reads from a client that has not proved that it has access: 1 MiB, the largest
+/// WRITE of Linux clients.
 const FIRST_PAGES: usize = (1 << 20) / PAGE_SIZE;
 
 /// Further pages for RDMA Reads from all these clients: 32 MiB.
@@ -128,8 +128,8 @@ impl Endpoint {
                 self.handle.set_data();
             } else if inbox.waits() {
                 drop(inbox);
-                // If the work is already scheduled, it runs earlier than this, and wakes a thread that
-                // gets here again.
+                // If the work is already scheduled, it runs earlier than this, and wakes a thread
+                // that gets here again.
                 let delay = msecs_to_jiffies(OLDEST_PULL_MS);
                 let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
             }
@@ -149,8 +149,8 @@ impl Endpoint {
         Some(PullPermit::Free)
     }
 
-    /// Locks the inbox; `None` if the connection is being closed. What is added under the lock is dropped
-    /// by [`Self::clear_inbox`], which takes the lock later.
+    /// Locks the inbox; `None` if the connection is being closed. [`Self::clear_inbox`], which
+    /// takes the lock later, drops what is added under the lock.
     fn open_inbox(&self) -> Option<SpinLockGuard<'_, Inbox<Pulled>>> {
         let inbox = self.inbox.lock();
         (!self.is_closing()).then_some(inbox)

@@ -28,18 +28,18 @@ use kernel::{
     }, //
 };
 
-/// The time in ms for which a Call waits for resources of the device.
+/// How long, in ms, a Call waits for resources of the device.
 const SHORT_MS: u32 = 30_000;
-/// The time in ms after which a shortage has ended if no pull has lacked resources meanwhile. A Call that
-/// waits is tried again more often.
+/// A shortage has ended if no pull has lacked resources for this time in ms. It is longer than the
+/// interval at which a waiting Call is tried again.
 const LULL_MS: u32 = 10_000;
 
 /// A pulled Call, which may have to wait for its turn.
 pub(super) trait Ordered {
-    /// Returns the place of its pull; `None` if its order does not matter.
+    /// Returns the number of its pull; `None` if its order does not matter.
     fn seq(&self) -> Option<PullSeq>;
 
-    /// Returns the number of the Call on its connection.
+    /// Returns the arrival number of the Call on its connection.
     fn arrival(&self) -> ArrivalSeq;
 
     /// Returns whether a service thread may take it now.
@@ -53,9 +53,9 @@ pub(super) struct Inbox<P> {
     pub(super) messages: RecvList<CallData<CallState>>,
     /// The next message, if it has to wait for its turn.
     pub(super) first: Option<CallBox>,
-    /// Calls that have pulls of their own in the order. A service thread may take them at any time to begin
-    /// these pulls, because they wait for their turn once they are pulled. So they are in no queue behind a
-    /// message that may wait for them.
+    /// Calls with their own pull number. A service thread may take them at any time to begin their
+    /// pulls; they wait for their turn once they are pulled. So they are not queued behind
+    /// messages, which may have to wait for them.
     pulls: RecvList<CallData<CallState>>,
     /// Other Calls whose RDMA Reads had to wait. They are older than `messages`.
     pub(super) held: RecvList<CallData<CallState>>,
@@ -63,10 +63,11 @@ pub(super) struct Inbox<P> {
     /// messages wait for a service thread.
     pub(super) pulled: Ring<P>,
     pub(super) gate: InboxGate,
-    /// The number of the last message that arrived.
+    /// The arrival number of the last message.
     last: ArrivalSeq,
-    /// The place after the last pull that a service thread has begun. Messages that arrived after the
-    /// pull's Call, but before the pull began, have earlier places; they get this one when they are taken.
+    /// The number after the last pull that a service thread has begun. Messages that arrived after
+    /// the pull's Call, but before the pull began, have lower numbers. They get this one when they
+    /// are taken.
     after_pull: PullSeq,
     /// The shortage of resources for pulls, if there is one.
     short: Option<DeviceShortage>,
@@ -123,7 +124,7 @@ impl<P: Ordered> Inbox<P> {
         })
     }
 
-    /// Returns the number of a message that arrives now.
+    /// Returns the arrival number of a message that arrives now.
     #[inline]
     pub(super) fn arrive(&mut self) -> ArrivalSeq {
         self.last = self.last.next();
@@ -156,7 +157,7 @@ impl<P: Ordered> Inbox<P> {
         self.first.is_some() || is_held || !self.messages.is_empty()
     }
 
-    /// Returns whether a Call is held back, for want of resources or until the client has access.
+    /// Returns whether a Call is held back until resources are available or the client has access.
     pub(super) fn has_held(&self) -> bool {
         self.short.is_some() || !self.held.is_empty()
     }
@@ -176,8 +177,8 @@ impl<P: Ordered> Inbox<P> {
         self.first.is_some() || self.pulled.first().is_some()
     }
 
-    /// Adds a pulled Call, before those that it precedes: threads may post pulls in another order than
-    /// they begin them. Returns the Call if there are too many.
+    /// Adds a pulled Call, before those that it precedes: threads may post pulls in another order
+    /// than they begin them. Returns the Call if there are too many.
     pub(super) fn push_pulled(&mut self, call: P) -> Result<(), P> {
         if call.seq().is_none() {
             return self.pulled.push(call);
@@ -186,8 +187,8 @@ impl<P: Ordered> Inbox<P> {
             .insert(call, |call, other| Some(call.seq()?.precedes(other.seq()?)))
     }
 
-    /// Makes the messages in the inbox wait for the pull at `seq`, which a service thread begins. They
-    /// are younger than its Call, which the thread has taken before them.
+    /// Makes the messages in the inbox wait for the pull `seq`, which a service thread begins. They
+    /// are younger than the Call of the pull, which the thread has taken before them.
     pub(super) fn begin_pull(&mut self, seq: PullSeq) {
         let after = seq.after();
         // Another thread may have begun a later pull meanwhile.
@@ -196,9 +197,9 @@ impl<P: Ordered> Inbox<P> {
         }
     }
 
-    /// Holds back a Call whose Read chunks cannot be pulled now, and closes the gate until they may be.
-    /// While the client has not proved that it has access, a pull in progress keeps the gate closed:
-    /// another one must not begin before it has ended.
+    /// Holds back a Call whose Read chunks cannot be pulled now, and closes the gate until they can
+    /// be. While the client has not proved that it has access, a pull in progress keeps the gate
+    /// closed: the next one must not begin before it has ended.
     pub(super) fn hold(&mut self, message: CallBox, has_access: bool) {
         self.push_held(message);
         if has_access || self.gate != InboxGate::Pulling {
@@ -215,9 +216,9 @@ impl<P: Ordered> Inbox<P> {
         }
     }
 
-    /// Records that resources for the pull of a Call are short. Returns whether they have been short for
-    /// so long that the Call should not wait: a mapping may fail forever, and other Calls of the
-    /// connection wait as well.
+    /// Records that resources for the pull of a Call are short. Returns whether they have been
+    /// short for so long that the Call should not wait: a mapping may fail forever, and other Calls
+    /// of the connection wait as well.
     pub(super) fn note_short(&mut self, call: ArrivalSeq, now: Jiffies) -> bool {
         let lull = msecs_to_jiffies(LULL_MS);
         self.short
@@ -231,9 +232,9 @@ impl<P: Ordered> Inbox<P> {
         short.is_long(now)
     }
 
-    /// Records that the pull of `call` begins. This ends the shortage if `call` is the one that waits.
-    /// The pull of another Call does not end it, as that Call may need less, unless the shortage has
-    /// lasted for too long: then it shows that resources are available again.
+    /// Records that the pull of `call` begins. This ends the shortage if `call` was the first that
+    /// lacked resources. Another Call may need less, so its pull ends the shortage only if that has
+    /// lasted too long.
     pub(super) fn note_mapped(&mut self, call: ArrivalSeq, now: Jiffies) {
         self.short
             .take_if(|short| short.first == call || short.is_long(now));
@@ -255,8 +256,8 @@ impl<P: Ordered> Inbox<P> {
         Some(message)
     }
 
-    /// Returns whether messages may be taken. `has_access` is whether the client has proved that it has
-    /// access.
+    /// Returns whether messages may be taken. `has_access` is whether the client has proved that it
+    /// has access.
     pub(super) fn is_open(&self, has_access: bool) -> bool {
         match self.gate {
             InboxGate::NoResources => false,
@@ -283,9 +284,10 @@ impl<P: Ordered> Inbox<P> {
         first.is_some_and(|first| member.allows(first.data_mut().state.seq))
     }
 
-    /// Removes the next entry that may be taken: a Call that has a pull of its own, as its pull takes a
-    /// while; otherwise the older one of the first message and the first pulled Call. If pulled Calls were
-    /// always taken first, they would starve messages while the client keeps sending WRITEs.
+    /// Removes the next entry that may be taken. Calls with their own pull number come first,
+    /// because their pulls take a while. Otherwise it is the older one of the first message and the
+    /// first pulled Call. If pulled Calls were always taken first, they would starve messages while
+    /// the client keeps sending WRITEs.
     pub(super) fn next(&mut self, has_access: bool, member: &Member) -> Option<Incoming<P>> {
         let pulled = self.pulled.first().filter(|call| call.is_next(member));
         let pulled = pulled.map(P::arrival);
@@ -310,7 +312,7 @@ impl<P: Ordered> Inbox<P> {
 pub(super) enum PullPermit {
     /// The client has proved that it has access.
     Free,
-    /// The only pull of a client that has not, which has closed the gate.
+    /// The client has not. This is its only pull, and has closed the gate.
     Only {
         /// The share of the budget of all such clients.
         _share: Share,

@@ -102,8 +102,8 @@ impl Layout {
             ([one], Some(arguments))
                 if chunks.call_chunk().is_none() && arguments.at <= one.position.0 =>
             {
-                // nfsd may read the first page to its end, whatever the length of the chunk, instead of
-                // what follows the chunk.
+                // Whatever the length of the chunk, nfsd may read the first page to its end instead
+                // of what follows the chunk.
                 let fills_page = u32_to_usize(one.length) >= PAGE_SIZE;
                 (fills_page.then_some(one.position.0), arguments.sequenced)
             }
@@ -136,7 +136,7 @@ impl Layout {
         self.paged_len().div_ceil(PAGE_SIZE)
     }
 
-    /// Returns the parts that are placed in pages, with their places.
+    /// Returns the parts that are placed in pages, with their offsets there.
     fn pieces(&self) -> impl Iterator<Item = (usize, pcl::Piece)> + '_ {
         let item = self.item.is_some();
         let mut at = 0;
@@ -154,7 +154,7 @@ impl Layout {
             })
     }
 
-    /// Returns the parts to pull: position in the message, place in the pages, and the client's
+    /// Returns the parts to pull: position in the message, offset in the pages, and the client's
     /// memory.
     fn segments<'a>(
         &'a self,

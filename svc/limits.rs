@@ -15,7 +15,7 @@ const RECV_BATCH: u32 = 8;
 /// Work Requests that are provided for the payloads of one RPC of ordinary size.
 const PAYLOAD_PAGES: u32 = 257;
 
-/// The least number of Work Requests for one RPC that a device must support.
+/// The minimum number of Work Requests for one RPC that a device must support.
 const MIN_SEND: u32 = 16;
 
 /// Work Requests for one RPC whose chunks have as many segments as fit a header of the usual size.
@@ -55,7 +55,7 @@ pub(super) struct Sizes {
     /// as many before the last ones are used.
     pub(super) batch: u32,
     /// The largest number of Receive buffers: `receives`, which are posted, and one more for each
-    /// credit. So as many Calls as there are credits may have been answered and hold their buffers.
+    /// credit. So as many Calls as there are credits may have a Reply and still hold their buffers.
     pub(super) contexts: u32,
     /// Entries of the Send Queue.
     pub(super) sends: u32,
@@ -101,8 +101,8 @@ impl Sizes {
         })
     }
 
-    /// Returns whether all of `total` Receives may be replaced by others. The former ones are released
-    /// when their Calls end, and the client decides when that is.
+    /// Returns whether all of `total` Receives may be replaced by others. The replaced ones are
+    /// released when their Calls end, and the client decides when that is.
     pub(super) fn may_exchange(&self, total: u32) -> bool {
         total <= self.contexts
     }
@@ -115,14 +115,14 @@ impl Sizes {
         free >= self.batch || (free != 0 && posted < self.batch.saturating_mul(2))
     }
 
-    /// Returns whether the completion of a Receive should add Receives unless some are free, as only
-    /// `posted` are left.
+    /// Returns whether the completion of a Receive, which leaves `posted` posted ones, should add
+    /// Receives unless some are free.
     #[inline]
     pub(super) fn is_nearly_dry(&self, posted: u32) -> bool {
         posted <= self.batch
     }
 
-    /// Returns the number of Receives to add, when `total` exist, for those that Calls hold.
+    /// Returns the number of Receives to add to `total` for those that Calls hold.
     pub(super) fn addition(&self, total: u32) -> u32 {
         self.batch.min(self.contexts.saturating_sub(total))
     }
@@ -176,7 +176,7 @@ mod tests {
         total: u32,
         posted: u32,
         free: u32,
-        /// Messages that a service thread has not answered yet, and those that it has.
+        /// Messages that wait for a Reply, and those that have one but are not released.
         waiting: u32,
         answered: u32,
     }
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// All Calls are answered, and none is released, until the client has used its credits twice.
+    /// All Calls get Replies, and none is released, until the client has used its credits twice.
     #[test]
     fn no_receive_is_missing_while_all_threads_are_blocked() {
         for (max_queue, credits) in [(32768, 1), (32768, 32), (32768, 128), (100, 128)] {

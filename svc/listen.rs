@@ -116,7 +116,7 @@ impl_has_delayed_work! {
 impl WorkItem for ListenEvents {
     type Pointer = Arc<Self>;
 
-    /// Destroys an id that receives no requests any more, and makes a service thread create a new
+    /// Destroys an id that no longer receives requests, and makes a service thread create a new
     /// one.
     fn run(this: Arc<Self>) {
         let mut current = this.current.lock();
@@ -178,7 +178,7 @@ pub(super) fn create<'a>(
         })?;
         // The service may have asked for any port.
         let bound = id.local_addr();
-        // Last, because from here on the object refers to itself, and only `detach` ends that.
+        // Store the id last: from here on the object refers to itself, and only `detach` ends that.
         events.current.lock().id = Some(id);
         let listen = Listen {
             events,
@@ -205,9 +205,9 @@ fn listening_id(
 }
 
 impl ListenEvents {
-    /// Removes the oldest request that waits to be accepted. Drops those before it that their clients have
-    /// withdrawn: a connection costs the only thread that accepts more than such a request costs its client.
-    /// Sleeps.
+    /// Removes the oldest request that waits to be accepted. Drops older ones that their clients
+    /// have withdrawn: accepting one would cost the only accepting thread more than the request
+    /// cost its client. Sleeps.
     fn next_request(&self) -> Option<Pending> {
         loop {
             let pending = self.state.lock().requests.remove(0).ok()?;

@@ -8,9 +8,9 @@
 //!   accept         accepts a request: limits, queues, first Receives
 //!   conn           the callbacks of sunrpc and of completions; teardown
 //!   read           pulls Read chunks before the Call is delivered
-//!   recv           posts Receives, and decodes a message, which is delivered as a Call or refused
-//!   send           Replies: inline, Write list, Reply chunk; error reports
-//!   fast_path      sending Replies of the most common forms
+//!   recv           posts Receives; decodes messages, and delivers or refuses them
+//!   send           sends Replies: inline, Write list, Reply chunk; sends error reports
+//!   fast_path      sends Replies of the most common forms
 //!   properties     messages of version 2 about properties
 //!   trim           releases memory of a quiet connection
 //!   backchannel    callbacks, in the reverse direction (RFC 8167)
@@ -35,15 +35,16 @@
 //!   tunables       the sysctls, and the counters
 //! ```
 //!
-//! A file imports only files below it. `limits`, `order`, `payloads`, `phase` and `sq_accounting` are
-//! pure: they use no kernel interface, and are tested on the host.
+//! A file imports only files below it. `limits`, `order`, `payloads`, `phase` and `sq_accounting`
+//! are pure: they use no kernel interface, and are tested on the host.
 //!
 //! # Locks
 //!
-//! The spin locks of [`endpoint::Endpoint`] and [`sq::Sq`] are held for a few lines, which do not sleep. No
-//! other lock is taken inside them, with one exception: the lock of a [`client`] nests inside the
-//! inbox's lock. It also nests inside the mutex of the list of clients. The listener's mutexes are
-//! held while a connection request is adopted, and while listening ids are created and destroyed.
+//! The spin locks of [`endpoint::Endpoint`] and [`sq::Sq`] are held for a few lines, which do not
+//! sleep. No other lock is taken inside them, with one exception: the lock of a [`client`] nests
+//! inside the inbox's lock. It also nests inside the mutex of the list of clients. The listener's
+//! mutexes are held while a connection request is adopted, and while listening ids are created and
+//! destroyed.
 
 #![deny(unsafe_code)]
 

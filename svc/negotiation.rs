@@ -3,9 +3,9 @@
 //! The version of a connection, and the largest message that may be sent on it
 //! (draft-cel-nfsv4-rpcrdma-version-two-04, sections 5 and 7).
 //!
-//! The client's first valid message decides the version, see [`ServerVersion`]. In version 1 the private
-//! data limits the size of messages. In version 2 the client's properties do, which it may change
-//! later.
+//! The client's first valid message decides the version, see [`ServerVersion`]. In version 1 the
+//! private data limits the size of messages. In version 2 the client's properties do, which the
+//! client may change later.
 
 use super::tunables::STAT_VERSION_2;
 use crate::{
@@ -50,7 +50,7 @@ pub(super) struct Negotiation {
     /// Whether the message with the client's properties has arrived, and its XID.
     connected: Atomic<bool>,
     xid: Atomic<u32>,
-    /// Whether a service thread has answered that message.
+    /// Whether a service thread has sent the response to that message.
     pub(super) announced: Atomic<bool>,
     /// Octets of the largest message that the client receives in version 2.
     pub(super) receive: Atomic<u32>,
@@ -61,7 +61,7 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Creates a negotiation that has not begun. Versions up to `max` are supported. In version 1
+    /// Creates a negotiation before its start. Versions up to `max` are supported. In version 1
     /// messages have at most `send` octets.
     pub(super) fn new(max: Version, send: InlineSize) -> Self {
         let defaults = Properties::DEFAULT;
@@ -115,8 +115,8 @@ impl Negotiation {
             return Ok(());
         };
         if before == ServerVersion::Decided(version) {
-            // Another message may have decided since this one was decoded. An error report is not
-            // answered.
+            // Another message may have decided since this one was decoded. An error report gets no
+            // response.
             if version == message.version || matches!(message.body, Body::Error(_)) {
                 return Ok(());
             }
@@ -135,8 +135,8 @@ impl Negotiation {
         }
     }
 
-    /// Records that RDMA2_CONNPROP has arrived in the message `xid`. Returns whether it is the first one.
-    /// Called by the completion, for one message at a time.
+    /// Records that RDMA2_CONNPROP has arrived in the message `xid`. Returns whether it is the
+    /// first one. Called by the completion, for one message at a time.
     pub(super) fn note_connected(&self, Xid(xid): Xid) -> bool {
         let is_first = !self.connected.load(Relaxed);
         if is_first {
@@ -146,8 +146,9 @@ impl Negotiation {
         is_first
     }
 
-    /// Returns whether the RDMA2_CONNPROP in the message `xid` is to be answered, which is so once and for
-    /// the first one only: several service threads may have such messages.
+    /// Returns whether the caller must send the response to the RDMA2_CONNPROP in the message
+    /// `xid`. Only the first one gets a response, once: several service threads may have such
+    /// messages.
     pub(super) fn announce(&self, Xid(xid): Xid) -> bool {
         let is_first = self.connected.load(Relaxed) && self.xid.load(Relaxed) == xid;
         is_first && !self.announced.xchg(true, Relaxed)

@@ -2,37 +2,39 @@
 
 //! The order of a client's Calls while the server pulls the Read chunks of some of them. Pure.
 //!
-//! A Kerberos service drops a Call whose sequence number is 128 or more behind that of another Call
-//! (RFC 2203, section 5.3.3.1), and closes the connection. A Linux client assigns the number to a
-//! WRITE, computes the checksum of its payload, and may then send it up to 127 numbers behind. So
-//! the client may use up the window by itself, and no Call may overtake one that arrived before it,
-//! however short its pull is.
+//! A Kerberos service drops a Call whose GSS sequence number is 128 or more behind that of another
+//! Call (RFC 2203, section 5.3.3.1), and closes the connection. A Linux client assigns the number
+//! to a WRITE, computes the checksum of its payload, and may then send it up to 127 numbers behind.
+//! So the client may use up the window by itself, and no Call may overtake one that arrived before
+//! it, however short its pull is.
 //!
-//! A pull gets its number when it begins, or when its Call arrives if a service thread has to begin the
-//! pull later. A message records the number of the next pull when it arrives, and waits until all pulls
-//! with a lower number have ended. Pulls still run in parallel; only the delivery is ordered.
+//! The pulls of a client are numbered, see [`PullSeq`]. A pull gets its number when it begins, or
+//! when its Call arrives if a service thread has to begin the pull later. A message records the
+//! number of the next pull when it arrives, and waits until all pulls with a lower number have
+//! ended. Pulls still run in parallel; only the delivery is ordered.
 
-/// The largest number of pulls of one client that are ordered, counted from the oldest in progress. No
-/// message waits for further pulls.
+/// The largest number of pulls of one client that are ordered, counted from the oldest in progress.
+/// No message waits for further pulls.
 const SPAN: u32 = 512;
 
-/// The position of a message in the order: the number of the first pull that it need not wait for.
+/// The pull number of a message: the number of the first pull that it need not wait for. It wraps
+/// around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PullSeq(pub(super) u32);
 
 impl PullSeq {
-    /// Returns the place of a message that arrives when the pull at this place has begun.
+    /// Returns the pull number of a message that arrives right after this pull has begun.
     pub(super) const fn after(self) -> Self {
         PullSeq(self.0.wrapping_add(1))
     }
 
-    /// Returns whether the pull at this place began before the pull at `other`. Both are in progress.
+    /// Returns whether this pull began before the pull `other`. Both are in progress.
     pub(super) fn precedes(self, PullSeq(other): Self) -> bool {
         (1..SPAN).contains(&other.wrapping_sub(self.0))
     }
 }
 
-/// The number of a message among those of its connection, counted as they arrive. It wraps around.
+/// The arrival number of a message on its connection. It wraps around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ArrivalSeq(pub(super) u32);
 
@@ -60,12 +62,12 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Returns the place of a message that arrives now.
+    /// Returns the pull number of a message that arrives now.
     pub(super) fn next_seq(&self) -> PullSeq {
         PullSeq(self.next)
     }
 
-    /// Returns whether all pulls that the message at `seq` waits for have ended.
+    /// Returns whether all pulls that the message with the number `seq` waits for have ended.
     pub(super) fn allows(&self, PullSeq(seq): PullSeq) -> bool {
         let ahead = seq.wrapping_sub(self.first);
         ahead == 0 || ahead > self.next.wrapping_sub(self.first)
@@ -113,11 +115,11 @@ impl Order {
 /// The longest time in ms that Calls wait for a batch of pulls.
 const BATCH_MS: u64 = 5_000;
 
-/// A batch of pulls: those that were in progress at one time. A Call behind a batch waits for all of
-/// its pulls, and each of these may end just before it has taken too long by itself.
+/// A batch of pulls: those that were in progress at one time. A Call behind a batch waits for all
+/// of its pulls. Each of them may end just before it would be too slow by itself.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// The place behind the last pull of the batch.
+    /// The number after the last pull of the batch.
     end: PullSeq,
     /// Time in ms that Calls have waited for the pulls of the batch that have ended.
     waited: u64,

@@ -21,8 +21,8 @@ use crate::xdr::{
 };
 use core::ops::Range;
 
-/// The largest number of payloads of one reply that can be placed directly. A Call with more of
-/// them cannot be answered.
+/// The largest number of payloads of one reply that can be placed directly. A Call with more gets
+/// an error report.
 pub(super) const MAX_PAYLOADS: usize = 8;
 
 /// The text of a symbolic link is shorter than this. Longer payloads need no [`Payloads::locate`].
@@ -98,7 +98,7 @@ impl Payloads {
     /// # Errors
     ///
     /// The error report for the first payload that does not fit its chunk, or for too many payloads
-    /// with a chunk. The Call cannot be answered then.
+    /// with a chunk. It is sent instead of the reply.
     pub(super) fn assign(
         &mut self,
         total: u32,

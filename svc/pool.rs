@@ -56,7 +56,7 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Returns the index of the slot at the place `at` of the queue. `at` must be at most the
+    /// Returns the index of the slot at position `at` of the queue. `at` must be at most the
     /// capacity.
     fn slot(&self, at: usize) -> usize {
         // No division, as this runs for each Call whose Read chunks are pulled.
@@ -217,13 +217,13 @@ const MAX_ARRAYS: usize = 64;
 /// The spare pages of a connection. They are reused, so that in steady state no page is allocated
 /// or freed.
 ///
-/// The pages have been in a Call that was answered, or in a reply that was sent. A connection takes
-/// a share of the common budget only when it keeps more pages than at any time since the last
+/// The pages were in a Call that is done, or in a reply that was sent. A connection takes a share
+/// of the common budget only when it keeps more pages than at any time since the last
 /// [`Self::trim`].
 pub(super) struct PagePool {
     spare: SparePages,
     share: Share,
-    /// The fewest spare pages since the last [`Self::trim`].
+    /// The minimum number of spare pages since the last [`Self::trim`].
     low: usize,
     arrays: KVec<PageVec>,
 }
@@ -250,7 +250,7 @@ impl PagePool {
         filled
     }
 
-    /// Lends the spare pages to `f`, which takes some.
+    /// Calls `f` with the spare pages. `f` takes some of them.
     pub(super) fn with_spare<R>(&mut self, f: impl FnOnce(&mut SparePages) -> R) -> R {
         let result = f(&mut self.spare);
         self.low = self.low.min(self.spare.len());

@@ -53,7 +53,7 @@ impl ChainCtx {
         }
     }
 
-    /// Returns the place for the entries of the chain.
+    /// Returns the slot for the reservation of the chain.
     fn reservation(&mut self) -> &mut Option<Reservation> {
         match self {
             ChainCtx::Reply(ctx) => ctx.as_mut().project().reservation,
@@ -152,7 +152,7 @@ impl Endpoint {
         }
     }
 
-    /// Posts `chain`, which has its entries. Does not sleep.
+    /// Posts `chain`, which has its Send Queue entries. Does not sleep.
     ///
     /// # Errors
     ///

@@ -102,7 +102,7 @@ impl Conn {
         let Some(size) = due else {
             return;
         };
-        // The message is not an answer, so its credit word is not a grant and its XID is not looked up.
+        // The message is not a response: its credit word is no grant, and its XID is not looked up.
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
         let sent =
             self.send_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
@@ -120,7 +120,7 @@ impl Conn {
         trace_svcrdma_property(&params.peer, proc.to_u32(), octets);
     }
 
-    /// Handles a message about properties, and answers it if an answer is due.
+    /// Handles a message about properties, and sends the response if one is due.
     pub(super) fn receive_properties(&self, buf: CallBox, message: &Parsed) {
         let negotiation = &self.ep().negotiation;
         let receive = InlineSize(self.ep().recvs.lock().resize.announced());
@@ -139,11 +139,11 @@ impl Conn {
                 let mut max = 0;
                 let room = negotiation.send(self.ep().params.receive_size);
                 if let Some(octets) = want.receive().filter(|_| has_response(&want, room)) {
-                    // The result of `request` decides, as another request may change the size at the
-                    // same time.
+                    // Use the result of `request`, because another request may change the size at
+                    // the same time.
                     let mut recvs = self.ep().recvs.lock();
                     if recvs.resize.request(octets) == ResizeResult::Granted {
-                        // Another thread may send the answer to another request.
+                        // Another thread may send the response to another request.
                         recvs.resize.hold_grant();
                         max = octets;
                     }
@@ -162,8 +162,8 @@ impl Conn {
                 }
                 sent
             }
-            // `take_properties` has recorded them, and the server requests nothing that could be
-            // answered.
+            // `take_properties` has recorded them, and the server makes no request that could have
+            // a response.
             Some(Message::Update { .. } | Message::Connect { .. } | Message::Response { .. })
             | None => Ok(()),
         };

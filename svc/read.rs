@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Read chunks. The server pulls them, that is, fetches them from the client by RDMA Read, before it
-//! delivers the Call (RFC 8166, section 3.5), because the service decodes a Call from memory. The
-//! *pull* of a Call is the chain of RDMA Reads for all of its Read chunks:
+//! Read chunks. The server pulls them from the client by RDMA Read before it delivers the Call (RFC
+//! 8166, section 3.5), because the service decodes a Call from memory. The *pull* of a Call is the
+//! chain of RDMA Reads for all of its Read chunks:
 //!
 //! ```text
 //!   Receive completes:    RDMA Reads posted, into spare pages of the connection
@@ -21,7 +21,7 @@
 //!
 //! RDMA Reads write to spare pages of the connection, see [`PagePool`], or to pages of the service
 //! thread if there are too few. Delivering a Call exchanges these pages for pages of the thread.
-//! The thread has answered the Call that was in its pages, so nobody uses them, and they become
+//! The thread is done with the Call that was in its pages, so nobody uses them, and they become
 //! spare pages. A single page stays in the context, see [`ReadPool`]. No page is allocated or freed
 //! while a connection is busy.
 //!
@@ -157,7 +157,7 @@ impl Completion for ReadCtx {
 }
 
 impl Endpoint {
-    /// Returns a kept context, which may have a page, or allocates one.
+    /// Returns a cached context, which may have a page, or allocates one.
     ///
     /// # Errors
     ///
@@ -197,8 +197,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives the Call in `buf` its place in the order of its client's Calls. Its pull waits for a
-    /// service thread, and pulls of later Calls may begin before it.
+    /// Assigns the Call in `buf` its number in the order of its client's pulls. Its pull waits for
+    /// a service thread, and pulls of later Calls may begin before it.
     // Not inlined: it needs much stack, and is rare.
     #[inline(never)]
     pub(super) fn order_before_pull(&self, buf: &mut CallBox) {
@@ -246,8 +246,8 @@ impl Endpoint {
         None
     }
 
-    /// Maps spare pages for the RDMA Reads of the Call in `buf`. Waits for no resource; the arrays of the
-    /// transfer may have to be allocated.
+    /// Maps spare pages for the RDMA Reads of the Call in `buf`. Waits for no resource, but may
+    /// allocate the arrays of the transfer.
     ///
     /// # Errors
     ///
@@ -307,8 +307,8 @@ impl Endpoint {
         }
     }
 
-    /// Keeps a context for the next Call, and its pages as spare pages. The only page of a context may
-    /// stay there, as most Calls need one page.
+    /// Keeps a context for the next Call, and its pages as spare pages. A single page may stay in
+    /// the context, because most Calls need only one.
     #[inline]
     fn put_read_ctx(&self, mut ctx: Pin<KBox<ReadCtx>>) {
         let pages = ctx.as_mut().project().transfer.unmap();
@@ -357,8 +357,8 @@ impl Conn {
     }
 
     /// Posts the RDMA Reads of a Call. The Call returns to the inbox if it may not be pulled yet,
-    /// or if memory regions are in use, for up to 30 s. It is refused, or the connection closed, if the
-    /// Reads cannot be posted at all. Waits for memory.
+    /// or, for up to 30 s, if memory regions are in use. It is refused, or the connection closed,
+    /// if the Reads cannot be posted at all. Waits for memory.
     fn pull(
         &self,
         mut receiver: Receiver<'_, CallBox>,
@@ -369,8 +369,8 @@ impl Conn {
         let Some((mut buf, permit)) = self.shared_ep().admit_pull(buf, layout.page_count()) else {
             return;
         };
-        // The pull has its place before its pages are mapped, because mapping takes a while, and other
-        // threads take the messages behind the Call meanwhile.
+        // Number the pull before mapping its pages: mapping takes a while, and other threads take
+        // the messages behind the Call meanwhile.
         let ordered = buf.data_mut().state.ordered.take().or_else(|| {
             let pull = self.ep().order_pull(&layout)?;
             self.ep().inbox.lock().begin_pull(pull.seq);
@@ -391,7 +391,7 @@ impl Conn {
                 self.ep().submit_pull(self.qp(), ctx);
             }
             Err(EAGAIN) if !self.is_short_for_long(&mut buf) => {
-                // The Call keeps its place.
+                // The Call keeps its number.
                 buf.data_mut().state.ordered = ordered;
                 self.ep().pull_ended(permit);
                 self.shared_ep().hold(buf);
@@ -407,8 +407,8 @@ impl Conn {
         }
     }
 
-    /// Records that resources for the pull of the Call in `buf` are short. Returns whether they have been
-    /// short for so long that the Call should not wait.
+    /// Records that resources for the pull of the Call in `buf` are short. Returns whether they
+    /// have been short for so long that the Call should not wait.
     fn is_short_for_long(&self, buf: &mut CallBox) -> bool {
         let arrival = buf.data_mut().state.arrival;
         self.ep().inbox.lock().note_short(arrival, jiffies())

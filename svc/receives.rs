@@ -37,11 +37,11 @@ pub(super) fn decoded(buf: &mut CallBox) -> (&[u8], Option<&Parsed>) {
 
 /// The Receives of a connection.
 ///
-/// One Receive is posted for each credit granted, and some more. A Call uses a credit until it is
-/// answered, and its Receive until it is released a moment later. A Receive is posted for each
+/// One Receive is posted for each credit granted, and some more. A Call uses a credit until its
+/// Reply is sent, and its Receive until it is released a moment later. A Receive is posted for each
 /// credit that the client has left, see [`Sizes::is_post_due`]. When the client uses more than half
 /// of the posted Receives, a service thread adds more, and then more credits are granted. If more
-/// Calls than a batch have been answered and hold their Receives, and no service thread has added
+/// Calls than a batch have a Reply but still hold their Receives, and no service thread has added
 /// any, the completion does, see [`Sizes::addition`].
 pub(super) struct Receives {
     pub(super) pool: RecvPool<CallData<CallState>>,
@@ -82,8 +82,8 @@ impl Receives {
         made
     }
 
-    /// Removes a free buffer, if enough Receives are posted, or free to be posted, without it. Posted
-    /// Receives that are to be replaced do not count: free buffers will replace them.
+    /// Removes a free buffer, if enough Receives are posted or free without it. Posted Receives
+    /// that are to be replaced do not count: free buffers will replace them.
     pub(super) fn take_spare(&mut self) -> Option<CallBox> {
         let lasting = self.pool.posted().saturating_sub(self.resize.outdated());
         // Free buffers count as well: while less than a batch is missing, they are not posted.

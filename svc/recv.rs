@@ -5,18 +5,18 @@
 //! ```text
 //!   free --refill--> posted --completion--> inbox --service thread--> decoded
 //!    ^                                                                  |
-//!    |                     malformed: answered or dropped -------------+
+//!    |                     malformed: reported or dropped -------------+
 //!    |                     reply to a callback: delivered -------------+
 //!    +-------------------- released with its Call <--------------------+
 //! ```
 //!
 //! A buffer exists for each credit granted, for each reply to a callback, and for one more batch. A
-//! buffer is posted, is free, or contains a Call in process, which counts against the client's
-//! credits as well until it is answered. More are allocated when the client uses many; see
-//! [`Receives`]. Service threads allocate them. When they are blocked, the completion of a Receive
-//! does, because the client may have its credits back from Calls that still hold their buffers. A
-//! client that exceeds its credits is served while buffers are available. Then no Receive is
-//! posted, and it loses its connection.
+//! buffer is posted, is free, or contains a Call in process, which also uses one of the client's
+//! credits until its Reply is sent. More are allocated when the client uses many; see [`Receives`].
+//! Service threads allocate them. When they are blocked, the completion of a Receive does, because
+//! the client may have its credits back from Calls that still hold their buffers. A client that
+//! exceeds its credits is served while buffers are available. After that no Receive is posted, and
+//! the client loses its connection.
 
 use super::{
     backchannel,
@@ -127,7 +127,7 @@ impl Endpoint {
     /// Errors of posting.
     fn grow_receives(&self, qp: &Qp<Endpoint>, wanted: u32) -> Result<u32> {
         let size = u32_to_usize(self.recvs.lock().resize.size());
-        // Before the lock is taken, as allocating sleeps.
+        // Allocate before taking the lock, because that sleeps.
         let mut list = allocate(qp, size, wanted);
         let sizes = &self.params.sizes;
         let mut recvs = self.recvs.lock();
@@ -263,9 +263,9 @@ impl Endpoint {
         }
     }
 
-    /// Adds a batch of Receives if none is free. Called by the completion, because all service threads
-    /// may be blocked after they have returned the credits of their Calls, but not the Receives. If
-    /// memory is short, the next completion tries again.
+    /// Adds a batch of Receives if none is free. Called by the completion, because all service
+    /// threads may be blocked after they have returned the credits of their Calls, but not the
+    /// Receives. If memory is short, the next completion tries again.
     ///
     /// # Errors
     ///
@@ -290,7 +290,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Keeps the buffer of a Receive that has failed. Nothing is posted any more.
+    /// Keeps the buffer of a failed Receive. No Receive is posted from now on.
     pub(super) fn put_failed_receive(&self, buf: CallBox) {
         let mut recvs = self.recvs.lock();
         recvs.note_completed(buf.capacity());
@@ -313,8 +313,8 @@ impl Endpoint {
         }
     }
 
-    /// Frees unused buffers while enough Receives are posted. Returns whether more Receives are left
-    /// than have to be posted, because Calls hold some.
+    /// Frees unused buffers while enough Receives are posted. Returns whether more Receives are
+    /// left than have to be posted, because Calls hold some of them.
     pub(super) fn trim_receives(&self) -> bool {
         loop {
             let mut recvs = self.recvs.lock();
@@ -337,7 +337,7 @@ enum Disposition {
     CallbackReply,
     /// Handle properties of the client.
     Properties,
-    /// Answer an optional operation.
+    /// Respond to an optional operation.
     Optional(ErrorResponse),
 }
 
@@ -355,7 +355,7 @@ fn classify(message: &Parsed) -> Result<Disposition, DecodeError> {
     }
     match (message.direction, message.version) {
         (Some(Direction::Call), _) => {}
-        // In version 1 this is a malformed Call: no callback offers a Reply chunk for its answer.
+        // In version 1 this is a malformed Call: no callback offers a Reply chunk.
         (Some(Direction::Reply), Version::One) if matches!(message.body, Body::NoMsg) => {
             return Err(DecodeError::PayloadLocation)
         }
@@ -478,8 +478,8 @@ impl Endpoint {
 }
 
 impl Conn {
-    /// Processes a message: delivers it, or starts to pull its Read chunks, or answers it with an
-    /// error. Returns the Call if it was delivered.
+    /// Processes a message: delivers it, starts to pull its Read chunks, or sends an error report
+    /// about it. Returns the Call if it was delivered.
     #[inline(always)]
     pub(super) fn receive_message<'a>(
         &self,
@@ -545,8 +545,8 @@ impl Conn {
         None
     }
 
-    /// Delivers a Call that is completely in `buf`, after `header_len` octets. The reply may use the
-    /// pages in `slots`.
+    /// Delivers a Call that is completely in `buf`, after `header_len` octets. The reply may use
+    /// the pages in `slots`, see [`Self::hold_pages`].
     #[inline(always)]
     pub(super) fn deliver_inline<'a>(
         &self,
@@ -566,11 +566,11 @@ impl Conn {
         }
     }
 
-    /// Lends the pages in `slots` for the reply to the Call in `buf`.
+    /// Holds the pages in `slots` for the reply to the Call in `buf`.
     ///
-    /// The service may defer a Call until an upcall is answered, for instance to find out whether the
-    /// client has access, and the Call keeps the pages meanwhile. So nothing is held before the client
-    /// has proved that it has access.
+    /// The service may defer a Call until an upcall returns, for instance to find out whether the
+    /// client has access, and the Call keeps the pages meanwhile. So no page is held before the
+    /// client has proved that it has access.
     #[inline(always)]
     pub(super) fn hold_pages(
         &self,
@@ -589,7 +589,8 @@ impl Conn {
         receiver.hold_pages(slots);
     }
 
-    /// Answers a message that cannot be used, if an answer is due, and releases it.
+    /// Sends the response to a message that cannot be used, if one is due, and releases the
+    /// message.
     pub(super) fn reject(&self, buf: CallBox, header: Option<Header>, response: ErrorResponse) {
         trace_refusal(buf.cid(), buf.byte_len(), header.as_ref(), response);
         self.ep().params.status.traffic.malformed.add(1);
@@ -599,7 +600,7 @@ impl Conn {
         }
     }
 
-    /// Answers a Call that cannot be served with `report`, and releases it.
+    /// Sends `report` about a Call that cannot be served, and releases the Call.
     pub(super) fn refuse(&self, buf: CallBox, header: &Header, report: ErrorBody) {
         self.ep().params.status.refused.add(1);
         self.release_message(buf);

@@ -171,13 +171,13 @@ impl Completion for SendCtx {
 }
 
 impl Endpoint {
-    /// Returns a kept context.
+    /// Returns a cached context.
     #[inline(always)]
     fn cached_send_ctx(&self) -> Option<Pin<KBox<SendCtx>>> {
         self.sends.lock().pop()
     }
 
-    /// Returns a kept context, or allocates one.
+    /// Returns a cached context, or allocates one.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl Endpoint {
         }
     }
 
-    /// Keeps a context for the next message, and releases its pages and Send Queue entries.
+    /// Caches a context for the next message, and releases its pages and Send Queue entries.
     pub(super) fn put_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
         let fields = ctx.as_mut().project();
         let pages = fields.transfer.unmap();
@@ -406,7 +406,7 @@ impl Conn {
         });
         let message = payloads.finalize(total);
         let header_len = lists.reply_header_len(received.version);
-        // Clients of Linux before 4.14 consider an inline reply malformed if it returns a Reply chunk.
+        // Linux clients before 4.14 consider an inline reply malformed if it has a Reply chunk.
         let chunk_first = received.version == Version::One;
         let reply_chunk = lists.reply.as_ref();
         let response = choose_response(send, header_len, message, reply_chunk, chunk_first);
@@ -575,14 +575,15 @@ impl Conn {
         let own = *ctx.as_mut().project().own_pages;
         self.ep().submit(self.qp(), ChainCtx::Reply(ctx))?;
         if own {
-            // They become spare pages. Not before: the timer stops when it finds nothing.
+            // The chain returns the pages as spare pages. Start the timer only now: it stops when
+            // it finds none.
             self.trim_later();
         }
         self.ep().params.status.traffic.note_sent(len);
         Ok(())
     }
 
-    /// Answers a message that could not be used. The connection stays open.
+    /// Sends the response to a message that could not be used. The connection stays open.
     pub(super) fn send_refusal(&self, header: &Header, response: ErrorResponse) {
         let body = match response {
             ErrorResponse::Drop => return,
@@ -605,7 +606,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Sends the message that `write` writes and that is no reply. Invalidates nothing.
+    /// Sends the message that `write` writes. It is no reply, and invalidates nothing.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ use kernel::{
 /// The period of the timer in ms.
 pub(super) const CHECK_MS: u32 = 5_000;
 
-/// The connection of a Send Queue.
+/// The owner of a Send Queue: its connection.
 pub(super) trait SqOwner: Send + Sync + 'static {
     /// Returns whether the client has proved that it has access. Any context.
     fn has_access(&self) -> bool;
@@ -197,8 +197,8 @@ impl<W: Send + 'static, C: SqOwner> Sq<W, C> {
         submitted
     }
 
-    /// Takes `count` entries if they are free and no chain waits, and stores the reservation in `slot`.
-    /// Reuses a released reservation in the slot. Does not sleep.
+    /// Takes `count` entries if they are free and no chain waits, and stores the reservation in
+    /// `slot`. Reuses a released reservation in the slot. Does not sleep.
     ///
     /// # Errors
     ///
@@ -293,7 +293,7 @@ impl<W: Send + 'static, C: SqOwner> Sq<W, C> {
 }
 
 impl<W: Send + 'static, C: SqOwner> SqReservation<W, C> {
-    /// Returns the entries, unless it did before. Takes the spin lock of the queue.
+    /// Returns the entries, unless they were already returned. Takes the spin lock of the queue.
     #[inline]
     pub(super) fn release(&mut self) {
         if let Some(count) = self.count.take() {

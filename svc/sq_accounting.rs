@@ -30,7 +30,7 @@ const CHECKS: usize = 12;
 /// Consecutive checks between which no chain may complete although one is admitted.
 const STILL_CHECKS: u32 = 6;
 
-/// The answer to a request for entries.
+/// The result of a request for entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// The caller owns the entries.
@@ -44,7 +44,7 @@ pub(super) enum Admission {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// No chain is admitted. The timer may rest until the next one is.
+    /// No chain is admitted. The timer may stop until the next one is.
     Idle,
     /// Chains complete in time.
     Active,
@@ -75,7 +75,7 @@ pub(super) struct SqAccounting {
 }
 
 impl SqAccounting {
-    /// Creates the accounts of a queue of `depth` free entries.
+    /// Creates the accounting of a queue of `depth` free entries.
     pub(super) const fn new(depth: u32) -> Self {
         SqAccounting {
             depth,
@@ -154,8 +154,8 @@ impl SqAccounting {
         self.completed == self.admitted
     }
 
-    /// Checks the progress since earlier checks. `has_access` is whether the client has proved that it
-    /// has access.
+    /// Checks the progress since earlier checks. `has_access` is whether the client has proved that
+    /// it has access.
     pub(super) fn check(&mut self, has_access: bool) -> Progress {
         if self.is_idle() {
             self.watched = false;

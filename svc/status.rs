@@ -50,7 +50,7 @@ const STATES: [&str; 3] = ["accepted", "connected", "closing"];
 
 /// The status of one connection.
 pub(super) struct ConnStatus {
-    /// The number of the connection, which no other connection has or had.
+    /// The number of the connection. It is never reused.
     pub(super) number: u64,
     pub(super) traffic: Traffic,
     sizes: Sizes,

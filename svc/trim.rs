@@ -30,9 +30,9 @@ impl WorkItem for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // First, so that a thread that keeps pages from now on starts the timer again.
+        // Clear this first, so that a thread that keeps pages from now on starts the timer again.
         this.trimming_runs.store(false, Relaxed);
-        // Before the pages are counted, as a Send that completes returns its pages first.
+        // Read this before counting the pages: a completing Send returns its pages first.
         let busy = this.sq.is_busy();
         let (spare, arrays, left) = this.pages.lock().trim();
         drop((spare, arrays));
@@ -50,8 +50,8 @@ impl WorkItem for Endpoint {
     }
 }
 
-/// Frees the contexts that were not used in this period, and begins the next one. Returns whether it may
-/// free some. Sleeps.
+/// Frees the contexts that were not used in this period, and begins the next period. Returns
+/// whether the next one may free some. Sleeps.
 fn free_unused<C>(contexts: &SpinLock<Contexts<C>>) -> bool {
     loop {
         let unused = contexts.lock().pop_unused();

@@ -24,7 +24,7 @@ pub(super) static MAX_REQ_SIZE: Uint = Uint::new(4096, 4096, 65536);
 /// the device allow that many.
 pub(super) static MAX_OUTBOUND_READ_REQUESTS: Uint = Uint::new(16, 1, 255);
 
-/// The highest version of RPC-over-RDMA that is supported. A Call is answered in its own version.
+/// The highest version of RPC-over-RDMA that is supported. A Reply has the version of its Call.
 pub(super) static MAX_VERSION: Uint = Uint::new(2, 1, 2);
 
 /// Connections that use version 2.

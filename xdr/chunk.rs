@@ -2,9 +2,9 @@
 
 //! The Read list, the Write list and the Reply chunk (RFC 8166, section 4.3).
 //!
-//! [`Survey::decode`] checks all three lists in one pass and records their lengths in [`ListCounts`].
-//! The views in [`Lists`] borrow the received octets. Their iterators read octets that have been
-//! checked already, and cannot fail.
+//! [`Survey::decode`] checks all three lists in one pass and records their lengths in
+//! [`ListCounts`]. The views in [`Lists`] borrow the received octets. Their iterators read octets
+//! that have already been checked, and cannot fail.
 
 use super::cursor::Reader;
 use super::error::{
@@ -26,9 +26,9 @@ use super::units::{
 };
 use super::version::Version;
 
-/// The largest number of Write chunks in a Call of version 2, which is the largest number of results
-/// that the server places directly. Version 1 has no error report for too many Write chunks, so a Call
-/// of version 1 may offer more, as long as the Reply does not need them.
+/// The largest number of Write chunks in a Call of version 2: the server places no more results
+/// directly. Version 1 has no error report for too many Write chunks, so a Call of version 1 may
+/// offer more, as long as the Reply does not need them.
 pub(crate) const MAX_WRITE_CHUNKS: u32 = 8;
 
 /// Limits on the chunk lists that a receiver accepts in one header.
@@ -40,7 +40,7 @@ pub(crate) struct ListLimits {
     pub(crate) read_octets: u32,
 }
 
-/// The locations of a header's chunk lists, recorded as the number of items in each list, and the
+/// The number of items in each chunk list of a header, from which the lists are located, and the
 /// room for results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListCounts {
@@ -55,9 +55,9 @@ pub(crate) struct ListCounts {
 }
 
 impl ListCounts {
-    /// Reads and checks lists without a chunk, or with one chunk of one segment, as most headers have
-    /// them. Also returns the segment. Returns `None` for lists of another form, and for lists that
-    /// [`Survey::decode`] would refuse.
+    /// Reads and checks lists without a chunk, or with one chunk of one segment, as in most
+    /// headers. Also returns the segment. Returns `None` for lists of another form, and for lists
+    /// that [`Survey::decode`] would refuse.
     #[inline(always)]
     pub(crate) fn decode_fast(r: &mut Reader<'_>, limits: &ListLimits) -> Option<(Self, Segment)> {
         const NONE: Segment = Segment {
@@ -73,8 +73,8 @@ impl ListCounts {
         (limits.segments != 0).then_some(sole)
     }
 
-    /// Reads and checks lists with one chunk of one segment, which is in the Read list or in the Write
-    /// list. Returns `None` for others.
+    /// Reads and checks lists with one chunk of one segment, which is in the Read list or in the
+    /// Write list. Returns `None` for others.
     #[inline(always)]
     fn decode_sole(lists: &[u8; Lists::SOLE_LEN], limits: &ListLimits) -> Option<(Self, Segment)> {
         // No Read list, and a Write list with a chunk of one segment; a Read list.
@@ -99,8 +99,8 @@ impl ListCounts {
     }
 
     /// Returns views of the chunk lists in `lists`, the part of a header from its Read list to its
-    /// end. The views are meaningful only for the octets that `self` was decoded from. Other octets
-    /// give arbitrary or empty views, but never a panic.
+    /// end. The views are meaningful only for the octets from which `self` was decoded. Other
+    /// octets give arbitrary or empty views, but never a panic.
     pub(crate) fn lists<'a>(&self, lists: &'a [u8]) -> Lists<'a> {
         if self.is_empty() {
             return Lists::default();

@@ -216,8 +216,8 @@ pub(crate) enum SoleSegment {
     Reply(Segment),
 }
 
-/// Writes the header of a Call with one segment, the most common form of a Call with chunks. Returns its
-/// length. An [`Encoder`] would write the same octets, in more steps.
+/// Writes the header of a Call with one segment, the most common form of a Call with chunks.
+/// Returns its length. An [`Encoder`] would write the same octets, in more steps.
 pub(crate) fn encode_one(
     buf: &mut [u8],
     prefix: &HeaderPrefix,
@@ -245,10 +245,10 @@ pub(crate) fn encode_one(
 /// Writes the header of the Reply to `call`: the offered lists, with the number of octets that were
 /// written to each segment as its length. Returns the length of the header.
 ///
-/// `written` is the number of octets in each chunk of the Write list, in order. If it has fewer items
-/// than the list, the other chunks are returned unused. `reply_written` is the number of octets in the
-/// Reply chunk; the message is RDMA_NOMSG then. With `None` it is RDMA_MSG: the Payload stream follows
-/// inline, and an offered Reply chunk is returned unused.
+/// `written` is the number of octets in each chunk of the Write list, in order. If it has fewer
+/// items than the list, the other chunks are returned unused. `reply_written` is the number of
+/// octets in the Reply chunk; the message is RDMA_NOMSG then. With `None` it is RDMA_MSG: the
+/// Payload stream follows inline, and an offered Reply chunk is returned unused.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Errors in received messages, and the Responder's answer to each (RFC 8166, section 4.5).
+//! Errors in received messages, and the Responder's response to each (RFC 8166, section 4.5).
 //!
-//! Protocol errors are kept apart from errno. [`DecodeError::response`] has the answer to each;
-//! `Rejected::response` in [`super::message`] is for messages that did not decode.
+//! Protocol errors are kept apart from errno. [`DecodeError::response`] returns the response to
+//! each; `Rejected::response` in [`super::message`] is for messages that did not decode.
 
 use super::header::RESERVED_DONE;
 use super::version::{
@@ -14,7 +14,7 @@ use super::version::{
 /// The part of a message that was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// The four fixed words, or the least length of a whole header.
+    /// The four fixed words, or the minimum length of a whole header.
     FixedHeader,
     /// A word that tells whether a list continues.
     Discriminator,
@@ -179,8 +179,8 @@ impl ErrorBody {
         }
     }
 
-    /// Returns this report as `version` can express it: version 1 has ERR_CHUNK for every error except
-    /// a wrong version.
+    /// Returns this report as `version` can express it: version 1 has ERR_CHUNK for every error
+    /// except a wrong version.
     pub(crate) const fn in_version(self, version: Version) -> Self {
         match (version, self) {
             (Version::Two, report) => report,
@@ -193,18 +193,18 @@ impl ErrorBody {
 /// What a Responder does with a message that it cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorResponse {
-    /// Say nothing.
+    /// Drop the message without a response.
     Drop,
     /// Send an error report.
     Report(ErrorBody),
 }
 
 impl DecodeError {
-    /// Returns what a Responder answers to a message of `version`. The connection stays up in all
+    /// Returns a Responder's response to a message of `version`. The connection stays up in all
     /// cases.
     ///
-    /// A message too short for a header has no XID that could be trusted, so there is no one
-    /// to answer (RFC 8166, section 4.5).
+    /// A message too short for a header has no XID that could be trusted, so no response can be
+    /// sent (RFC 8166, section 4.5).
     pub(crate) const fn response(self, version: Version) -> ErrorResponse {
         let report = match self {
             DecodeError::Truncated(Item::FixedHeader) | DecodeError::Reserved(RESERVED_DONE) => {

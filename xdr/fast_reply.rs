@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Headers of the most common Replies (RFC 8166, section 4): RDMA_MSG, in answer to a Call without chunks
+//! Headers of the most common Replies (RFC 8166, section 4): RDMA_MSG, for a Call without chunks
 //! for results, or with one Write chunk of one segment.
 //!
 //! [`super::encode::encode_reply`] writes the same octets for these Calls, and handles all others.
@@ -27,8 +27,8 @@ pub(crate) const fn sole_write_len(version: Version) -> usize {
     version.lists_at().saturating_add(Lists::SOLE_LEN)
 }
 
-/// Writes the header of the Reply to `call`, which has neither a Write chunk nor a Reply chunk. Returns
-/// its length.
+/// Writes the header of the Reply to `call`, which has neither a Write chunk nor a Reply chunk.
+/// Returns its length.
 #[inline]
 pub(crate) fn encode_no_chunk(
     buf: &mut [u8],

@@ -20,7 +20,7 @@ pub(crate) struct DeviceLimits {
     pub(crate) mem_mgt_extensions: bool,
 }
 
-/// Why a device cannot carry a connection.
+/// Why a device cannot support a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No fast registration.
@@ -51,7 +51,7 @@ const MIN_CHUNK_PAGES: u32 = 260;
 /// Chunks of one RPC that are registered: one for the Call, one for the Reply.
 pub(crate) const CHUNKS_PER_RPC: u32 = 2;
 
-/// The least number of SGEs in a Send: transport header, head, tail.
+/// The minimum number of SGEs in a Send: transport header, head, tail.
 const MIN_SEND_SGES: u32 = 3;
 
 /// The largest number of SGEs in a Requester's Send: the pages of the largest inline message in
@@ -61,7 +61,7 @@ pub(crate) const CLIENT_SEND_SGES: u32 = 19;
 /// Completion Queue entries for draining both queues.
 const DRAINS: u32 = 2;
 
-/// The least number of requests in flight for a usable connection.
+/// The minimum number of requests in flight for a usable connection.
 const MIN_REQUESTS: u32 = 4;
 
 /// Sizes of a Requester's connection.
@@ -84,8 +84,8 @@ pub(crate) struct ClientLimits {
 }
 
 impl ClientLimits {
-    /// Computes the sizes for `requests` concurrent requests, and `reverse` of the reverse direction,
-    /// within the limits of a device.
+    /// Computes the sizes for `requests` concurrent requests, and `reverse` of the reverse
+    /// direction, within the limits of a device.
     ///
     /// A registration is as long as the device allows, so that a chunk has one segment where
     /// that is possible: one registration, one handle, one remote invalidation.

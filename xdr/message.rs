@@ -14,9 +14,9 @@
 //! It does not refer to anything beyond the transport header, so the RPC message may be rewritten
 //! in place, as the service does when it decrypts one.
 //!
-//! Both versions share one decode path, except for messages without a chunk, see [`plain`]. In version 2
-//! two more words follow the fixed words of RDMA_MSG and RDMA_NOMSG: the direction and the handle to
-//! invalidate. Version 1 leaves both to be derived from the RPC message and the lists.
+//! Both versions share one decode path, except for messages without a chunk, see [`plain`]. In
+//! version 2 two more words follow the fixed words of RDMA_MSG and RDMA_NOMSG: the direction and
+//! the handle to invalidate. In version 1 both are derived from the RPC message and the lists.
 
 use super::chunk::{
     ListCounts,
@@ -116,7 +116,7 @@ pub(crate) struct Parsed {
     /// `None` also for a message about properties, as only its XID tells whether it is a response.
     ///
     /// RDMA_NOMSG of version 1 has no inline RPC message: with a Position Zero Read chunk it can
-    /// only be a Call, and without a Read list only a Reply. An error report answers a Call.
+    /// only be a Call, and without a Read list only a Reply. An error report counts as a Reply.
     pub(crate) direction: Option<Direction>,
     /// The handle that the Reply to this Call may invalidate, if both peers support remote
     /// invalidation.
@@ -147,8 +147,9 @@ impl Parsed {
     /// Returns the error report about the chunks of this Call by a Responder that supports none
     /// (RFC 8167, section 5.3), or `None` if the message has no chunk.
     ///
-    /// Version 2 has a report for each list, with the number that the Responder supports. It has none
-    /// for the Reply chunk, so that report is about segments. The encoder writes ERR_CHUNK in version 1.
+    /// Version 2 has a report for each list, with the number that the Responder supports. It has
+    /// none for the Reply chunk, so that report is about segments. In version 1 the encoder writes
+    /// ERR_CHUNK.
     pub(crate) const fn chunk_refusal(&self) -> Option<ErrorBody> {
         self.counts.refusal()
     }
@@ -205,8 +206,8 @@ impl Parsed {
         matches!(self.body, Body::Error(ErrorBody::Version { .. }))
     }
 
-    /// Returns a Responder's answer if the message is an optional operation, of which none is
-    /// implemented. A response to an optional operation is dropped, because none was sent.
+    /// Returns a Responder's response if the message is an optional operation, of which none is
+    /// implemented. A Reply to an optional operation is dropped, because none was requested.
     pub(crate) fn option_response(&self) -> Option<ErrorResponse> {
         match (self.body, self.direction) {
             (Body::Optional(_), Some(Direction::Call)) => {
@@ -260,11 +261,11 @@ impl Rejected {
         Proc::from_u32(self.version(), self.header?.proc)
     }
 
-    /// Returns the Responder's answer to the message.
+    /// Returns the Responder's response to the message.
     ///
-    /// An error report is never answered with another error report: two peers would exchange them
-    /// forever (RFC 8166, section 4.2.4). A message that is known to be a Reply is not answered
-    /// either: error reports flow from Responder to Requester.
+    /// An error report never causes another one: two peers would exchange them forever (RFC 8166,
+    /// section 4.2.4). A message that is known to be a Reply causes none either: error reports flow
+    /// from Responder to Requester.
     pub(crate) fn response(&self) -> ErrorResponse {
         match self.proc() {
             Some(Proc::Error) => ErrorResponse::Drop,
@@ -289,7 +290,7 @@ impl Rejected {
     /// are error reports that cannot be read (section 4.5), or if their procedure is reserved
     /// (section 4.6).
     ///
-    /// In all other cases this message was the Responder's answer, so no other follows.
+    /// In all other cases this message was the Responder's response, so no other follows.
     pub(crate) fn failed_rpc(&self) -> Option<Header> {
         let is_reply = match (self.version(), self.proc()) {
             (_, Some(Proc::Error)) => false,
@@ -307,11 +308,11 @@ impl Rejected {
         }
     }
 
-    /// Returns the error report with which a Requester answers the message: in the reverse
-    /// direction it is the Responder.
+    /// Returns the error report that a Requester sends about the message. It is the Responder of
+    /// the reverse direction.
     ///
-    /// A message that may be a Call is answered, unless its procedure is reserved. The limits in the
-    /// report are zero, because this Responder supports no chunks.
+    /// A message that may be a Call causes a report, unless its procedure is reserved. The limits
+    /// in the report are zero, because this Responder supports no chunks.
     pub(crate) fn refusal(&self) -> Option<ErrorBody> {
         match (self.error, self.response()) {
             (DecodeError::Reserved(_), _) | (_, ErrorResponse::Drop) => None,
@@ -335,9 +336,9 @@ pub(crate) fn decode(
     }
 }
 
-/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps it. A
-/// header that is already in the slot is that of this message, which was decoded before; it is not decoded
-/// again. The slot is empty after an error.
+/// Decodes a message as [`decode`] does, and stores the header in `slot`, where the caller keeps
+/// it. If the slot already has a header, it is that of this message, which is not decoded again.
+/// The slot is empty after an error.
 #[inline(always)]
 pub(crate) fn decode_into<'a>(
     slot: &'a mut Option<Parsed>,
@@ -386,8 +387,9 @@ fn decode_any_into<'a>(
     Ok(slot.insert(decode_any(bytes, limits, accepts)?))
 }
 
-/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk of one
-/// segment. Returns `None` for another message, and for one that [`decode_any`] would refuse.
+/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk
+/// of one segment. Returns `None` for another message, and for one that [`decode_any`] would
+/// refuse.
 // Inlined, so that the header is built where the caller keeps it.
 #[inline(always)]
 pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {

@@ -18,7 +18,7 @@
 //! | types for handles, positions, XIDs, credits | [`units`] | RFC 8166, 4.1.2 |
 //! | protocol versions | [`version`] | RFC 8166, 4.2.2 |
 //! | bounded reading and writing | [`cursor`] | RFC 4506 |
-//! | errors, and the Responder's answer to each | [`error`] | RFC 8166, 4.5 |
+//! | errors, and the Responder's response to each | [`error`] | RFC 8166, 4.5 |
 //! | the four fixed words of a header, procedures | [`header`] | RFC 8166, 4.2 |
 //! | decoding of whole messages, direction | [`message`] | RFC 8166, 4; RFC 8167, 2 |
 //! | hints from the first words of a message | [`peek`] | RFC 8166, 4.2 |

@@ -3,24 +3,24 @@
 //! Version negotiation (draft-cel-nfsv4-rpcrdma-version-two-04, section 7; RFC 8166, section
 //! 4.2.2).
 //!
-//! The client sends RDMA2_CONNPROP before any RPC. The server's first answer decides the version:
+//! The client sends RDMA2_CONNPROP before any RPC. The server's first response decides the version:
 //!
 //! ```text
-//!   client   Asked   CONNPROP                          -> Two, with its properties
-//!                    another message of version 2      -> Two, with the defaults
-//!                    ERR_VERS that includes version 1  -> One, on this connection
-//!                    any other ERR_VERS                -> Failed
-//!                    the connection is lost, or silent -> connect again, in version 1
+//!   client  pending     CONNPROP                          -> Two, with its properties
+//!                       another message of version 2      -> Two, with the defaults
+//!                       ERR_VERS that includes version 1  -> One, on this connection
+//!                       any other ERR_VERS                -> Failed
+//!                       no response, or connection lost   -> connect again, in version 1
 //!
-//!   server   Silent  a valid message, no error report  -> its version, until the end
-//!                    a version that is not spoken      -> ERR_VERS, stays Silent
-//!            v       a version other than v            -> ERR_VERS v to v
+//!   server  Undecided   a valid message, no error report  -> Decided(its version), until the end
+//!                       a version that is not supported   -> ERR_VERS, stays Undecided
+//!           Decided(v)  a version other than v            -> ERR_VERS v to v
 //! ```
 //!
-//! Another message of version 2 may be a request of the server, which the client answers after it has
-//! settled the version.
+//! Another message of version 2 may be a request of the server. The client handles it once the
+//! version is decided.
 //!
-//! The client sends no RPC before the version is settled, so it never has to send one again in the
+//! The client sends no RPC before the version is decided, so it never has to send one again in the
 //! other version. A server never sends the first version 2 message: a client that does not
 //! implement version 2 would discard it.
 
@@ -43,7 +43,7 @@ use super::version::{
     Versions, //
 };
 
-/// The outcome of negotiation for a client, as the answer to its RDMA2_CONNPROP settles it.
+/// The outcome of negotiation for a client, as decided by the response to its RDMA2_CONNPROP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Negotiated {
     /// Version 2.
@@ -67,7 +67,7 @@ pub(crate) enum Negotiated {
 }
 
 /// Returns the outcome of negotiation for a client that has sent RDMA2_CONNPROP with `xid` and
-/// asked for `requested` credits, or `None` if the message is not an answer.
+/// asked for `requested` credits, or `None` if the message decides nothing.
 ///
 /// `parsed` is the decoded message, and `message` holds the octets that it was decoded from.
 pub(crate) fn client_outcome(
@@ -98,7 +98,7 @@ pub(crate) fn client_outcome(
             Some(Message::Connect { start }) => Some(Negotiated::Two {
                 peer: Properties::DEFAULT.with(&start),
                 announced: start.has_receive(),
-                // A message with another XID answers no request: its credit value grants nothing.
+                // A message with another XID is not the response: its credit value grants nothing.
                 window: if ours {
                     parsed.header.credits.usable(requested)
                 } else {
@@ -113,8 +113,8 @@ pub(crate) fn client_outcome(
     }
 }
 
-/// Returns whether a message that settles the version has no other purpose. If it has one, the client
-/// handles it like any later message, so that its sender need not send it again.
+/// Returns whether a message that decides the version has no other purpose. If it has one, the
+/// client handles it like any later message, so that its sender need not send it again.
 pub(crate) fn is_only_outcome(parsed: &Parsed) -> bool {
     matches!(parsed.body, Body::Error(_) | Body::Property(Proc::ConnProp))
 }
@@ -137,7 +137,7 @@ impl ServerVersion {
         }
     }
 
-    /// Returns the state after the message `parsed`. An error report decides nothing: a silent
+    /// Returns the state after the message `parsed`. An error report decides nothing: an undecided
     /// server has sent nothing that a peer could report an error about.
     pub(crate) const fn after(self, parsed: &Parsed) -> Self {
         match (self, parsed.body) {

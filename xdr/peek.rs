@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Filters for completions: cheap tests of the first words of a message, before it is decoded. They may
-//! be wrong: [`super::message`] decodes and checks the message.
+//! Filters for completions: cheap tests of the first words of a message, before it is decoded. They
+//! may be wrong: [`super::message`] decodes and checks the message.
 
 use super::header::Proc;
 use super::units::WORD;
 use super::version::Version;
 
-/// Returns whether a message seems to have a Read list, judging by its first words. A completion decodes
-/// no other message.
+/// Returns whether a message seems to have a Read list, judging by its first words. A completion
+/// decodes no other message.
 pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
     let word = |at: usize| {
         let word = bytes.get(at..at.saturating_add(WORD))?;

@@ -41,9 +41,9 @@ pub(crate) struct Thresholds {
     pub(crate) send: InlineSize,
     /// Largest message from the Responder.
     pub(crate) receive: InlineSize,
-    /// Most segments in one chunk.
+    /// The largest number of segments in one chunk.
     pub(crate) segments: u32,
-    /// Most SGEs of one Send, the one for the transport header included.
+    /// The largest number of SGEs of one Send, the one for the transport header included.
     pub(crate) send_sges: u32,
 }
 
@@ -126,9 +126,9 @@ pub(crate) fn choose(
     )
 }
 
-/// Returns whether a Call of `call` octets and its Reply of at most `reply` octets, which both are without
-/// pages, are moved by [`CallMode::Copy`] and [`ReplyMode::Inline`]. That is what [`choose`] chooses for
-/// most Calls that read or write no data, and costs less to find out. `copy_room` is
+/// Returns whether a Call of `call` octets and its Reply of at most `reply` octets, both without
+/// pages, are moved by [`CallMode::Copy`] and [`ReplyMode::Inline`]. [`choose`] makes this choice
+/// for most Calls that read or write no data, but costs more. `copy_room` is
 /// [`CallShape::copy_room`].
 #[inline]
 pub(crate) fn is_plain(limits: &Thresholds, call: usize, copy_room: u32, reply: usize) -> bool {
@@ -243,7 +243,7 @@ pub(crate) enum ResponseMode {
     Inline,
     /// The message in the Reply chunk; RDMA_NOMSG.
     ReplyChunk,
-    /// The Reply does not fit anywhere; the answer is RDMA_ERROR, ERR_CHUNK.
+    /// The Reply does not fit anywhere; RDMA_ERROR, ERR_CHUNK is sent instead.
     TooLarge,
 }
 

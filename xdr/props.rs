@@ -45,7 +45,7 @@ const RECEIVE_SIZE: u32 = 1;
 /// Number of the Backward Request Support property.
 const BACKWARD: u32 = 2;
 
-/// The least Receive size. Smaller values count as this one, which every version can receive.
+/// The minimum Receive size. Smaller values count as this one, which every version can receive.
 const MIN_RECEIVE: u32 = 1024;
 
 /// A peer's support of the reverse direction (section 5.2.2).
@@ -81,7 +81,7 @@ impl BackwardSupport {
 /// One element of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Property {
-    /// The least size of a posted Receive in octets.
+    /// The size of the smallest posted Receive in octets.
     Receive(u32),
     /// Support of the reverse direction.
     Backward(BackwardSupport),

@@ -12,10 +12,10 @@
 //!   lowered   requested by the peer: granted ─▶ replacements allocated ─begin─▶ larger ones complete
 //! ```
 //!
-//! The peer may handle an announcement and the answer to its request in another order than they were
-//! decided in, if two threads send them. So a request is rejected from the decision to announce a size
-//! until the announcement is posted. If several threads send answers, a granted request is treated
-//! in the same way, see [`Resize::hold_grant`].
+//! If two threads send an announcement and the response to a request, the peer may receive them in
+//! another order than they were decided in. So requests are rejected from the decision to announce
+//! a size until the announcement is posted. If several threads send responses, a granted request is
+//! treated in the same way, see [`Resize::hold_grant`].
 //!
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
 //! is in progress at a time.
@@ -23,7 +23,7 @@
 use super::units::u32_to_usize;
 use super::version::Version;
 
-/// The answer to a peer's request for another Receive size.
+/// The result of a peer's request for another Receive size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResizeResult {
     /// The size is the requested one.
@@ -41,7 +41,7 @@ pub(crate) struct Resize {
     announced: u32,
     /// The size that the peer knew before the announcement that is being sent; zero if none is.
     before: u32,
-    /// Whether the answer that grants a request is being sent.
+    /// Whether the response that grants a request is being sent.
     granting: bool,
     /// The size that the peer has requested.
     requested: u32,
@@ -155,14 +155,14 @@ impl Resize {
         }
     }
 
-    /// Records that the answer to the request that was just granted is being sent. Until
-    /// [`Self::end_grant`] other requests are rejected, and nothing is announced, because the peer may
-    /// receive the answers in another order.
+    /// Records that the response to the request that was just granted is being sent. Until
+    /// [`Self::end_grant`] other requests are rejected, and nothing is announced, because the peer
+    /// may receive the responses in another order.
     pub(crate) fn hold_grant(&mut self) {
         self.granting = true;
     }
 
-    /// Records that the answer was posted, or that the peer does not get it.
+    /// Records that the response was posted, or that the peer does not get it.
     pub(crate) fn end_grant(&mut self) {
         self.granting = false;
     }
@@ -172,9 +172,9 @@ impl Resize {
         self.before != 0 || self.granting
     }
 
-    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
-    /// a larger one is being announced, or the grant of another one is being sent. A larger one is
-    /// rejected for now, and announced once the Receives have it, if the limit allows it.
+    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once,
+    /// unless a larger one is being announced, or the grant of another one is being sent. A larger
+    /// size is rejected for now, and announced once the Receives have it, if the limit allows it.
     pub(crate) fn request(&mut self, octets: u32) -> ResizeResult {
         if octets < Version::Two.default_inline().0 {
             return ResizeResult::Rejected;

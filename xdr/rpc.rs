@@ -33,8 +33,8 @@ const GSS_NONE: u32 = 1;
 pub(crate) struct Arguments {
     /// Octets of the Call before them.
     pub(crate) at: u32,
-    /// Whether the credential has a sequence number. Every RPCSEC_GSS credential has one, whatever its
-    /// service (RFC 2203, section 5.3.1).
+    /// Whether the credential has a sequence number. Every RPCSEC_GSS credential has one, whatever
+    /// its service (RFC 2203, section 5.3.1).
     pub(crate) sequenced: bool,
 }
 

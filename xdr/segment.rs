@@ -80,7 +80,7 @@ impl Segment {
     }
 }
 
-/// A read segment: a plain segment and the place of its octets in the Payload stream.
+/// A read segment: a plain segment and the position of its octets in the Payload stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadSegment {
     /// Shared by all segments of one Read chunk.
@@ -96,7 +96,7 @@ impl ReadSegment {
     /// Octets of an item of the Read list: the discriminator and the read segment.
     pub(crate) const ITEM_LEN: usize = 24;
 
-    /// Least position of a Read chunk other than zero: the XID and the message type of an RPC
+    /// Minimum position of a Read chunk other than zero: the XID and the message type of an RPC
     /// message are never in a chunk of their own.
     pub(crate) const MIN_POSITION: u32 = 8;
 

@@ -47,9 +47,9 @@ impl Credits {
 pub(crate) struct InlineSize(pub(crate) u32);
 
 impl InlineSize {
-    /// Returns the largest size that private data can represent (RFC 8797, section 5.2) and that is
-    /// not larger than `octets`; at least 1 KiB. Both sides must use it, because the peer receives no
-    /// other size.
+    /// Returns the largest size up to `octets` that private data can represent (RFC 8797, section
+    /// 5.2), or 1 KiB if that is more. Both sides must use it, because private data cannot carry
+    /// any other size.
     pub(crate) fn representable(octets: u32) -> Self {
         InlineSize((octets / 1024).clamp(1, 256).saturating_mul(1024))
     }
@@ -68,12 +68,12 @@ pub(crate) const fn padded_len(len: u32) -> Option<u32> {
     len.checked_add(pad_len(len))
 }
 
-/// Returns `len` as a length on the wire, or `None` if it does not fit into a word.
+/// Converts a length to an XDR word. Returns `None` if it does not fit.
 pub(crate) fn len_to_u32(len: usize) -> Option<u32> {
     u32::try_from(len).ok()
 }
 
-/// Returns `n` as an index type. Lossless on every machine whose pointers have at least 32 bits.
+/// Converts an XDR word to a length or an index. Lossless, because pointers have at least 32 bits.
 pub(crate) fn u32_to_usize(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

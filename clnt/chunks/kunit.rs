@@ -28,7 +28,7 @@ struct Request {
     #[pin]
     chunks: SlotChunks,
     memory: ScratchPage,
-    /// How often the chunks were unused while memory was lent.
+    /// How often the chunks were unused while the server could access memory.
     early: Atomic<usize>,
 }
 

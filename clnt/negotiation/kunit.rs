@@ -84,7 +84,8 @@ mod negotiation {
         assert!(negotiation.is_delivered());
     }
 
-    /// Returns the length of the server's answer to the request 7 in `body`, and the decoded answer.
+    /// Returns the length of the server's response to the request 7 in `body`, and the decoded
+    /// response.
     fn server_answer(body: &mut [u8]) -> Result<(usize, Parsed)> {
         let len =
             encode_connprop(body, Xid(7), Credits(8), &Properties::DEFAULT).map_err(|_| EINVAL)?;
@@ -96,7 +97,7 @@ mod negotiation {
         Ok((len, parsed.map_err(|_| EINVAL)?))
     }
 
-    /// The worker that connects ends the negotiation as soon as it sees the answer.
+    /// The worker that connects ends the negotiation as soon as it sees the response.
     #[test]
     fn an_answer_is_agreed_before_it_is_seen() -> Result {
         let mut body = [0; 64];

@@ -24,7 +24,7 @@ const LIMITS: ClientLimits = ClientLimits {
     recv_batch: 1,
 };
 
-/// Returns the pools of a connection on which Receives are posted, with all Sends, but without regions.
+/// Returns the pools of a connection with posted Receives and all Sends, but without regions.
 fn pools(pd: &Arc<Pd>) -> Result<Pools> {
     let status = ConnStatus::of(addr(0, 0)?, pd.device().name(), &LIMITS, 0, None)?;
     let mut pools = Pools::new(&LIMITS, InlineSize(1024), status)?;

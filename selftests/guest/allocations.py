@@ -43,7 +43,8 @@ PHASES = (
     ("teardown", r"\((rdma_destroy_id|rdma_disconnect)\)"),
     ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
     ("listen", r"^svc::Rdma|listening_id|IdInner"),
-    ("connect", r"^clnt::(endpoint|connect|events|status|negotiation|pools|sendctx|transport|invalidate)|"
+    ("connect", r"^clnt::(endpoint|connect|events|status|negotiation|pools|sendctx|transport|"
+                r"invalidate)|"
                 r"Arc::clnt::connect|StatusDir|Lender|EntryList|Qp::.*::populate|"
                 r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|ScratchPage|"
                 r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"

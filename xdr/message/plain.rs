@@ -2,9 +2,9 @@
 
 //! RDMA_MSG without a chunk, as most messages are (RFC 8166, section 4.3; version 2: section 6.2.2).
 //!
-//! Except for the XID, the credits and the direction, all words of such a header are constants, so a few
-//! comparisons recognize it. This decoder reports no errors: [`super`] decodes any other message, and
-//! reports what is wrong with a malformed one.
+//! Except for the XID, the credits and the direction, all words of such a header are constants, so
+//! a few comparisons recognize it. This decoder reports no errors: [`super`] decodes any other
+//! message, and reports what is wrong with a malformed one.
 
 use super::{
     payload_direction,
@@ -32,8 +32,8 @@ use crate::xdr::{
 /// The lists of a message without a chunk.
 const NO_LISTS: [u8; Lists::EMPTY_LEN] = [0; Lists::EMPTY_LEN];
 
-/// Decodes a message without a chunk, of the lowest version of `accepts`. Returns `None` for any other
-/// message.
+/// Decodes a message without a chunk, of the lowest version of `accepts`. Returns `None` for any
+/// other message.
 #[inline(always)]
 pub(super) fn decode_plain(bytes: &[u8], accepts: Versions) -> Option<Parsed> {
     match accepts.low() {

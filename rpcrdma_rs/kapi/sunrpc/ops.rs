@@ -48,8 +48,8 @@ fn is_transient(error: Error) -> bool {
     [enotconn(), EAGAIN, enobufs(), ENOMEM, ebadslt()].contains(&error)
 }
 
-/// Returns what `->send_request` reports for `rqst`: zero or an errno after which sunrpc sends it again.
-/// Any other error ends the RPC.
+/// Returns what `->send_request` reports for `rqst`: zero, or an errno after which sunrpc sends it
+/// again. Any other error ends the RPC.
 ///
 /// # Safety
 ///
@@ -141,14 +141,14 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     fn send_request(xprt: &mut SendLocked<'_, Self>, slot: &Slot<Self>) -> Result;
 
     /// Returns whether the Call in a slot, which its task is about to release, may have been sent
-    /// without being answered. Called under the transport lock: must not sleep.
+    /// and have no Reply yet. Called under the transport lock: must not sleep.
     ///
     /// The function gets only the transport's own data of the slot: the task may have failed before
     /// sunrpc completed the request, which has no credential then.
     fn may_be_unanswered(slot: &Self::Slot) -> bool;
 
-    /// Called when the RPC task releases the memory of the request in `slot`, whether or not it was
-    /// answered. On return the peer must not be able to access that memory.
+    /// Called when the RPC task releases the memory of the request in `slot`, whether or not a
+    /// Reply has arrived. On return the peer must not be able to access that memory.
     fn release_buffers(xprt: &Xprt<Self>, slot: &Slot<Self>);
 
     /// Called when `bytes` bytes were allocated for a request that is larger than the buffers of

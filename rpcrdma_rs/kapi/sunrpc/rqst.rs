@@ -70,9 +70,10 @@ use crate::kapi::{
     }, //
 };
 
-/// What tells one encoding of a Call from another: sunrpc encodes a Call again before it sends it on another
-/// connection, with the same XID. A Reply to one encoding cannot be decoded as a Reply to another, if the
-/// sequence number of its RPCSEC_GSS credential or the layout of the buffers for the Reply differs.
+/// Identifies one encoding of a Call. sunrpc encodes a Call again, with the same XID, before it
+/// sends it on another connection. A Reply to one encoding cannot be decoded as a Reply to another
+/// if the sequence number of its RPCSEC_GSS credential or the layout of the buffers for the Reply
+/// differs.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Encoding {
     sequence: u32,
@@ -81,8 +82,8 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
-    /// Creates the encoding with the number `sequence` of RPCSEC_GSS and `reply_head` bytes before the pages
-    /// of the Reply.
+    /// Creates the encoding with the RPCSEC_GSS sequence number `sequence` and `reply_head` bytes
+    /// before the pages of the Reply.
     pub(crate) fn new(sequence: u32, reply_head: usize) -> Self {
         Encoding {
             sequence,
@@ -190,8 +191,8 @@ impl<T: XprtOps> Slot<T> {
         unsafe { XdrBuf::from_raw(&raw mut (*self.as_rqst()).rq_snd_buf) }
     }
 
-    /// Returns the buffers that the Reply will be placed in, without their bytes: a device may write
-    /// to them.
+    /// Returns the buffers for the Reply, without access to their bytes: a device may write to
+    /// them.
     pub(crate) fn reply_buf(&self) -> &XdrParts {
         // SAFETY: A slot that the transport sees is owned by a task or pinned. The buffers for its
         // Reply stay until the RPC completes or releases them; only `deliver` changes them, under
@@ -199,7 +200,7 @@ impl<T: XprtOps> Slot<T> {
         unsafe { XdrParts::from_raw(&raw mut (*self.as_rqst()).rq_rcv_buf) }
     }
 
-    /// Returns what tells this encoding of the Call from an earlier or a later one.
+    /// Returns the encoding of the Call, which differs from that of an earlier or a later one.
     pub(crate) fn encoding(&self) -> Encoding {
         // SAFETY: The task of the request writes these fields while it encodes the Call, for which it
         // waits until nobody sends the Call and the slot is not pinned.
@@ -331,7 +332,8 @@ impl<T: XprtOps> Slot<T> {
     ///
     /// sunrpc counts the time without a connection as well. A Call that has waited for longer than
     /// its timeout would time out as soon as it is sent, and close the connection, and then the
-    /// next one. The deadline of a Call of a soft mount does not change, see [`Xprt::should_close_on_timeout`].
+    /// next one. The deadline of a Call of a soft mount does not change, see
+    /// [`Xprt::should_close_on_timeout`].
     ///
     /// [`Xprt::should_close_on_timeout`]: super::xprt::Xprt::should_close_on_timeout
     pub(crate) fn note_sent(&self, sender: &SendLocked<'_, T>) {
@@ -535,9 +537,9 @@ impl<T: XprtOps> Pinned<T> {
         Ok((len + arrived(head, placed), 0))
     }
 
-    /// Makes a copy of `head` the head of the answer. If there is a `tail`, makes a copy of it the
-    /// tail, or of as much of it as the slot's memory has room for. Returns the number of bytes of
-    /// the tail that were copied.
+    /// Copies `head` to the slot's memory, as the head of the Reply. If there is a `tail`, also
+    /// copies as much of it as there is room for, as the tail. Returns the number of bytes of the
+    /// tail that were copied.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! The send lock of a client transport, and the connection that it protects.
 //!
 //! sunrpc serialises connecting, sending and closing by one bit of the transport, `XPRT_LOCKED`.
-//! Its holder has a [`SendLocked`], which lends the connection without another lock. Other code
-//! takes a reference with [`Xprt::conn`].
+//! Its holder has a [`SendLocked`], which gives access to the connection without another lock.
+//! Other code takes a reference with [`Xprt::conn`].
 //!
 //! ```text
 //!   ->send_request, ->close, ...     SendLocked for the length of the call

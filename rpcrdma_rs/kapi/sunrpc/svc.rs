@@ -416,7 +416,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 }
 
 /// A transport that sunrpc does not know yet, with its first reference. There is one for each
-/// transport, so sunrpc gets each transport once. Dropping it closes the transport, in process context.
+/// transport, so sunrpc gets each transport once. Dropping it closes the transport, in process
+/// context.
 ///
 /// It can be returned only from the call that got the arguments of which it was made: `'a` is
 /// invariant, and the same as that of the arguments.
@@ -515,8 +516,8 @@ impl<T> Handle<T> {
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
     }
 
-    /// Makes sunrpc assign no further threads to the transport, see [`Backpressure`]. A caller that drops
-    /// the result outside of a service thread must call [`Self::enqueue`].
+    /// Makes sunrpc assign no further threads to the transport, see [`Backpressure`]. A caller that
+    /// drops the result outside of a service thread must call [`Self::enqueue`].
     pub(crate) fn apply_backpressure(&self) -> Backpressure<T> {
         self.0.backpressure.fetch_add(1, Relaxed);
         Backpressure(self.clone())

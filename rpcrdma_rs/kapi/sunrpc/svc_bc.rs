@@ -110,8 +110,8 @@ impl<T: Callbacks> SvcXprt<T> {
     }
 
     /// Completes the callback `xid`, in host order, with `reply`, or with an error if it has
-    /// failed. `credits` is the number of concurrent callbacks that the message grants, if any. A
-    /// message that answers no callback changes nothing. Does not sleep.
+    /// failed. `credits` is the number of concurrent callbacks that the message grants, if any.
+    /// Does nothing if there is no such callback. Does not sleep.
     pub(crate) fn complete_callback(&self, xid: u32, credits: Option<u32>, reply: Result<&[u8]>) {
         let Some(xprt) = self.callback_xprt() else {
             return;
@@ -120,7 +120,7 @@ impl<T: Callbacks> SvcXprt<T> {
         // before the request is completed, because completion passes its place to the next request.
         // Setting it takes the transport lock, which must not be taken under the queue lock. So the
         // request is looked up twice. The second lookup, the copy and the completion are one
-        // critical section, because the client may answer twice.
+        // critical section, because the client may reply twice.
         unsafe {
             let guard = lock_queue(xprt);
             let known = !bindings::xprt_lookup_rqst(xprt, xid.to_be()).is_null();

@@ -116,9 +116,9 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     fn detach(this: &SvcXprt<Self>);
 }
 
-/// Returns whether what a READ has just added to `reply`, `length` bytes at `offset`, begins within a page
-/// behind results of other operations. nfsd reads only into pages from their beginning on, or behind the
-/// words of the READ itself, so the operation has to fail. A READ of no octets, as at the end of the file, may
+/// Returns whether what a READ has just added to `reply`, `length` bytes at `offset`, begins within
+/// a page behind results of other operations. nfsd reads only into pages from their beginning on,
+/// or behind the words of the READ itself, so the operation has to fail. A READ of no octets, as at the end of the file, may
 /// be anywhere.
 fn begins_within_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
     /// The words of a READ before its data: operation, status, end of file, length.
@@ -261,7 +261,7 @@ impl<T: Connection> ConnectionOps<T> {
             .map_or(0, |delivered| delivered.finish(xprt))
     }
 
-    /// Lends the context of the Call of `rqstp` to `f`, if it has one.
+    /// Calls `f` with the context of the Call of `rqstp`, if it has one.
     ///
     /// # Safety
     ///

@@ -7,10 +7,10 @@
 //! transport has to take those pages out of the array that it is still sending when `xpo_sendto`
 //! returns. sunrpc then allocates other pages for the thread, and Debian's kernel clears them.
 //!
-//! # Lending
+//! # Held pages
 //!
-//! A transport that expects a long reply holds a reference of its own to the pages that the
-//! service will use ([`HeldPages`]), so that the service cannot free them:
+//! A transport that expects a long reply holds its own references to the pages that the service
+//! will use ([`HeldPages`]), so that the service cannot free them:
 //!
 //! ```text
 //!                    slot of the array      HeldPages       Transfer
@@ -27,8 +27,8 @@
 //!   sent             ...                                    spare
 //! ```
 //!
-//! So a page that is being sent is in no slot until it has been sent, and no slot has a page of a
-//! file when the next Call is received.
+//! So no slot has a page that is still being sent, or a page of a file, when the next Call is
+//! received.
 //!
 //! C header: [`include/linux/sunrpc/svc.h`](srctree/include/linux/sunrpc/svc.h)
 
@@ -68,8 +68,8 @@ pub(crate) const KEPT: usize = 8;
 ///
 /// # Invariants
 ///
-/// There are no pages, or page `k` was entry `first + k` of `rq_respages` of `thread` when a Call with
-/// this object in its context was delivered to that thread.
+/// There are no pages, or page `k` was entry `first + k` of `rq_respages` of `thread` when a Call
+/// with this object in its context was delivered to that thread.
 pub(crate) struct HeldPages {
     pages: PageVec,
     first: usize,
@@ -95,8 +95,8 @@ impl Default for HeldPages {
 }
 
 impl HeldPages {
-    /// Drops the references, and takes others to the entries `slots` of the reply array of a thread,
-    /// as far as there are that many. Without memory nothing is held.
+    /// Drops the references, and takes others to the entries `slots` of the reply array of a
+    /// thread, as far as there are that many. Holds nothing if memory is short.
     ///
     /// # Safety
     ///
@@ -165,7 +165,7 @@ impl HeldPages {
 pub(crate) struct Reply<'a> {
     rqstp: NonNull<bindings::svc_rqst>,
     held: &'a mut HeldPages,
-    /// Slots that will hold pages of the thread again, unless they are empty.
+    /// Slots to which the thread's own pages return, unless they are empty.
     restored: Range<usize>,
     /// Slots that are empty.
     empty: usize,
@@ -187,8 +187,8 @@ impl<'a> Reply<'a> {
     /// `rqstp` is a thread that is in `xpo_sendto` for `'a`, and `held` is that of the context of
     /// its Call.
     pub(super) unsafe fn new(rqstp: *mut bindings::svc_rqst, held: &'a mut HeldPages) -> Self {
-        // A deferred Call is answered later, and perhaps by another thread. The held pages are used
-        // for other replies then.
+        // The reply to a deferred Call is made later, perhaps by another thread. By then the held
+        // pages are used for other replies.
         // SAFETY: The thread is valid.
         if held.thread != rqstp.cast_const() || !unsafe { (*rqstp).rq_deferred }.is_null() {
             held.pages.truncate(0);
@@ -289,8 +289,8 @@ impl<'a> Reply<'a> {
         Ok(taken)
     }
 
-    /// Locates the bytes `part` of the reply. Returns `None` if not all of them are in the page part,
-    /// or if pages with some of them are not held.
+    /// Locates the bytes `part` of the reply. Returns `None` unless all of them are in the page
+    /// part, and all pages with them are held.
     #[inline(always)]
     pub(crate) fn locate_held(&self, part: Range<usize>) -> Option<HeldPart> {
         let message = self.message();
@@ -316,9 +316,9 @@ impl<'a> Reply<'a> {
         (end <= self.held.pages.len() * PAGE_SIZE).then_some(HeldPart { start, end })
     }
 
-    /// Replaces `pages` by the pages that hold `part`, and perhaps others before them. Returns whether
-    /// all of them were the thread's own, see [`Taken::own`]. The rest of the reply cannot be read
-    /// afterwards. Does not sleep.
+    /// Replaces `pages` by the pages that hold `part`, and perhaps others before them. Returns
+    /// whether all of them were the thread's own, see [`Taken::own`]. The rest of the reply cannot
+    /// be read afterwards. Does not sleep.
     #[inline]
     pub(crate) fn take_held_part(&mut self, pages: &mut PageVec, part: &HeldPart) -> bool {
         pages.truncate(0);

@@ -70,8 +70,8 @@ pub(crate) struct CallData<S> {
 }
 
 impl<S> CallData<S> {
-    /// Releases held pages, if the Call was not answered. Returns the empty array, if it is too
-    /// large to be kept here.
+    /// Releases the pages that are still held, if no reply was sent. Returns the empty array if it
+    /// is too large to be kept here.
     pub(crate) fn release_pages(&mut self) -> Option<PageVec> {
         self.held.release_pages()
     }
@@ -158,9 +158,9 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         }
     }
 
-    /// Makes delivery take references to the entries `slots` of the reply array until the Call is
-    /// answered, so that the service does not free the pages. The references are stored in the
-    /// context of the Call, see [`HeldPages`].
+    /// Makes delivery take references to the entries `slots` of the reply array until the reply is
+    /// sent, so that the service does not free the pages. The references are stored in the context
+    /// of the Call, see [`HeldPages`].
     #[inline]
     pub(crate) fn hold_pages(&mut self, slots: Range<usize>) {
         self.slots = slots;

@@ -284,8 +284,8 @@ impl<T: XprtOps> Xprt<T> {
         self.last_heard.heard(jiffies());
     }
 
-    /// Sets the congestion window to `credits` requests. Wakes the sender that waits for a place, if
-    /// there is one now. Takes the transport lock; does not sleep.
+    /// Sets the congestion window to `credits` requests. Wakes the sender that waits for room in
+    /// the window, if there is room now. Takes the transport lock; does not sleep.
     ///
     /// sunrpc itself wakes a sender only when a request returns its place.
     pub(crate) fn set_credits(&self, credits: u32) {
@@ -382,9 +382,9 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    /// `->set_connect_timeout`: lowers the time limit of a connection attempt, and with it the transport's
-    /// own RPC timeout, to `connect` jiffies, and the longest pause before reconnecting to `reconnect`
-    /// jiffies. A value that is lower already stays.
+    /// `->set_connect_timeout`: lowers the time limit of a connection attempt, and with it the
+    /// transport's own RPC timeout, to `connect` jiffies, and the longest pause before reconnecting
+    /// to `reconnect` jiffies. A value that is already lower stays.
     pub(super) fn set_timeouts(&self, connect: c_ulong, reconnect: c_ulong) {
         let xprt = self.as_ptr();
         // SAFETY: The transport is live while it is borrowed.

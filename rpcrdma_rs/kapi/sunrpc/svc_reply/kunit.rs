@@ -53,7 +53,7 @@ impl Thread {
         })
     }
 
-    /// Lends the pages in `slots`, as a received Call does.
+    /// Holds the pages in `slots`, as a received Call does.
     fn hold(&mut self, slots: Range<usize>) -> HeldPages {
         let mut held = HeldPages::default();
         // SAFETY: The `svc_rqst` is in the state that `xpo_recvfrom` finds.
