@@ -41,7 +41,7 @@ SECTIONS = "/sys/module/rpcrdma_rs/sections"
 # The phases to which a site belongs, by its function or by the function that it calls.
 PHASES = (
     ("teardown", r"\((rdma_destroy_id|rdma_disconnect)\)"),
-    ("load", r"^RpcRdma::|sysctl::Registration|add_device|DeviceData"),
+    ("load", r"^RpcRdma::|(sysctl|status)::Registration|add_device|DeviceData"),
     ("listen", r"^svc::Rdma|listening_id|IdInner"),
     ("connect", r"^clnt::(endpoint|connect|events|status|negotiation|pools|sendctx|transport|"
                 r"invalidate)|"
