@@ -8,7 +8,7 @@ SIDES = {"rust": "ours", "rust-2": "ours, version 2", "c": "C"}
 RATIOS = (("rust", "c"), ("rust-2", "rust"))
 PARTS = ("whole", "host", "transport", "self")
 # The width of a column.
-WIDTH = 38
+WIDTH = 44
 # Samples have no better resolution than that.
 LEAST_CALLS = 0.005
 
