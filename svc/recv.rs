@@ -15,8 +15,9 @@
 //! credits until its Reply is sent. More are allocated when the client uses many; see [`Receives`].
 //! Service threads allocate them. When they are blocked, the completion of a Receive does, because
 //! the client may have its credits back from Calls that still hold their buffers. A client that
-//! exceeds its credits is served while buffers are available. After that no Receive is posted, and
-//! the client loses its connection.
+//! exceeds its credits is served while buffers are available. After that no Receive is posted until
+//! a Call is done: over InfiniBand and RoCE the client's device repeats its Sends meanwhile, over
+//! iWARP the connection is lost.
 
 use super::{
     backchannel,
