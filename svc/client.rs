@@ -322,8 +322,8 @@ impl Drop for Member {
     fn drop(&mut self) {
         let mut list = self.clients.list.lock();
         let mut state = self.client.state.lock();
-        let is_it = |member: &ClientConn| member.number == self.number;
-        let index = state.members.iter().position(is_it);
+        let is_self = |member: &ClientConn| member.number == self.number;
+        let index = state.members.iter().position(is_self);
         let gone = index.and_then(|index| state.members.remove(index).ok());
         let last = state.members.is_empty();
         // The last reference may be dropped where a large allocation must not be freed.
