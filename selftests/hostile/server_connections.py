@@ -113,6 +113,21 @@ def window(server):
             under_way -= 1
 
 
+@case("all Calls of a lost connection, sent at once on the next one, are answered",
+      skip=peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection")
+def backlog(server):
+    """As illumos and Linux before 5.4 do, which keep the credits of the lost connection."""
+    for _ in range(20):
+        with server.connect(receives=136, sends=136) as client:
+            calls = [null() for _ in range(128)]
+            client.end.send(*calls)
+            left = {call[:4] for call in calls}
+            while left:
+                head, data, _ = client.message()
+                check_null(data, head.xid)
+                left.remove(data[:4])
+
+
 @case("many more calls than credits, all answered or the connection closed")
 def flood(server):
     count = 400
