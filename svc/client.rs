@@ -269,6 +269,11 @@ impl Member {
         PullSeq(self.client.next_seq.load(Relaxed))
     }
 
+    /// Returns the pull number of a message that waits for no pull.
+    pub(super) fn first_seq(&self) -> PullSeq {
+        self.client.state.lock().order.first_seq()
+    }
+
     /// Returns whether the message with the number `seq` may be delivered. If not, a service thread
     /// is woken when its turn comes. The caller must check again after [`OLDEST_PULL_MS`].
     pub(super) fn allows(&self, seq: PullSeq) -> bool {

@@ -22,7 +22,7 @@
 //! held back without a thread, and is tried again later.
 //!
 //! While a Call with Kerberos is pulled, messages that arrive after it wait, on all connections of
-//! the client, see [`super::order`].
+//! the client, see [`super::order`]. Messages about properties do not wait.
 //!
 //! # Threads
 //!
@@ -46,12 +46,15 @@ use super::{
     receives::CallBox,
     tunables::STAT_RECV, //
 };
-use crate::kapi::{
-    compat::smp_mb,
-    ext::{
-        spinlock::SpinLockGuard,
-        work::xprtiod, //
-    }, //
+use crate::{
+    kapi::{
+        compat::smp_mb,
+        ext::{
+            spinlock::SpinLockGuard,
+            work::xprtiod, //
+        }, //
+    },
+    xdr::message::Parsed, //
 };
 use kernel::{
     impl_has_delayed_work,
@@ -189,7 +192,12 @@ impl Endpoint {
     pub(super) fn queue_message(&self, mut message: CallBox) {
         STAT_RECV.inc();
         let state = &mut message.data_mut().state;
-        state.assign_seq(|| self.member.next_seq());
+        // The client waits for the response to RDMA2_CONNPROP, and has not sent a Call yet.
+        if state.call.as_ref().is_some_and(Parsed::is_property) {
+            state.seq = self.member.first_seq();
+        } else {
+            state.assign_seq(|| self.member.next_seq());
+        }
         let Some(mut inbox) = self.open_inbox() else {
             return;
         };

@@ -67,6 +67,11 @@ impl Order {
         PullSeq(self.next)
     }
 
+    /// Returns the pull number of a message that waits for no pull.
+    pub(super) fn first_seq(&self) -> PullSeq {
+        PullSeq(self.first)
+    }
+
     /// Returns whether all pulls that the message with the number `seq` waits for have ended.
     pub(super) fn allows(&self, PullSeq(seq): PullSeq) -> bool {
         let ahead = seq.wrapping_sub(self.first);
@@ -203,6 +208,7 @@ mod tests {
                 assert!(!pulls[..=at].iter().any(precedes));
                 assert!(pulls[at + 1..].iter().all(precedes));
             }
+            assert!(order.allows(order.first_seq()) && !order.allows(order.next_seq()));
         }
     }
 

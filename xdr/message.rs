@@ -218,6 +218,11 @@ impl Parsed {
         }
     }
 
+    /// Returns whether this is a message about properties.
+    pub(crate) const fn is_property(&self) -> bool {
+        matches!(self.body, Body::Property(_))
+    }
+
     /// Returns the sets and subsets of a message about properties. `message` holds the octets that
     /// were decoded.
     pub(crate) fn properties<'a>(&self, message: &'a [u8]) -> Option<props::Message<'a>> {

@@ -14,6 +14,7 @@ from client import XIDS
 from cases import Failed, shell
 from server_cases import FILE, TABLE, null
 from server_stalls import NO_RNR, Stalled, access, few_threads, only_ours
+from server_version2 import agree
 from wire import Segment
 
 case = TABLE.case
@@ -96,6 +97,26 @@ def stalled_payload(server):
             server.notes.append(f"{'with' if gss else 'without'} a number: {took:.2f} s")
             if (took >= OLDEST_PULL / 2) != gss or took > OLDEST_PULL + clock.slack:
                 raise Failed(f"others waited for {took:.2f} s")
+    region.close()
+
+
+@case("the response to RDMA2_CONNPROP does not wait for pulls of the address", skip=NO_RNR)
+def connprop_beside_pull(server):
+    only_ours(server)
+    region = server.device.region(4096)
+    with server.connect() as honest, Stalled(server, 1) as stalled:
+        clock = Clock(honest)
+        stalled.send(1, lambda: access(server))
+        time.sleep(0.5)
+        with server.connect(receives=8, sends=8) as client:
+            stalled.send(1, lambda: pulled_write(server, region, True))
+            time.sleep(0.1)
+            begun = time.monotonic()
+            agree(client)
+            took, waited = time.monotonic() - begun, clock.null()
+    server.notes.append(f"RDMA2_CONNPROP took {took:.2f} s, then a Call {waited:.2f} s")
+    if took > OLDEST_PULL / 2 or waited < OLDEST_PULL / 4:
+        raise Failed(f"RDMA2_CONNPROP took {took:.2f} s, and a Call {waited:.2f} s")
     region.close()
 
 
