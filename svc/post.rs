@@ -98,6 +98,23 @@ impl Endpoint {
         }
     }
 
+    /// Posts `chain` if there is room for it and no other chain waits. Frees its resources
+    /// otherwise. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if there is no room; otherwise the connection must be closed.
+    pub(super) fn try_submit(&self, qp: &Qp<Endpoint>, mut chain: ChainCtx) -> Result {
+        let sqes = chain.sqes();
+        match self.sq.try_reserve(chain.reservation(), sqes) {
+            Ok(()) => self.post(qp, chain),
+            Err(error) => {
+                self.retract(qp, chain);
+                Err(error)
+            }
+        }
+    }
+
     /// Implements [`Self::submit`] for a chain for which there was no room.
     #[cold]
     fn submit_or_wait(&self, qp: &Qp<Endpoint>, mut chain: ChainCtx) -> Result {
