@@ -11,6 +11,7 @@ import wire
 from client import XIDS, check_null
 from cases import Failed, shell
 from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern
+from server_stalls import NO_RNR
 from wire import Segment
 
 case = TABLE.case
@@ -113,8 +114,7 @@ def window(server):
             under_way -= 1
 
 
-@case("all Calls of a lost connection, sent at once on the next one, are answered",
-      skip=peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection")
+@case("all Calls of a lost connection, sent at once on the next one, are answered", skip=NO_RNR)
 def backlog(server):
     """As illumos and Linux before 5.4 do, which keep the credits of the lost connection."""
     for _ in range(20):

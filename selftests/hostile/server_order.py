@@ -62,14 +62,21 @@ class Clock:
         return time.monotonic() - begun
 
 
-@case("a pull that never ends: others of the address wait once, and not long", skip=NO_RNR)
-def stalled_pull(server):
-    only_ours(server)
-    region = server.device.region(4096)
+@contextlib.contextmanager
+def beside_stalled(server):
+    """Yield a Clock, and a client that has access and accepts no further message."""
     with server.connect() as honest, Stalled(server, 1) as stalled:
         clock = Clock(honest)
         stalled.send(1, lambda: access(server))
         time.sleep(0.5)
+        yield clock, stalled
+
+
+@case("a pull that never ends: others of the address wait once, and not long", skip=NO_RNR)
+def stalled_pull(server):
+    only_ours(server)
+    region = server.device.region(4096)
+    with beside_stalled(server) as (clock, stalled):
         stalled.send(1, lambda: pulled_null(region))
         time.sleep(0.1)
         first, second = clock.null(), clock.null()
@@ -87,10 +94,7 @@ def stalled_payload(server):
     only_ours(server)
     region = server.device.region(4096)
     for gss in (False, True):
-        with server.connect() as honest, Stalled(server, 1) as stalled:
-            clock = Clock(honest)
-            stalled.send(1, lambda: access(server))
-            time.sleep(0.5)
+        with beside_stalled(server) as (clock, stalled):
             stalled.send(1, lambda: pulled_write(server, region, gss))
             time.sleep(0.1)
             took = clock.null()
@@ -104,10 +108,7 @@ def stalled_payload(server):
 def connprop_beside_pull(server):
     only_ours(server)
     region = server.device.region(4096)
-    with server.connect() as honest, Stalled(server, 1) as stalled:
-        clock = Clock(honest)
-        stalled.send(1, lambda: access(server))
-        time.sleep(0.5)
+    with beside_stalled(server) as (clock, stalled):
         with server.connect(receives=8, sends=8) as client:
             stalled.send(1, lambda: pulled_write(server, region, True))
             time.sleep(0.1)
