@@ -192,7 +192,8 @@ impl Endpoint {
     pub(super) fn queue_message(&self, mut message: CallBox) {
         STAT_RECV.inc();
         let state = &mut message.data_mut().state;
-        // The client waits for the response to RDMA2_CONNPROP, and has not sent a Call yet.
+        // Such messages have no sequence number, and a client waits for the response to its
+        // RDMA2_CONNPROP before it sends a Call.
         if state.call.as_ref().is_some_and(Parsed::is_property) {
             state.seq = self.member.first_seq();
         } else {
