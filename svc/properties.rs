@@ -5,7 +5,6 @@
 
 use super::{
     endpoint::{
-        ChainCtx,
         Conn,
         Endpoint, //
     },
@@ -20,7 +19,6 @@ use crate::{
         trace::trace_svcrdma_property, //
     },
     xdr::{
-        error::EncodeError,
         header::Proc,
         message::{
             self,
@@ -107,38 +105,17 @@ impl Conn {
         };
         // The message is not a response: its credit word is no grant, and its XID is not looked up.
         let (xid, credits) = (Xid(0), Credits(CALLBACK_CREDITS));
-        let sent =
-            self.post_message(|buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size));
+        // Posted at once or not at all, so that later messages follow it.
+        let sent = self.submit_message(
+            |buffer| encode_receive(buffer, Proc::UpdProp, xid, credits, size),
+            Endpoint::try_submit,
+        );
         self.ep().recvs.lock().resize.end_announcement(sent.is_ok());
         match sent {
             Ok(()) => self.show_receive_size(Proc::UpdProp, size),
             // A service thread tries again with the next batch of Receives.
             Err(EAGAIN) => (),
             Err(_) => self.ep().fail(),
-        }
-    }
-
-    /// Posts the message that `write` writes, unless it would have to wait for room in the Send
-    /// Queue. When this returns, messages that are sent later follow it.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN` if there is no room; otherwise the connection must be closed.
-    fn post_message(&self, write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>) -> Result {
-        let ep = self.ep();
-        let mut ctx = ep.retry_while_short(|| ep.get_send_ctx(self.qp()))?;
-        let written = write(ctx.as_mut().buffer()).map_err(|_| EINVAL);
-        let ready = written.and_then(|len| ctx.as_mut().set_message(len, None).map(|()| len));
-        match ready {
-            Ok(len) => {
-                ep.try_submit(self.qp(), ChainCtx::Reply(ctx))?;
-                ep.params.status.traffic.note_sent(len);
-                Ok(())
-            }
-            Err(error) => {
-                ep.put_send_ctx(ctx);
-                Err(error)
-            }
         }
     }
 

@@ -615,14 +615,31 @@ impl Conn {
         &self,
         write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
     ) -> Result {
-        let mut ctx = self
-            .ep()
-            .retry_while_short(|| self.ep().get_send_ctx(self.qp()))?;
-        match write(ctx.as_mut().buffer()) {
-            Ok(len) => self.post_send(ctx, len, None),
-            Err(_) => {
-                self.ep().put_send_ctx(ctx);
-                Err(EINVAL)
+        self.submit_message(write, Endpoint::submit)
+    }
+
+    /// Passes the message that `write` writes to `submit`, as [`Self::send_message`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of `send_message` and of `submit`.
+    pub(super) fn submit_message(
+        &self,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+        submit: impl FnOnce(&Endpoint, &Qp<Endpoint>, ChainCtx) -> Result,
+    ) -> Result {
+        let ep = self.ep();
+        let mut ctx = ep.retry_while_short(|| ep.get_send_ctx(self.qp()))?;
+        let written = write(ctx.as_mut().buffer()).map_err(|_| EINVAL);
+        match written.and_then(|len| ctx.as_mut().set_message(len, None).map(|()| len)) {
+            Ok(len) => {
+                submit(ep, self.qp(), ChainCtx::Reply(ctx))?;
+                ep.params.status.traffic.note_sent(len);
+                Ok(())
+            }
+            Err(error) => {
+                ep.put_send_ctx(ctx);
+                Err(error)
             }
         }
     }
