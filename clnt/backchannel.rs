@@ -53,6 +53,7 @@ use crate::{
         props::{
             encode_connprop,
             encode_resprop,
+            has_response,
             Message,
             PropSet,
             Properties, //
@@ -207,11 +208,11 @@ impl Endpoint {
         let Some(ctx) = self.take_bc_send(false) else {
             return;
         };
-        let room = self.thresholds().send;
-        let sizes = self.grant_receive_size(want, room);
+        let fits = has_response(want, self.thresholds().send);
+        let sizes = fits.then(|| self.grant_receive_size(want));
         let credits = self.bc_credits();
         let sent = self.send_taken(qp, ctx, |body| {
-            encode_resprop(body, xid, credits, want, &sizes, room)
+            encode_resprop(body, xid, credits, want, sizes.as_ref())
         });
         if sent == Err(enotconn()) {
             self.fail();

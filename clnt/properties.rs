@@ -43,7 +43,6 @@ use crate::{
         props::{
             encode_receive,
             granted,
-            has_response,
             Message,
             PropSet, //
         },
@@ -241,15 +240,10 @@ impl Endpoint {
     }
 
     /// Handles the server's request for the properties in `want`. Returns the range of Receive
-    /// sizes that is granted now: none if the response would be longer than `room`. A larger size is
-    /// announced when the Receives have it.
-    pub(super) fn grant_receive_size(
-        &self,
-        want: &PropSet<'_>,
-        room: InlineSize,
-    ) -> RangeInclusive<u32> {
+    /// sizes that is granted now. A larger size is announced when the Receives have it.
+    pub(super) fn grant_receive_size(&self, want: &PropSet<'_>) -> RangeInclusive<u32> {
         let mut pools = self.pools.lock();
-        let max = match want.receive().filter(|_| has_response(want, room)) {
+        let max = match want.receive() {
             Some(octets) if pools.resize.request(octets) == ResizeResult::Granted => octets,
             _ => 0,
         };

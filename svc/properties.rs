@@ -143,8 +143,8 @@ impl Conn {
             // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
                 let mut max = 0;
-                let room = negotiation.send(self.ep().params.receive_size);
-                if let Some(octets) = want.receive().filter(|_| has_response(&want, room)) {
+                let fits = has_response(&want, negotiation.send(self.ep().params.receive_size));
+                if let Some(octets) = want.receive().filter(|_| fits) {
                     // Use the result of `request`, because another request may change the size at
                     // the same time.
                     let mut recvs = self.ep().recvs.lock();
@@ -159,9 +159,9 @@ impl Conn {
                     }
                     self.ep().few_receives.store(true, Relaxed);
                 }
-                let sizes = Version::Two.default_inline().0..=max;
+                let sizes = fits.then_some(Version::Two.default_inline().0..=max);
                 let sent = self.send_message(|buffer| {
-                    encode_resprop(buffer, xid, credits, &want, &sizes, room)
+                    encode_resprop(buffer, xid, credits, &want, sizes.as_ref())
                 });
                 if max != 0 {
                     self.ep().recvs.lock().resize.end_grant();

@@ -411,20 +411,19 @@ pub(crate) fn has_response(want: &PropSet<'_>, room: InlineSize) -> bool {
 }
 
 /// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` for the
-/// properties `want`. A Receive size in `sizes` is granted, and all others are rejected. Nothing may be
-/// granted unless [`has_response`]. `room` is the length of the longest message for the peer. Returns the
-/// length.
+/// properties `want`. A Receive size in `sizes` is granted, and all others are rejected. `sizes` is
+/// `None` if the peer has no room for a bit for each property, see [`has_response`]; then nothing is
+/// granted. Returns the length.
 pub(crate) fn encode_resprop(
     buf: &mut [u8],
     xid: Xid,
     credits: Credits,
     want: &PropSet<'_>,
-    sizes: &core::ops::RangeInclusive<u32>,
-    room: InlineSize,
+    sizes: Option<&core::ops::RangeInclusive<u32>>,
 ) -> Result<usize, EncodeError> {
     let mut w = Writer::new(buf);
     fixed_words(&mut w, xid, credits, Proc::RespProp)?;
-    if has_response(want, room) {
+    if let Some(sizes) = sizes {
         encode_subset(&mut w, want, sizes, true)?;
         encode_subset(&mut w, want, sizes, false)?;
     } else {

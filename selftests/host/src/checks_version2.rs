@@ -40,7 +40,6 @@ use crate::{
         },
         units::{
             Credits,
-            InlineSize,
             Xid, //
         },
         version::{
@@ -232,14 +231,7 @@ pub fn properties(data: &[u8]) {
     assert_eq!(want.iter().collect::<Vec<_>>(), expected);
     let sizes = 4096..=8192;
     let mut buf = [0; 4096];
-    let Ok(len) = encode_resprop(
-        &mut buf,
-        Xid(9),
-        Credits(3),
-        &want,
-        &sizes,
-        InlineSize(u32::MAX),
-    ) else {
+    let Ok(len) = encode_resprop(&mut buf, Xid(9), Credits(3), &want, Some(&sizes)) else {
         return assert!(model.len() > 10_000);
     };
     let back = decode_as(&buf[..len], &LIMITS, BOTH).expect("our own response");

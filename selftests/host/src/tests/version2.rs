@@ -222,21 +222,15 @@ fn responses_about_properties() {
         };
         let header = decode_as(&response.bytes, &ANY, BOTH).unwrap().header;
         let mut buf = [0xee; 64];
-        let len = encode_resprop(
-            &mut buf,
-            header.xid,
-            header.credits,
-            &want,
-            &sizes,
-            InlineSize(4096),
-        )
-        .unwrap();
+        let len =
+            encode_resprop(&mut buf, header.xid, header.credits, &want, Some(&sizes)).unwrap();
         assert_eq!(hex(&buf[..len]), hex(&response.bytes), "{}", response.name);
         // If the peer's Receives had no room for it, its subsets would be empty.
         let words = want.iter().count().div_ceil(32) as u32;
-        let room = InlineSize(28 + 8 * words - 1);
-        assert!(!has_response(&want, room));
-        let len = encode_resprop(&mut buf, header.xid, header.credits, &want, &(1..=0), room);
+        let room = 28 + 8 * words;
+        assert!(has_response(&want, InlineSize(room)));
+        assert!(!has_response(&want, InlineSize(room - 1)));
+        let len = encode_resprop(&mut buf, header.xid, header.credits, &want, None);
         assert_eq!((len, &buf[16..28]), (Ok(28), &[0; 12][..]));
     }
 }
