@@ -52,6 +52,8 @@ Examples:
   selftests/vm/check                                   everything
   selftests/vm/check --boot pair --pairing rust/c      one pairing
   selftests/vm/check --boot pair --pairing c/c --group matrix-4.1-ipv4
+  selftests/vm/check --boot pair --pairing c/c --long --group recall --repeat 50
+                                                       in search of a rare failure
   selftests/vm/check --debug --device siw              the debug kernel's part, over siw alone
 The last line is "N passed, N failed[, N skipped]"; exit status 0 if none failed.
 """
@@ -292,8 +294,7 @@ class Boot:
             if not self.alone:
                 self.pair.set_up(self.client, self.server)
             say(f"{self.name}: ready after {time.time() - started:.0f} s")
-            for group in self.groups:
-                self.run_group(group)
+            self.run_groups(args.repeat)
             if not self.alone:
                 self.nothing_left()
             self.shut_down()
@@ -325,8 +326,17 @@ class Boot:
         kind = machine(args, self.device, self.cpus, nice)
         self.pair = Pair(self.folder, kind, self.alone, echo=lambda line: None)
 
+    def run_groups(self, times):
+        """Run the groups so many times, but stop after a failure: what it left is evidence."""
+        for number in range(times):
+            for group in self.groups:
+                failed = self.run_group(group)
+                if failed and times > 1:
+                    say(f"{self.name}: {group.name} failed in run {number + 1} of {times}")
+                    return
+
     def run_group(self, group):
-        """Run one group and check the kernel logs."""
+        """Run one group and check the kernel logs; return how many tests failed."""
         results, started = self.results, time.time()
         results.begin(f"{self.name} {group.name}")
         pair = self.pair
@@ -353,6 +363,7 @@ class Boot:
         if results.failed > failed:
             self.keep_evidence(group.name)
         results.end(started)
+        return results.failed
 
     def keep_evidence(self, group):
         """Keep the evidence of a failed group in a directory of the run directory, which also has
@@ -545,6 +556,13 @@ def every_boot(args, pairings, device):
     return found
 
 
+def positive(text):
+    """The value of --repeat."""
+    if int(text) < 1:
+        raise ValueError("less than once")
+    return int(text)
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -559,6 +577,8 @@ def arguments():
                         help="only boots of this kind (version2: in the debug kernel)")
     parser.add_argument("--group", action="append", metavar="NAME",
                         help="only groups whose name begins with NAME")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="TIMES",
+                        help="run the groups of a boot up to so many times, until one fails")
     parser.add_argument("--module", metavar="FILE",
                         help="our module (default: as built for the guests' kernel)")
     parser.add_argument("--long", action="store_true", help="also what takes long")
