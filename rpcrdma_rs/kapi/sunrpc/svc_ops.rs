@@ -116,11 +116,12 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     fn detach(this: &SvcXprt<Self>);
 }
 
-/// Returns whether what a READ has just added to `reply`, `length` bytes at `offset`, begins within
-/// a page behind results of other operations. nfsd reads only into pages from their beginning on,
-/// or behind the words of the READ itself, so the operation has to fail. A READ of no octets, as at the end of the file, may
+/// Returns whether the data that a READ has just added to `reply`, `length` bytes at `offset`, begins
+/// in a page that holds results of other operations. nfsd reads into the page behind those results,
+/// which is another page, so the operation has to fail. Data at the beginning of a page, or behind
+/// words of the READ itself, is in the right page. A READ of no octets, as at the end of the file, may
 /// be anywhere.
-fn begins_within_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
+fn begins_in_used_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
     /// The words of a READ before its data: operation, status, end of file, length.
     const WORDS: u64 = 16;
     let (offset, length) = (u64::from(offset), u64::from(length).next_multiple_of(4));
@@ -131,7 +132,7 @@ fn begins_within_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bo
     length != 0
         && behind_head != 0
         && offset + length == u64::from(reply.len)
-        && ![0, WORDS].contains(&(behind_head % PAGE_SIZE as u64))
+        && behind_head % PAGE_SIZE as u64 > WORDS
 }
 
 /// A table without any operation.
@@ -312,7 +313,7 @@ impl<T: Connection> ConnectionOps<T> {
         length: ffi::c_uint,
     ) -> ffi::c_int {
         // SAFETY: We are on the thread of `rqstp`, which is encoding the reply.
-        if unsafe { begins_within_page(&(*rqstp).rq_res, offset, length) } {
+        if unsafe { begins_in_used_page(&(*rqstp).rq_res, offset, length) } {
             return EIO.to_errno();
         }
         // SAFETY: The thread is processing a Call, so its `rq_authop` is set.
