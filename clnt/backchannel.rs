@@ -18,7 +18,10 @@ use super::{
     marshal::marshal_bc_reply,
     pools::Report,
     sendctx::SendCtx,
-    transport::ClntXprt,
+    transport::{
+        ClntXprt,
+        Ended, //
+    },
     BC_CREDITS,
     BC_MAX_CALLS, //
 };
@@ -115,7 +118,7 @@ impl Endpoint {
         if self.pools.lock().queue_report(Report { header, body }) {
             self.send_reports(qp);
         } else {
-            self.fail();
+            self.fail(Ended::Protocol);
         }
     }
 
@@ -134,7 +137,7 @@ impl Endpoint {
                 encode_error(body, &report.header, credits, report.body)
             });
             if sent.is_err() {
-                return self.fail();
+                return self.fail(Ended::Local);
             }
         }
     }
@@ -215,7 +218,7 @@ impl Endpoint {
             encode_resprop(body, xid, credits, want, sizes.as_ref())
         });
         if sent == Err(enotconn()) {
-            self.fail();
+            self.fail(Ended::Local);
         }
     }
 

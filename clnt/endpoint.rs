@@ -277,7 +277,7 @@ impl Endpoint {
     }
 
     /// Disconnects the transport because the connection is broken. Later calls have no effect.
-    pub(super) fn fail(&self) {
+    pub(super) fn fail(&self, why: Ended) {
         if self.negotiation.is_pending() {
             return self.fail_negotiation();
         }
@@ -287,7 +287,7 @@ impl Endpoint {
             self.status.set_state(ConnState::Lost);
             if let Some(xprt) = self.link.get() {
                 if connected {
-                    xprt.note_end(Ended::Completion);
+                    xprt.note_end(why);
                 }
                 xprt.force_disconnect();
             }
@@ -602,7 +602,7 @@ impl Endpoint {
         if let Some(xprt) = &link {
             pr_warn!("{}: {}; disconnecting\n", xprt.server(), why);
         }
-        self.fail();
+        self.fail(Ended::Stalled);
         // sunrpc closes the connection under the send lock. The holder of that lock may wait for a
         // LOCAL_INV in this Send Queue. So disconnect without the lock, which flushes the queue.
         let conn = link.and_then(|xprt| xprt.conn());
@@ -638,7 +638,7 @@ impl Completion for SendCtx {
         }
         if result.is_err() {
             ep.status.traffic.failed_completions.add(1);
-            ep.fail();
+            ep.fail(Ended::Completion);
         }
     }
 }

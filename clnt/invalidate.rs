@@ -18,7 +18,10 @@ use kernel::{
 use super::{
     chunks::Fence,
     endpoint::Endpoint,
-    transport::ClntXprt, //
+    transport::{
+        ClntXprt,
+        Ended, //
+    }, //
 };
 use crate::kapi::{
     ext::spinlock::{
@@ -132,7 +135,7 @@ impl Endpoint {
         if !list.is_empty() {
             // The connection is broken. Once it is drained, the server cannot access the memory, and
             // if the device refuses to drain it, dropping the regions ends the access.
-            self.fail();
+            self.fail(Ended::Completion);
             self.wait_closed();
         }
     }

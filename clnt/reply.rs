@@ -51,7 +51,10 @@ use super::{
         Step, //
     },
     status::ConnStatus,
-    transport::ClntXprt, //
+    transport::{
+        ClntXprt,
+        Ended, //
+    }, //
 };
 use crate::{
     kapi::{
@@ -136,7 +139,7 @@ impl QpHandler for Endpoint {
             }
         }
         if result.is_err() {
-            self.fail();
+            self.fail(Ended::Completion);
         } else if let Some(xprt) = self.xprt() {
             return qp.handler().handle_message(&xprt, qp, buffer);
         }
@@ -145,7 +148,7 @@ impl QpHandler for Endpoint {
 
     fn event(&self, event: QpEvent) {
         match event {
-            QpEvent::Broken => self.fail(),
+            QpEvent::Broken => self.fail(Ended::Completion),
             // This may be an interrupt, in which sunrpc's locks must not be taken. The QP is in its
             // error state, so the flushed Receives report the loss.
             QpEvent::Fatal | QpEvent::Other => (),
@@ -172,7 +175,7 @@ impl Completion for InvCtx {
             Err(e) => {
                 trace_xprtrdma_wc_li_done(e.cid(), e.status(), e.vendor());
                 ep.status.traffic.failed_completions.add(1);
-                ep.fail();
+                ep.fail(Ended::Completion);
             }
         }
         ep.return_to_pools(|pools| {
@@ -363,7 +366,11 @@ impl Endpoint {
             // The Call is sent again on the next connection. A server that refuses the version has not
             // executed it.
             drop(chunks);
-            self.fail();
+            self.fail(if is_stale {
+                Ended::Local
+            } else {
+                Ended::Protocol
+            });
             return self.drop_bad_reply(xprt, qp, buffer);
         }
         let delivery = parsed.map_or(Delivery::Failed, |parsed| {
@@ -454,7 +461,7 @@ impl Endpoint {
         // The connection is broken, and the regions are fenced once it is drained. Until then the
         // request keeps them. It is sent again on the next connection.
         pending.rqst.chunks.lock().keep_unfenced(left);
-        self.fail();
+        self.fail(Ended::Completion);
         self.put_receive(pending.buffer);
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Stats {
     pub(super) fixup_bytes: Count,
     /// Bytes allocated because a request was larger than its slot's buffers.
     pub(super) grown_bytes: Count,
-    /// Replies that failed their RPC, and further Replies to the same Call.
+    /// Replies to a Call that could not be used.
     pub(super) bad_replies: Count,
     /// Memory regions allocated.
     pub(super) mrs_allocated: Count,

@@ -81,9 +81,9 @@ pub(super) struct ConnStatus {
     pub(super) idle: Atomic<usize>,
     /// Chains of LOCAL_INV in flight.
     pub(super) invalidations: Atomic<usize>,
-    /// Replies that failed their RPC, and further Replies to the same Call.
+    /// Replies to a Call that could not be used.
     pub(super) bad_replies: Count,
-    /// Replies that match no Call.
+    /// Messages that match no Call that waits for its Reply.
     pub(super) stray_replies: Count,
 }
 
@@ -150,11 +150,13 @@ impl ConnStatus {
         self.state.load(Relaxed) == ConnState::Connected as u32
     }
 
-    /// Records what both sides have agreed on. The connection is connected now.
+    /// Records what both sides have agreed on. The connection is connected now, unless it is lost
+    /// already.
     pub(super) fn agree(&self, agreed: &Agreed) {
         self.traffic.version.store(agreed.version.to_u32(), Relaxed);
         self.show_sizes(agreed);
-        self.set_state(ConnState::Connected);
+        let (from, to) = (ConnState::Connecting, ConnState::Connected);
+        let _ = self.state.cmpxchg(from as u32, to as u32, Relaxed);
     }
 
     /// Updates the sizes of messages.

@@ -77,9 +77,23 @@ pub(super) enum Ended {
     Device,
     /// A Work Request failed.
     Completion,
-    /// We closed it: it was idle, a Call timed out, or the transport is destroyed.
+    /// The watchdog closed it, because the server took or answered nothing.
+    Stalled,
+    /// We closed it, because the server broke the protocol.
+    Protocol,
+    /// We closed it: it was idle, a Call timed out or could not be posted, or the transport is destroyed.
     Local,
 }
+
+/// All of them.
+const ENDED: [Ended; 6] = [
+    Ended::Peer,
+    Ended::Device,
+    Ended::Completion,
+    Ended::Stalled,
+    Ended::Protocol,
+    Ended::Local,
+];
 
 impl Ended {
     /// Returns the text of the debugfs status.
@@ -88,6 +102,8 @@ impl Ended {
             Ended::Peer => "peer",
             Ended::Device => "device",
             Ended::Completion => "completion",
+            Ended::Stalled => "stalled",
+            Ended::Protocol => "protocol",
             Ended::Local => "local",
         }
     }
@@ -188,9 +204,7 @@ impl ClntXprt {
     /// Returns why the last connection has ended; `None` if none has.
     pub(super) fn ended(&self) -> Option<Ended> {
         let ended = self.ended.load(Relaxed);
-        [Ended::Peer, Ended::Device, Ended::Completion, Ended::Local]
-            .into_iter()
-            .find(|why| *why as u32 == ended)
+        ENDED.into_iter().find(|why| *why as u32 == ended)
     }
 
     /// Records whether an attempt to connect has failed. Returns whether the previous one had.

@@ -291,7 +291,7 @@ impl Listen {
         current.tries = tries;
         if tries == PAUSES.saturating_add(1) {
             pr_warn!(
-                "server: cannot listen on {}: its address moved ({:?}); retrying\n",
+                "server: cannot listen on {} any more: {:?}; retrying\n",
                 self.addr,
                 error
             );

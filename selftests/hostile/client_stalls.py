@@ -6,6 +6,7 @@ forever, and rarely posts a Receive. rxe itself ends a connection when a Send ha
 To make the stall last, the server posts a Receive every 2 s, which restarts that timer.
 """
 
+import re
 import subprocess
 import sys
 import threading
@@ -37,6 +38,12 @@ for _ in range(int(sys.argv[2])):
 def watchdog():
     """Return how often the client's watchdog has closed a connection, from the kernel log."""
     return shell("dmesg").count("has not acknowledged a message for 10 s; disconnecting")
+
+
+def last_ends():
+    """Return why the previous connections of the client ended, from the live view."""
+    status = shell("cat /sys/kernel/debug/rpcrdma_rs/client/*/status")
+    return re.findall(r"^last_ended: (.*)$", status, re.MULTILINE)
 
 
 def start(jobs, *args, **options):
@@ -94,6 +101,10 @@ def killed(mount, answered):
         mount.notes.append(f"ended after {time.monotonic() - begun:.1f} s")
         if fake.connections != connections or watchdog() != before + 1:
             raise Failed("the connection has ended for another reason than the stall")
+        fake.posted = None
+        mount.getattr()
+        if (ends := last_ends()) != ["stalled"]:
+            raise Failed(f"the live view says that the connection ended for {ends}")
     finally:
         fake.posted = None
         fake.do(fake.hang_up)
