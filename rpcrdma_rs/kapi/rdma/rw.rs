@@ -234,7 +234,8 @@ impl Transfer {
     /// The transfer must have entered a chain of its QP with [`Self::enter_chain`], and be in no
     /// other chain.
     pub(super) unsafe fn requests(&self, mut f: impl FnMut(Requests)) {
-        if let Some(list) = self.direct.link() {
+        // SAFETY: The transfer is in no other chain, by this function's contract.
+        if let Some(list) = unsafe { self.direct.link() } {
             f(list);
         }
         if self.registered.is_mapped() {

@@ -215,8 +215,9 @@ impl Direct {
         let (addr, length) = mapped_run(&run);
         // There is room.
         let _ = put(&mut self.runs, run);
+        self.add_request(target, 1, remote)?;
         let _ = put(&mut self.elements, bindings::ib_sge { addr, length, lkey });
-        self.add_request(target, 1, remote)
+        Ok(())
     }
 
     /// See [`Transfer::add_parts`](super::Transfer::add_parts).
@@ -282,9 +283,29 @@ impl Direct {
         Ok(length)
     }
 
-    /// Fills in the requests for `count` mapped runs, starting at `start`.
+    /// Fills in the requests for `count` mapped runs, starting at `start`. After an error there are
+    /// as many requests as before.
     #[inline(always)]
     fn make_requests(
+        &mut self,
+        target: &Target<'_>,
+        start: usize,
+        count: usize,
+        remote: Remote,
+    ) -> Result {
+        let (first, used) = (self.elements.len(), self.used);
+        let made = self.try_requests(target, start, count, remote);
+        if made.is_err() {
+            // INVARIANT: No element is without its request.
+            self.elements.truncate(first);
+            self.used = used;
+        }
+        made
+    }
+
+    /// As [`Self::make_requests`], but after an error some requests or elements may be there.
+    #[inline(always)]
+    fn try_requests(
         &mut self,
         target: &Target<'_>,
         start: usize,
@@ -339,7 +360,11 @@ impl Direct {
     }
 
     /// Links the requests and returns them; `None` if there are none.
-    pub(super) fn link(&self) -> Option<Requests> {
+    ///
+    /// # Safety
+    ///
+    /// The transfer must be in no other chain.
+    pub(super) unsafe fn link(&self) -> Option<Requests> {
         let wr = |request: &Opaque<bindings::ib_rdma_wr>| {
             // CAST: The first field.
             request.get().cast::<bindings::ib_send_wr>()
@@ -347,9 +372,8 @@ impl Direct {
         let (first, more) = self.requests.get(..self.used)?.split_first()?;
         let (first, mut last) = (wr(first), wr(first));
         let mut elements = self.elements.as_ptr().cast_mut();
-        // SAFETY: The requests are ours, and in no other chain: a chain borrows them until it is
-        // posted, what is posted owns them, and the type is not `Sync`. By the type's invariant the
-        // elements are those of the requests.
+        // SAFETY: The requests are ours, and in no other chain by this function's contract. By the
+        // type's invariant the elements are those of the requests.
         unsafe {
             (*first).sg_list = elements;
             for request in more {
