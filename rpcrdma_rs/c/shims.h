@@ -2,7 +2,8 @@
 /*
  * One-line wrappers of inline functions and macros that bindgen cannot bind.
  *
- * Each is named rpcrdma_shim_<name of what it wraps> and takes what that takes.
+ * A wrapper of one function is named rpcrdma_shim_<its name> and takes the same arguments. A
+ * wrapper that fixes an argument or names a bit is named for what it does.
  */
 #ifndef _RPCRDMA_RS_SHIMS_H
 #define _RPCRDMA_RS_SHIMS_H

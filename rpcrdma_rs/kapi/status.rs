@@ -49,6 +49,7 @@ static PARENTS: [&Parent; 2] = [&CLIENT, &SERVER];
 ///
 /// Dropping it waits for all work on the queue, and destroys the queue, before it removes the
 /// directories: some of that work removes directories in them.
+#[must_use]
 pub(super) struct Registration {
     // The fields are dropped in this order.
     _queue: OwnQueue,

@@ -6,7 +6,7 @@
 //! For each event of `c/trace_{clnt,svc,device}.h` there is a function `trace_<event>`, safe to
 //! call in any context. While an event is disabled the call is one no-op instruction in the caller:
 //! the static key of the tracepoint is tested inline, and only an enabled event calls C. Arguments
-//! are evaluated in any case. A [`Task`], a [`Peer`] and an [`Mr`] are read only for an enabled
+//! are always evaluated. A [`Task`], a [`Peer`] and an [`Mr`] are read only for an enabled
 //! event, and so is a [`Lazy`] argument.
 //!
 //! C headers: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h),

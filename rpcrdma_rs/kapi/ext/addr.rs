@@ -60,7 +60,8 @@ impl SockAddr {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `len` is too short for the family, or longer than [`Self::MAX_LEN`].
+    /// `EINVAL` if `len` is shorter than the field of the family, or longer than [`Self::MAX_LEN`].
+    /// What a short address lacks reads as zero.
     ///
     /// # Safety
     ///

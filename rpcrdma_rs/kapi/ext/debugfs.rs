@@ -9,7 +9,7 @@
 //! `kernel::debugfs` does not set the owner of its file operations, so a file that stays open while
 //! the module is unloaded would call freed code. Here an open file holds a reference to the module.
 //!
-//! A work item creates and removes each directory, so that a connection waits for no user of
+//! A work item creates and removes each directory, so that a connection never waits for users of
 //! debugfs. Creating and removing take the lock of the parent directory, which a process that lists
 //! the parent holds, and removing waits for readers. Such a process may wait for reclaim, and
 //! reclaim may wait for the connection whose directory it is, or for the connection that replaces
@@ -99,6 +99,7 @@ impl Parent {
 ///
 /// `root` is null or a directory that only this registration removes; it contains the directories
 /// of `parents`.
+#[must_use]
 pub(crate) struct Registration {
     root: *mut bindings::dentry,
     parents: &'static [&'static Parent],
@@ -243,6 +244,7 @@ impl<T: Status> Files<T> {
 
 /// The directory of one object, which work creates soon. Dropping it schedules the removal of the
 /// directory. Until that has run, the file shows the object's last status.
+#[must_use]
 pub(crate) struct StatusDir<T: Status>(Option<Arc<Files<T>>>);
 
 impl<T: Status> StatusDir<T> {

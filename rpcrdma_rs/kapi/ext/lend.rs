@@ -108,6 +108,7 @@ impl Drop for Lender {
 /// # Invariants
 ///
 /// `0` comes from `KBox::into_raw`, and this object owns one of its references.
+#[must_use]
 pub(crate) struct Loan(NonNull<Shared>);
 
 // SAFETY: The reference count is atomic, and a page may be freed on any thread.

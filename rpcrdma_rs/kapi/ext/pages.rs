@@ -320,8 +320,9 @@ impl SparePages {
         let kept = all.len() - first;
         // Pairs with the release by the last other user when it dropped its reference.
         smp_mb();
-        // INVARIANT: The last `kept` pages have no other reference, and only a holder of a reference
-        // could take another one. If there is no room, no page is moved.
+        // INVARIANT: The last `kept` pages have no other reference. A walker by page number, such as
+        // compaction, may take one for a moment, and does not access the bytes. If there is no room,
+        // no page is moved.
         let _ = self
             .0
             .take_from(pages, kept.min(count), GFP_NOWAIT | __GFP_NOWARN);

@@ -66,8 +66,8 @@ impl Uint {
             // CAST: The size of a `u32`.
             maxlen: size_of::<u32>() as c_int,
             mode: MODE,
-            // This one refuses a value out of bounds with `EINVAL`, that for unsigned numbers with
-            // `ERANGE`. As `max` is at most `i32::MAX`, the two read and show the same values.
+            // It rejects a value out of bounds with `EINVAL`; the handler for unsigned numbers
+            // returns `ERANGE`. As `max` is at most `i32::MAX`, both read and show the same values.
             proc_handler: Some(bindings::proc_dointvec_minmax),
             extra1: ptr::from_ref(&self.min).cast_mut().cast(),
             extra2: ptr::from_ref(&self.max).cast_mut().cast(),
@@ -196,6 +196,7 @@ pub(crate) enum File {
 /// # Invariants
 ///
 /// `header` was returned by `register_sysctl_sz` for `_table` and is still registered.
+#[must_use]
 pub(crate) struct Registration {
     header: NonNull<bindings::ctl_table_header>,
     _table: KVec<bindings::ctl_table>,

@@ -147,6 +147,7 @@ kernel::sync::global_lock! {
 static MADE: Atomic<bool> = Atomic::new(false);
 
 /// The registration with ib_core. One exists while the module is loaded.
+#[must_use]
 pub(crate) struct Registration(());
 
 impl Registration {
@@ -188,6 +189,7 @@ impl Drop for Registration {
 /// // The device stays until the guard is dropped.
 /// drop(guard);
 /// ```
+#[must_use]
 pub(crate) struct RemovalGuard {
     key: u64,
     device: Arc<DeviceData>,
@@ -205,8 +207,8 @@ impl RemovalGuard {
         if !*devices {
             return Err(ENODEV);
         }
-        // SAFETY: The device is valid. The client is registered, and not unregistered before the
-        // lock is released.
+        // SAFETY: The device is allocated, and the client stays registered while the lock is held.
+        // If the device was removed, the entry is null: `remove_device` clears it.
         let data =
             unsafe { bindings::rpcrdma_shim_ib_get_client_data(device.as_raw(), CLIENT.0.get()) };
         let data = NonNull::new(data).ok_or(ENODEV)?;

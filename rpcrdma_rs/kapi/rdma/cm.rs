@@ -172,8 +172,8 @@ impl IdInner {
         })
     }
 
-    /// Begins a call that connects, accepts or disconnects. rdma_cm leaves it to its users that these
-    /// do not run concurrently for one id. Sleeps.
+    /// Begins a call that connects, accepts or disconnects. rdma_cm relies on its users not to run
+    /// these concurrently for one id. Sleeps.
     ///
     /// The handler mutex of the id is taken inside this lock, so a handler of the id must not call this.
     pub(super) fn begin_call(&self) -> MutexGuard<'_, ()> {
@@ -232,9 +232,9 @@ impl PinnedDrop for IdInner {
 /// The C id's context points to what `handler` points to.
 pub(crate) struct Id<H: Handler> {
     /// Dropped before `handler`. A listener on all devices gets its connection requests under the
-    /// handler mutexes of internal ids of the CM, so the drop of the `Id` does not wait for them. A
-    /// listener has no PD and no QP, so dropping this field destroys its C id, and that waits for
-    /// them.
+    /// handler mutexes of internal ids of the CM, so the drop of the `Id` does not wait for them.
+    /// Such a listener is bound to no device, so it has no PD and no QP: dropping this field
+    /// destroys its C id, and that waits for them.
     inner: Arc<IdInner>,
     handler: Arc<H>,
 }

@@ -186,7 +186,7 @@ impl<'a> Port<'a> {
         unsafe { bindings::rpcrdma_shim_rdma_protocol_iwarp(self.device.as_raw(), self.number) }
     }
 
-    /// Returns the largest number of rdma_rw contexts that a transfer of `pages` pages can need.
+    /// Returns the number of memory regions that rdma_rw needs for a payload of `pages` pages.
     pub(crate) fn rw_mr_factor(&self, pages: u32) -> u32 {
         // SAFETY: The device is valid and has the port by the type's invariant.
         unsafe { bindings::rdma_rw_mr_factor(self.device.as_raw(), self.number, pages) }

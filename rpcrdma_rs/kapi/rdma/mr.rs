@@ -18,8 +18,8 @@
 //! because the QP is stopped and drained. If a device refuses to stop the QP, dropping the region
 //! after the QP is closed fences it, by deregistering it before its memory is unmapped. A device that
 //! refuses to deregister it as well counts as dead: the memory is returned, because the task that waits
-//! for it could otherwise never end. Dropping a region before the QP is closed leaks it with a warning,
-//! because the device may still write to its memory.
+//! for it would otherwise never end. Dropping a region that is not fenced before the QP is closed leaks
+//! it with a warning, because the device may still write to its memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

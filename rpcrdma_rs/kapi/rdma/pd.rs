@@ -120,7 +120,9 @@ impl Drop for Pd {
     /// Sleeps.
     fn drop(&mut self) {
         // SAFETY: `self` owns the PD. Objects in the PD hold a reference to `self`, so none is
-        // left. If the driver refuses, the PD leaks, and C prints a warning.
-        unsafe { bindings::ib_dealloc_pd_user(self.raw, core::ptr::null_mut()) };
+        // left.
+        let ret = unsafe { bindings::ib_dealloc_pd_user(self.raw, core::ptr::null_mut()) };
+        // If the driver refuses, the PD leaks.
+        kernel::warn_on!(ret != 0);
     }
 }

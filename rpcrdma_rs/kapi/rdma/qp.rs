@@ -433,6 +433,7 @@ impl<H: QpHandler> KeepQp for Qp<H> {
 }
 
 /// The owner of a QP. Dropping it drains the QP, see [`QpOwner::close`].
+#[must_use]
 pub(crate) struct QpOwner<H: QpHandler>(Arc<Qp<H>>);
 
 impl<H: QpHandler> QpOwner<H> {
@@ -463,7 +464,7 @@ impl<H: QpHandler> QpOwner<H> {
                 gate: Gate::new(),
                 uses: Gate::new(),
                 completed: Atomic::new(0),
-            executed: Atomic::new(0),
+                executed: Atomic::new(0),
                 failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 entries,

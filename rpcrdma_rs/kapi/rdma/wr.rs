@@ -114,7 +114,7 @@ pub(crate) struct Chain<'a> {
     sent: bool,
     /// The last request that the driver gets: the Send, or a copy of `last`, see [`Self::finish`].
     end: MaybeUninit<Copied>,
-    // Invariant in 'a: a chain is for borrows of one owner.
+    // Invariant in `'a`: everything that a chain borrows comes from one owner.
     _owner: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 

@@ -235,7 +235,8 @@ impl<T: XprtOps> Xprt<T> {
             return false;
         };
         // `xprt_enqueue_bc_request` does not check whether it gets its reference. The request keeps
-        // this one as well: dropping the last reference here could wait for the completions.
+        // this one as well, so that its owner drops the last one. If the service ends just now,
+        // `->bc_free_rqst` drops both here, as with the C module.
         // SAFETY: The memory of the transport stays while it is borrowed.
         if unsafe { bindings::xprt_get(self.as_ptr()) }.is_null() {
             self.bc_pool().put(rqst);

@@ -177,6 +177,7 @@ impl<T> XprtClass<T> {
 /// # Invariants
 ///
 /// The class is static and registered.
+#[must_use]
 pub(crate) struct Registration(*mut bindings::xprt_class);
 
 // SAFETY: sunrpc has a lock for its classes.

@@ -120,6 +120,7 @@ impl<T: XprtOps> XprtLink<T> {
 /// # Invariants
 ///
 /// The borrow is counted in `users`.
+#[must_use]
 pub(crate) struct XprtGuard<'a, T: XprtOps>(&'a Arc<Shared<T>>);
 
 impl<T: XprtOps> Deref for XprtGuard<'_, T> {

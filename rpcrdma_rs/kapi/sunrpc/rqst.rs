@@ -294,7 +294,7 @@ impl<T: XprtOps> Slot<T> {
     /// Returns whether data items may be placed directly. They may not if the security flavor
     /// protects the content of the message.
     pub(crate) fn placement_allowed(&self) -> bool {
-        // SAFETY: As long as a task has the slot, the request has a credential, which has an
+        // SAFETY: sunrpc passes a request to the transport only with a credential, which has an
         // authenticator. The flags are a word that is read atomically.
         let flags = unsafe {
             let auth = (*(*self.as_rqst()).rq_cred).cr_auth;
@@ -432,6 +432,7 @@ impl<T: XprtOps> Deref for Slot<T> {
 /// # Invariants
 ///
 /// The request is pinned, and was in the receive queue when it was pinned.
+#[must_use]
 pub(crate) struct Pinned<T: XprtOps>(NonNull<Slot<T>>);
 
 // SAFETY: A pin is a count, which any thread may decrement.

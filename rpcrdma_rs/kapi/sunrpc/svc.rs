@@ -457,6 +457,7 @@ impl<T: Send + Sync> Drop for NewXprt<'_, T> {
 }
 
 /// While an object of this type exists, sunrpc assigns no further threads to the transport.
+#[must_use]
 pub(crate) struct Backpressure<T>(Handle<T>);
 
 impl<T> Drop for Backpressure<T> {
@@ -512,7 +513,8 @@ impl<T> Handle<T> {
             return;
         }
         // SAFETY: The memory is a `struct svc_xprt`; one that is dead or unknown to sunrpc is
-        // BUSY, and then the call only marks it.
+        // BUSY, and then the call only marks it. Its trace event reads the namespace, which is
+        // released after XPT_DEAD is set, as for `is_open`.
         unsafe { bindings::svc_xprt_close(self.0.xprt.get()) };
     }
 

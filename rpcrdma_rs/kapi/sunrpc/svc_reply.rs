@@ -264,8 +264,8 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `pages` is not empty or a byte of `part` is outside the reply's pages; `ENOMEM`.
-    /// Nothing is moved then.
+    /// `EINVAL` if `pages` is not empty, or a part of the reply that `part` overlaps is not in its
+    /// pages; `ENOMEM`. Nothing is moved then. Bytes of `part` beyond the reply are ignored.
     pub(crate) fn take_pages(&mut self, pages: &mut PageVec, part: Range<usize>) -> Result<Taken> {
         let count = self.page_count()?;
         if pages.len() != 0 {

@@ -13,7 +13,6 @@
 
 use core::{
     cell::UnsafeCell,
-    marker::PhantomData,
     ops::Deref, //
 };
 
@@ -32,7 +31,10 @@ use kernel::{
         Arc, //
     },
     time::msecs_to_jiffies,
-    types::Opaque, //
+    types::{
+        NotThreadSafe,
+        Opaque, //
+    }, //
 };
 
 use super::{
@@ -178,13 +180,13 @@ impl<T: XprtOps> Xprt<T> {
         &self.last_heard
     }
 
-    /// Returns a reference to the connection, if there is one. Any context. Dropping the last
-    /// reference sleeps.
+    /// Returns a reference to the connection, if there is one. Not from interrupts. Dropping the
+    /// last reference sleeps.
     pub(crate) fn conn(&self) -> Option<Arc<T::Conn>> {
         self.conn.with(|conn| conn.cloned())
     }
 
-    /// Calls `f` with the connection, if there is one. Any context; `f` must not sleep.
+    /// Calls `f` with the connection, if there is one. Not from interrupts; `f` must not sleep.
     pub(crate) fn with_conn<R>(&self, f: impl FnOnce(Option<&T::Conn>) -> R) -> R {
         self.conn.with(|conn| f(conn.map(|conn| &**conn)))
     }
@@ -315,11 +317,11 @@ impl<T: XprtOps> Xprt<T> {
                 // SAFETY: Undone by the drop, on the same thread as the result is not `Send`.
                 _ => Some(unsafe { bindings::rpcrdma_shim_memalloc_noreclaim_save() }),
             },
-            PhantomData,
+            NotThreadSafe,
         )
     }
 
-    /// Frees the message buffers of slots that are not in use. Any context.
+    /// Frees the message buffers of slots that are not in use. Does not sleep; not from interrupts.
     pub(crate) fn trim_slots(&self) {
         self.slots.trim();
     }
@@ -415,8 +417,7 @@ impl<T: XprtOps> Xprt<T> {
         // call.
         match check_open().and_then(|()| unsafe { Self::create(&*args) }) {
             Ok(xprt) => xprt,
-            // CAST: Error codes as pointers, as `ERR_PTR` makes them.
-            Err(error) => error.to_errno() as isize as *mut bindings::rpc_xprt,
+            Err(error) => error.to_ptr(),
         }
     }
 
@@ -593,7 +594,8 @@ fn default_timeout() -> bindings::rpc_timeout {
 }
 
 /// A scope in which allocations may use the memory reserves, see [`Xprt::reclaim_scope`].
-pub(crate) struct ReclaimScope(Option<u32>, PhantomData<*mut ()>);
+#[must_use]
+pub(crate) struct ReclaimScope(Option<u32>, NotThreadSafe);
 
 impl Drop for ReclaimScope {
     fn drop(&mut self) {

@@ -129,8 +129,8 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
     // A `Qp` outlives its C QP.
     let (number, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
     if number == bindings::ib_event_type_IB_EVENT_COMM_EST {
-        // The peer sends, so it is connected, although its last message to the CM was lost. The
-        // connection would otherwise wait for seconds until the peer repeats that message.
+        // The peer sends, so the connection is up, although its last CM message has not arrived. If
+        // that message is lost, the connection would wait for seconds until the peer repeats it.
         // SAFETY: The id is valid. If it is not connecting, the function returns an error.
         unsafe { bindings::rdma_notify(qp.id.as_raw(), number) };
     }
