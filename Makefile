@@ -4,7 +4,7 @@
 # Kbuild and rpcrdma_rs/Kbuild, not this file.
 #
 # With KDIR=<prepared kernel tree>, targets run here with this machine's tools.
-# Without, they run in the root directory that 'make prepare' creates from Debian's
+# Without it, they run in the root directory that 'make prepare' creates from Debian's
 # packages, against the kernel tree that it prepares.
 
 # KERNEL=<release>: build for that kernel of Debian, in a directory of its own.

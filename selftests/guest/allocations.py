@@ -48,7 +48,7 @@ PHASES = (
                 r"Arc::clnt::connect|StatusDir|Lender|EntryList|Qp::.*::populate|"
                 r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|ScratchPage|"
                 r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"
-                r"RecvBox|Mr::new|SendMap|Register::new|"
+                r"RecvBox|Mr::new|"
                 r"svc_bc::setup|Listener::accept|connect_request|post_first_receives|svc::sq|"
                 r"svc::(accept|endpoint|client|conn|listen|status|pool|recv)|IdInner"),
     ("io", r"buf_alloc|RpcBuf|Mr::new|DmaBuf|SendCtx|SendBuf|InvCtx|RecvBox|"

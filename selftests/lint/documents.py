@@ -30,8 +30,8 @@ def text_of(path):
 
 def sources(suffix):
     """Return the module's own files with this suffix."""
-    return [path for room in ("clnt", "svc", "rpcrdma_rs")
-            for path in sorted(glob.glob(f"{room}/**/*{suffix}", recursive=True))
+    return [path for layer in ("clnt", "svc", "rpcrdma_rs")
+            for path in sorted(glob.glob(f"{layer}/**/*{suffix}", recursive=True))
             if "generated" not in path and not path.endswith("kunit.rs")]
 
 

@@ -62,22 +62,22 @@ while IFS= read -r line; do
 done < <(grep -rnE --include='*.rs' 'unsafe' xdr clnt svc 2>/dev/null |
 	grep -vE '#!\[(forbid|deny)\([a-z_:, ]*unsafe_code')
 
-for room in xdr:forbid clnt:deny svc:deny; do
-	grep -qE "^#!\[${room#*:}\(unsafe_code\)\]" "${room%:*}/mod.rs" 2>/dev/null ||
-		offence "${room%:*}/mod.rs:1: no #![${room#*:}(unsafe_code)]"
+for layer in xdr:forbid clnt:deny svc:deny; do
+	grep -qE "^#!\[${layer#*:}\(unsafe_code\)\]" "${layer%:*}/mod.rs" 2>/dev/null ||
+		offence "${layer%:*}/mod.rs:1: no #![${layer#*:}(unsafe_code)]"
 done
 
-# 2. Rooms.
+# 2. Layers.
 forbid "$logic" '\bbindings\b|\bffi::' 'bindings are private to kapi'
 forbid "$logic" '\*(mut|const) ' 'no raw pointers outside kapi'
 forbid '^clnt/.*\.rs$' '\bcrate::svc\b' 'clnt does not use svc'
 forbid '^svc/.*\.rs$' '\bcrate::clnt\b' 'svc does not use clnt'
-forbid '^rpcrdma_rs/kapi/.*\.rs$' '\bcrate::(clnt|svc|xdr)\b' 'kapi uses no protocol room'
-forbid '^rpcrdma_rs/kapi/ext/[a-z]*\.rs$' '\b(rdma|sunrpc|trace|recv_context)::' \
+forbid '^rpcrdma_rs/kapi/.*\.rs$' '\bcrate::(clnt|svc|xdr)\b' 'kapi does not use xdr, clnt or svc'
+forbid '^rpcrdma_rs/kapi/ext/[a-z]*\.rs$' '\b(rdma|sunrpc|trace|status|recv_context)::' \
 	'kapi/ext imports nothing above it' '\bbindings::'
-forbid '^rpcrdma_rs/kapi/rdma/.*\.rs$' '\b(sunrpc|trace|recv_context)::' \
+forbid '^rpcrdma_rs/kapi/rdma/.*\.rs$' '\b(sunrpc|trace|status|recv_context)::' \
 	'kapi/rdma imports ext only'
-forbid '^rpcrdma_rs/kapi/sunrpc/.*\.rs$' '\b(rdma|trace|recv_context)::' \
+forbid '^rpcrdma_rs/kapi/sunrpc/.*\.rs$' '\b(rdma|trace|status|recv_context)::' \
 	'kapi/sunrpc imports ext only'
 forbid '^xdr/.*\.rs$' '\b(use|extern crate) (kernel|alloc|std)\b|\b(kernel|alloc|std)::' \
 	'xdr is core only' 'cfg\(test\)'
@@ -89,7 +89,7 @@ forbid '\.rs$' 'crate::THIS_MODULE|barrier::smp_mb|dma_data_direction_' \
 forbid '^xdr/.*\.rs$' '\.unwrap\(|\.expect\(|\b(panic|unreachable|todo|unimplemented|assert|assert_eq)!' 'xdr does not panic'
 forbid '^xdr/.*\.rs$' '[]a-z_)]\[[^]#]+\]' 'xdr does not index' '^[0-9]+:[[:space:]]*#!?\['
 
-# circles ROOM MOST: find groups of more than MOST files of this layer that import each
+# circles LAYER MOST: find groups of more than MOST files of this layer that import each
 # other, directly or through others. MOST of 1 forbids any.
 circles() {
 	local line
@@ -149,7 +149,7 @@ while read -r file; do
 		/^}/ { if (run) print run; item = run = 0 }')
 done < <(among '^(clnt/.*|rpcrdma_rs/kapi/sunrpc/send_lock)\.rs$')
 
-# 5. Every room.
+# 5. Every layer.
 forbid '\.rs$' '\btodo!|\bunimplemented!|\bdbg!' 'unfinished'
 while read -r file; do
 	lines=$(wc -l <"$file")

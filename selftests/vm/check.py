@@ -7,7 +7,7 @@ selftests/guest that prints "ok - NAME", "not ok - NAME" or "skip - NAME # WHY"
 for each of its tests, and anything else as a remark. Each group is followed by tests
 of its own: that it has run to its end and that the kernel log of each guest is
 clean; in the debug kernel, that no memory has leaked; at the end of the boot,
-that nothing of ours is left.
+that nothing of the module is left.
 """
 
 import argparse
@@ -581,7 +581,7 @@ def arguments():
                         help="run the groups of a boot up to so many times, until one fails")
     parser.add_argument("--module", metavar="FILE",
                         help="our module (default: as built for the guests' kernel)")
-    parser.add_argument("--long", action="store_true", help="also what takes long")
+    parser.add_argument("--long", action="store_true", help="also run the groups and cases that take long")
     add_machine_options(parser, None, " (default rxe; with --debug both)")
     parser.add_argument("--list", action="store_true", help="name the groups, run nothing")
     return parser.parse_args()
