@@ -3,7 +3,7 @@
 //! The client: RPC transport class "rdma" (RFC 8166, the Requester's side).
 //!
 //! A file imports only files below it, except that `endpoint`, `invalidate` and `pools` import each
-//! other:
+//! other, and so do `stats` and `transport`:
 //!
 //! ```text
 //!   xprt         the callbacks of sunrpc

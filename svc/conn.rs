@@ -9,8 +9,8 @@
 //! ```
 //!
 //! sunrpc detaches a closing connection once: on a service thread, for device removal, or when the
-//! service ends. Messages may arrive before ESTABLISHED. They wait in the inbox, and ESTABLISHED
-//! wakes a service thread for them.
+//! service ends. Messages may arrive before ESTABLISHED. They wait in the inbox until a service
+//! thread has accepted the connection or ESTABLISHED arrives.
 
 use super::{
     call::CallState,

@@ -31,6 +31,7 @@
 //!   sq             room in the Send Queue, waiting chains
 //!   sq_accounting  entries of the Send Queue, and detection of stalls
 //!   pool           pages that are reused between RPCs
+//!   contexts       contexts of Sends and RDMA Reads that are not in use
 //!   limits         the sizes of the queues
 //!   tunables       the sysctls, and the counters
 //! ```
