@@ -3,8 +3,8 @@
 """documents.py: compare the documents with the tree that they describe.
 
 Each link and path in them exists; each page is in the index; each message that the module logs, each of its
-sysctl files, each line of the live view and each KUnit suite is documented; MAINTAINERS covers each file. Prints what is
-wrong; exit status 1 if anything is.
+sysctl files, each line of the live view and each KUnit suite is documented; the lists of files in mod.rs and
+MAINTAINERS are complete. Prints what is wrong; exit status 1 if anything is.
 """
 
 import glob
@@ -100,6 +100,17 @@ def suites():
                 yield f"Documentation/testing.rst: nothing about the suite {name} of {path}"
 
 
+def modules():
+    """Yield modules that the list at the beginning of their directory's mod.rs lacks."""
+    for path in "clnt/mod.rs", "svc/mod.rs", "xdr/mod.rs":
+        text = text_of(path)
+        listed = re.findall(r"^//!   (\w+) +\w", text, re.MULTILINE)
+        listed += re.findall(r"\[`(\w+)`\]", text)
+        for name in re.findall(r"^(?:pub(?:\(\w+\))? )?mod (\w+);", text, re.MULTILINE):
+            if name not in listed and name != "kunit":
+                yield f"{path}: the list lacks {name}"
+
+
 def maintainers():
     """Yield entries of MAINTAINERS without a file, and files without an entry."""
     entries = re.findall(r"^F:\t(.*)$", text_of("MAINTAINERS"), re.MULTILINE)
@@ -115,7 +126,7 @@ def maintainers():
 def main():
     """The checks."""
     os.chdir(TREE)
-    found = [*links(), *paths(), *messages(), *suites(), *maintainers(),
+    found = [*links(), *paths(), *messages(), *suites(), *modules(), *maintainers(),
              *names("Documentation/sysctl.rst", r'File::\w+\(c"(\w+)"', sources("tunables.rs")),
              *names("Documentation/live.rst", r'writeln!\(f, "(\w+): ', sources("status.rs"))]
     print("\n".join(found), end="\n" if found else "")
