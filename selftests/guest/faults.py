@@ -91,6 +91,13 @@ def nfsd_restarted():
     shell("peer 'server_stop && sleep 2 && server_start'")
 
 
+def unread():
+    """Return how many octets wait in the receive queues of the server's connections. Over siw those of a
+    connection's first message may stay there, see Documentation/known-issues.rst."""
+    lines = shell("peer 'ss -Htn state established sport = :20049'").splitlines()
+    return sum(int(line.split()[0]) for line in lines)
+
+
 def interrupted():
     """Break the connection while the server processes a WRITE. With version 3 nfsd drops the
     repeated Call meanwhile, on a connection that has one credit before its first answer."""
@@ -115,6 +122,7 @@ def interrupted():
         time.sleep(8)
         grown = counters(folder)["connect_count"] - connections
         expect_that(f"{grown} connections in 8 s", grown <= 8)
+        lost = unread() if IWARP else 0
     finally:
         shell("peer 'fsfreeze -u /srv/disk'")
     begun = time.monotonic()
@@ -124,7 +132,9 @@ def interrupted():
     expect_that("content", read_file(f"{folder}/frozen", os.O_DIRECT)[4096:] == data(4096, 6))
     umount(folder)
     print(f"written {seconds:.1f} s after the server could; {grown} connections in the 8 s before")
-    expect_that("it took the RPC layer's timer", seconds < 45 or MODULE == "c")
+    if lost:
+        print(f"siw did not see a message of {lost} octets")
+    expect_that("it took the RPC layer's timer", seconds < 45 or lost or MODULE == "c")
 
 
 def short_timeouts():
