@@ -13,6 +13,8 @@ pub(super) struct Contexts<C> {
     kept: KVVec<C>,
     /// The minimum number of contexts since the last [`Self::end_period`]: that many were not used.
     low: usize,
+    /// Whether the contexts stay until the connection is freed.
+    sealed: bool,
 }
 
 impl<C> Contexts<C> {
@@ -28,6 +30,7 @@ impl<C> Contexts<C> {
         Ok(Contexts {
             kept: KVVec::with_capacity(contexts, GFP_KERNEL)?,
             low: 0,
+            sealed: false,
         })
     }
 
@@ -37,9 +40,17 @@ impl<C> Contexts<C> {
         self.kept.push_within_capacity(ctx).err().map(|full| full.0)
     }
 
-    /// Removes the context that was used last.
+    /// Makes all contexts stay until the list is dropped, those that are added later too.
+    pub(super) fn seal(&mut self) {
+        self.sealed = true;
+    }
+
+    /// Removes the context that was used last; `None` once the list is sealed.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<C> {
+        if self.sealed {
+            return None;
+        }
         let ctx = self.kept.pop();
         self.low = self.low.min(self.kept.len());
         ctx
@@ -60,7 +71,7 @@ impl<C> Contexts<C> {
     /// Removes a context that was not used in this period, unless few are left. The caller drops it
     /// without the lock, as that may sleep.
     pub(super) fn pop_unused(&mut self) -> Option<C> {
-        if self.low <= Self::MIN {
+        if self.sealed || self.low <= Self::MIN {
             return None;
         }
         self.low -= 1;

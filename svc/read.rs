@@ -149,7 +149,7 @@ impl Completion for ReadCtx {
                 } else {
                     trace_svcrdma_wc_read_err(e.cid(), e.status(), e.vendor());
                 }
-                ep.drop_pull(qp, this);
+                ep.keep_failed(qp, this);
                 ep.fail_completion("RDMA Read", &e);
             }
         }
@@ -300,7 +300,26 @@ impl Endpoint {
 
     /// Frees a Call whose pull was abandoned.
     pub(super) fn drop_pull(&self, qp: &Qp<Endpoint>, mut ctx: Pin<KBox<ReadCtx>>) {
-        let fields = ctx.as_mut().project();
+        self.drop_call(qp, ctx.as_mut());
+    }
+
+    /// Frees a Call whose pull has failed. The context stays until the connection is freed, which is
+    /// about to end: a device may complete the chain again, and that completion finds the entry of
+    /// the context idle.
+    #[cold]
+    fn keep_failed(&self, qp: &Qp<Endpoint>, mut ctx: Pin<KBox<ReadCtx>>) {
+        self.drop_call(qp, ctx.as_mut());
+        ctx.as_mut().project().transfer.unmap().truncate(0);
+        let mut reads = self.reads.lock();
+        reads.seal();
+        let full = reads.push(ctx);
+        drop(reads);
+        drop(full);
+    }
+
+    /// Frees the Call of a context, and what is reserved for it in the Send Queue.
+    fn drop_call(&self, qp: &Qp<Endpoint>, ctx: Pin<&mut ReadCtx>) {
+        let fields = ctx.project();
         drop(fields.reservation.take());
         if let Some(call) = fields.call.take() {
             self.release_receive(qp, call.buf);

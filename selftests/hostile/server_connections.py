@@ -9,7 +9,7 @@ import time
 import peer
 import wire
 from client import XIDS, check_null
-from cases import Failed, shell
+from cases import Failed, Skip, shell
 from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern
 from server_stalls import NO_RNR
 from wire import Segment
@@ -244,6 +244,37 @@ def hang_up(server):
                     client.send(build() if build is null else build(server, region))
                 hang(client, region)
             region.close()
+    server.check_alive()
+
+
+def write_in_parts(server, handles, address):
+    """Return a WRITE whose data are a page of each handle."""
+    xid = next(XIDS)
+    body = wire.v3_write_head(xid, server.handle("sink"), 0, len(handles) * PAGE)
+    reads = [Segment(handle, PAGE, address, len(body)) for handle in handles]
+    return wire.header(xid, reads=reads) + body
+
+
+@case("hang-up, and wrong handles, while the chunks of many Calls are read")
+def hang_up_mid_read(server):
+    if server.kind == "c":
+        raise Skip("not run with the C module, see README.rst")
+    region = server.device.region(PAGE)
+    for turn in range(80):
+        with server.connect() as client:
+            xid = next(XIDS)
+            client.call(wire.header(xid) + wire.v3_read(xid, server.handle(FILE), 0, 8))
+            handles = [region.rkey] * 64
+            handles[turn % 4 * 4] = 0xbad00
+            client.end.send(*(write_in_parts(server, handles[i:i + 4], region.address)
+                              for i in range(0, len(handles), 4)))
+            if turn % 8 < 4:
+                client.end.wait_closed()
+            elif turn % 8 == 5:
+                client.end.fail()
+            else:
+                client.end.disconnect()
+    region.close()
     server.check_alive()
 
 

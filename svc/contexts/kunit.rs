@@ -40,4 +40,19 @@ mod tests {
         assert_eq!(contexts.len(), 2);
         Ok(())
     }
+
+    #[test]
+    fn a_sealed_list_keeps_all_contexts() -> Result {
+        let mut contexts = Contexts::new(10)?;
+        for number in 0..5 {
+            assert_eq!(contexts.push(number), None);
+        }
+        contexts.end_period();
+        contexts.seal();
+        assert_eq!(contexts.push(5), None);
+        assert_eq!(contexts.pop(), None);
+        assert_eq!(freed(&mut contexts), 0);
+        assert_eq!(contexts.len(), 6);
+        Ok(())
+    }
 }
