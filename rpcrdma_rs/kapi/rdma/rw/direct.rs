@@ -283,53 +283,29 @@ impl Direct {
         Ok(length)
     }
 
-    /// Fills in the requests for `count` mapped runs, starting at `start`. After an error there are
-    /// as many requests as before.
+    /// Fills in the requests for `count` mapped runs, starting at `start`. After an error some of them
+    /// may be there.
     #[inline(always)]
     fn make_requests(
         &mut self,
         target: &Target<'_>,
         start: usize,
         count: usize,
-        remote: Remote,
-    ) -> Result {
-        let (first, used) = (self.elements.len(), self.used);
-        let made = self.try_requests(target, start, count, remote);
-        if made.is_err() {
-            // INVARIANT: No element is without its request.
-            self.elements.truncate(first);
-            self.used = used;
-        }
-        made
-    }
-
-    /// As [`Self::make_requests`], but after an error some requests or elements may be there.
-    #[inline(always)]
-    fn try_requests(
-        &mut self,
-        target: &Target<'_>,
-        start: usize,
-        count: usize,
         mut remote: Remote,
     ) -> Result {
-        let first = self.elements.len();
         make_room(&mut self.elements, count)?;
-        for run in self.runs.get(start..start + count).ok_or(EINVAL)? {
-            let (addr, length) = mapped_run(run);
-            let lkey = target.lkey;
-            let element = bindings::ib_sge { addr, length, lkey };
-            put(&mut self.elements, element)?;
-        }
-        let mut at = first;
-        while at < first + count {
-            let next = (first + count).min(at + target.max_sge);
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let next = end.min(at + target.max_sge);
+            // Before its elements, so that none is left without a request if this fails.
             self.add_request(target, next - at, remote)?;
-            let part = self.elements.get(at..next).unwrap_or_default();
-            let length = part.iter().fold(0, |sum: u64, element| {
-                sum.wrapping_add(u64::from(element.length))
-            });
-            // May wrap around: only the peer's device checks the address.
-            remote.addr = remote.addr.wrapping_add(length);
+            for run in self.runs.get(at..next).ok_or(EINVAL)? {
+                let (addr, length) = mapped_run(run);
+                let lkey = target.lkey;
+                put(&mut self.elements, bindings::ib_sge { addr, length, lkey })?;
+                // May wrap around: only the peer's device checks the address.
+                remote.addr = remote.addr.wrapping_add(u64::from(length));
+            }
             at = next;
         }
         Ok(())
