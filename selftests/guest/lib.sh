@@ -303,7 +303,6 @@ keep_evidence() {
 		rdma resource show
 		for kind in qp cm_id mr pd cq; do rdma resource show $kind; done
 		ip -s addr
-		ss -tan
 		ps -eo pid,stat,wchan:30,args
 	} >"$folder/state.$guest"
 } 2>/dev/null

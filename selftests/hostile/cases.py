@@ -3,6 +3,7 @@
 the results."""
 
 import argparse
+import glob
 import os
 import re
 import sys
@@ -77,6 +78,15 @@ class Table:
                     raise
                 failures -= 1
         return failures
+
+
+def views(side):
+    """Return the live view of each connection of a side, "client" or "server"."""
+    found = []
+    for path in glob.glob(f"/sys/kernel/debug/rpcrdma_rs/{side}/*/status"):
+        with open(path, encoding="ascii") as file:
+            found.append(dict(line.strip().split(": ", 1) for line in file))
+    return found
 
 
 def one(subject, function, after, log):

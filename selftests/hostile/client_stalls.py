@@ -6,7 +6,6 @@ forever, and rarely posts a Receive. rxe itself ends a connection when a Send ha
 To make the stall last, the server posts a Receive every 2 s, which restarts that timer.
 """
 
-import re
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import time
 
 import peer
 from client_cases import TABLE
-from cases import Failed, Skip, shell
+from cases import Failed, Skip, shell, views
 from fake import READLINK
 
 NO_RNR = peer.IWARP and "iWARP has no RNR retries: a Send without a Receive ends the connection"
@@ -38,12 +37,6 @@ for _ in range(int(sys.argv[2])):
 def watchdog():
     """Return how often the client's watchdog has closed a connection, from the kernel log."""
     return shell("dmesg").count("has not acknowledged a message for 10 s; disconnecting")
-
-
-def last_ends():
-    """Return why the previous connections of the client ended, from the live view."""
-    status = shell("cat /sys/kernel/debug/rpcrdma_rs/client/*/status")
-    return re.findall(r"^last_ended: (.*)$", status, re.MULTILINE)
 
 
 def start(jobs, *args, **options):
@@ -103,7 +96,7 @@ def killed(mount, answered):
             raise Failed("the connection has ended for another reason than the stall")
         fake.posted = None
         mount.getattr()
-        if (ends := last_ends()) != ["stalled"]:
+        if (ends := [view["last_ended"] for view in views("client")]) != ["stalled"]:
             raise Failed(f"the live view says that the connection ended for {ends}")
     finally:
         fake.posted = None

@@ -10,7 +10,7 @@ import time
 
 import peer
 import wire
-from cases import Failed, Table
+from cases import Failed, Table, views
 from relay import XIDS, callback
 from wire import Segment
 
@@ -66,13 +66,8 @@ class Mount:
 
     def used(self):
         """Return how many Replies the client waits for, according to its live view."""
-        found = []
-        root = "/sys/kernel/debug/rpcrdma_rs/client"
-        for number in os.listdir(root):
-            with open(f"{root}/{number}/status", encoding="ascii") as file:
-                status = dict(line.strip().split(": ", 1) for line in file)
-            if status["peer"].endswith(f":{self.relay.port}") and status["state"] == "connected":
-                found.append(int(status["credits_used"]))
+        found = [int(view["credits_used"]) for view in views("client")
+                 if view["peer"].endswith(f":{self.relay.port}") and view["state"] == "connected"]
         if len(found) != 1:
             raise Failed(f"credits of the mount in use: {found}")
         return found[0]

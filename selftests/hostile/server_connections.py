@@ -10,8 +10,8 @@ import peer
 import wire
 from client import XIDS, check_null
 from cases import Failed, Skip, shell
-from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern
-from server_stalls import NO_RNR
+from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern, write_call
+from server_stalls import NO_RNR, access
 from wire import Segment
 
 case = TABLE.case
@@ -249,10 +249,8 @@ def hang_up(server):
 
 def write_in_parts(server, handles, address):
     """Return a WRITE whose data are a page of each handle."""
-    xid = next(XIDS)
-    body = wire.v3_write_head(xid, server.handle("sink"), 0, len(handles) * PAGE)
-    reads = [Segment(handle, PAGE, address, len(body)) for handle in handles]
-    return wire.header(xid, reads=reads) + body
+    _, body, build = write_call(server, 0, len(handles) * PAGE)
+    return build([Segment(handle, PAGE, address, len(body)) for handle in handles])
 
 
 @case("hang-up, and wrong handles, while the chunks of many Calls are read")
@@ -262,18 +260,16 @@ def hang_up_mid_read(server):
     region = server.device.region(PAGE)
     for turn in range(80):
         with server.connect() as client:
-            xid = next(XIDS)
-            client.call(wire.header(xid) + wire.v3_read(xid, server.handle(FILE), 0, 8))
+            client.call(access(server))
             handles = [region.rkey] * 64
             handles[turn % 4 * 4] = 0xbad00
             client.end.send(*(write_in_parts(server, handles[i:i + 4], region.address)
                               for i in range(0, len(handles), 4)))
             if turn % 8 < 4:
                 client.end.wait_closed()
-            elif turn % 8 == 5:
-                client.end.fail()
             else:
-                client.end.disconnect()
+                hang = "Queue Pair to error" if turn % 8 == 5 else "disconnect"
+                HANGUPS[hang](client, region)
     region.close()
     server.check_alive()
 
