@@ -81,7 +81,8 @@ pub(super) enum Ended {
     Stalled,
     /// We closed it, because the server broke the protocol.
     Protocol,
-    /// We closed it: it was idle, a Call timed out or could not be posted, or the transport is destroyed.
+    /// We closed it: it was idle, a Call timed out or could not be posted, or the transport is
+    /// destroyed.
     Local,
 }
 

@@ -22,7 +22,8 @@
 //! held back without a thread, and is tried again later.
 //!
 //! While a Call with Kerberos is pulled, messages that arrive after it wait, on all connections of
-//! the client, see [`super::order`]. Messages about properties do not wait for pulls of other connections.
+//! the client, see [`super::order`]. Messages about properties do not wait for
+//! pulls of other connections.
 //!
 //! # Threads
 //!

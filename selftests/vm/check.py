@@ -581,7 +581,8 @@ def arguments():
                         help="run the groups of a boot up to so many times, until one fails")
     parser.add_argument("--module", metavar="FILE",
                         help="our module (default: as built for the guests' kernel)")
-    parser.add_argument("--long", action="store_true", help="also run the groups and cases that take long")
+    parser.add_argument("--long", action="store_true",
+                        help="also run the groups and cases that take long")
     add_machine_options(parser, None, " (default rxe; with --debug both)")
     parser.add_argument("--list", action="store_true", help="name the groups, run nothing")
     return parser.parse_args()

@@ -119,8 +119,8 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
 /// Returns whether the data that a READ has just added to `reply`, `length` bytes at `offset`, begins
 /// in a page that holds results of other operations. nfsd reads into the page behind those results,
 /// which is another page, so the operation has to fail. Data at the beginning of a page, or behind
-/// words of the READ itself, is in the right page. A READ of no octets, as at the end of the file, may
-/// be anywhere.
+/// words of the READ itself, is in the right page. A READ of no octets, as at the end of the file,
+/// may be anywhere.
 fn begins_in_used_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
     /// The words of a READ before its data: operation, status, end of file, length.
     const WORDS: u64 = 16;
