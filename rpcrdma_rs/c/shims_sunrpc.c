@@ -85,3 +85,8 @@ void rpcrdma_shim_memalloc_noreclaim_restore(unsigned int flags)
 {
 	memalloc_noreclaim_restore(flags);
 }
+
+bool rpcrdma_shim_xprt_put_unless_last(struct rpc_xprt *xprt)
+{
+	return refcount_dec_not_one(&xprt->kref.refcount);
+}

@@ -8,6 +8,7 @@
 #include <linux/in.h>
 #include <linux/mm.h>
 #include <linux/gfp.h>
+#include <linux/refcount.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/sunrpc/addr.h>
@@ -49,5 +50,8 @@ void rpcrdma_shim_xprt_set_bound(struct rpc_xprt *xprt);
 bool rpcrdma_shim_xprt_clear_cwnd_wait(struct rpc_xprt *xprt);
 void rpcrdma_shim_bc_set_in_use(struct rpc_rqst *rqst);
 void rpcrdma_shim_bc_slot_inc(struct rpc_xprt *xprt);
+
+/* linux/refcount.h */
+bool rpcrdma_shim_xprt_put_unless_last(struct rpc_xprt *xprt);
 
 #endif /* _RPCRDMA_RS_SHIMS_SUNRPC_H */

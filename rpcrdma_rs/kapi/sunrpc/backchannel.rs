@@ -25,7 +25,14 @@ use core::{
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    types::Opaque, //
+    sync::Arc,
+    types::Opaque,
+    workqueue::{
+        impl_has_work,
+        new_work,
+        Work,
+        WorkItem, //
+    }, //
 };
 
 use super::{
@@ -35,9 +42,12 @@ use super::{
 };
 use crate::kapi::{
     bindings,
-    ext::spinlock::{
-        new_spinlock,
-        SpinLock, //
+    ext::{
+        spinlock::{
+            new_spinlock,
+            SpinLock, //
+        },
+        work::OwnQueue, //
     }, //
 };
 
@@ -126,10 +136,57 @@ impl<T: XprtOps> BcRqst<T> {
         let transport = unsafe { Xprt::<T>::from_raw(xprt) };
         transport.bc_pool().put(this);
         // SAFETY: This drops the two references of the request, see the invariants.
-        unsafe {
+        let is_last = unsafe {
             bindings::xprt_put(xprt);
-            bindings::xprt_put(xprt);
+            !bindings::rpcrdma_shim_xprt_put_unless_last(xprt)
+        };
+        if is_last {
+            // The transport is live until the work drops this reference.
+            let _ = OwnQueue::enqueue(transport.bc_pool().last_put.clone());
         }
+    }
+}
+
+/// Drops the last reference to a transport. It is not queued twice, as nobody else can drop the last
+/// reference while this one is left.
+///
+/// `xprt_put` waits for the send lock in this case, and the holder of the lock may wait for
+/// completions. A completion returns a request if the callback service ends just when the Call
+/// arrives, see [`Xprt::deliver_bc`].
+#[pin_data]
+struct LastPut {
+    #[pin]
+    work: Work<LastPut>,
+    xprt: *mut bindings::rpc_xprt,
+}
+
+// SAFETY: The transport may be released on any thread.
+unsafe impl Send for LastPut {}
+// SAFETY: Shared access only reads the pointer.
+unsafe impl Sync for LastPut {}
+
+impl_has_work! {
+    impl HasWork<Self> for LastPut { self.work }
+}
+
+impl LastPut {
+    fn new(xprt: *mut bindings::rpc_xprt) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                work <- new_work!("rpcrdma_rs: last reference"),
+                xprt,
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl WorkItem for LastPut {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // SAFETY: Only `BcRqst::free` enqueues the work, and leaves the reference to it.
+        unsafe { bindings::xprt_put(this.xprt) };
     }
 }
 
@@ -139,6 +196,7 @@ impl<T: XprtOps> BcRqst<T> {
 pub(crate) struct BcPool<T: XprtOps> {
     #[pin]
     inner: SpinLock<Inner<T>>,
+    last_put: Arc<LastPut>,
 }
 
 struct Inner<T: XprtOps> {
@@ -147,10 +205,12 @@ struct Inner<T: XprtOps> {
 }
 
 impl<T: XprtOps> BcPool<T> {
-    pub(super) fn new() -> impl PinInit<Self> {
+    /// Creates the pool of `xprt`, without requests.
+    pub(super) fn new(xprt: *mut bindings::rpc_xprt) -> impl PinInit<Self, Error> {
         pin_init!(Self {
             inner <- new_spinlock!(Inner { free: KVec::new(), in_use: 0 }),
-        })
+            last_put: LastPut::new(xprt)?,
+        }? Error)
     }
 
     /// Takes a request, unless `limit` of them are in use.
@@ -236,7 +296,7 @@ impl<T: XprtOps> Xprt<T> {
         };
         // `xprt_enqueue_bc_request` does not check whether it gets its reference. The request keeps
         // this one as well, so that its owner drops the last one. If the service ends just now,
-        // `->bc_free_rqst` drops both here, as with the C module.
+        // `->bc_free_rqst` drops both here.
         // SAFETY: The memory of the transport stays while it is borrowed.
         if unsafe { bindings::xprt_get(self.as_ptr()) }.is_null() {
             self.bc_pool().put(rqst);

@@ -465,7 +465,7 @@ impl<T: XprtOps> Xprt<T> {
         let shared = Arc::pin_init(Shared::new(this), GFP_KERNEL)?;
         let shared: Arc<Shared<T>> = shared;
         let slots = KBox::pin_init(SlotPool::new(requests as usize), GFP_KERNEL)?;
-        let bc = KBox::pin_init(BcPool::new(), GFP_KERNEL)?;
+        let bc = KBox::pin_init(BcPool::new(xprt), GFP_KERNEL)?;
         let conn = KBox::pin_init(ConnCell::new(), GFP_KERNEL)?;
         let connector = Connector::new(XprtLink(shared.clone()))?;
         // SAFETY: `xprt` is fresh from `xprt_alloc`, by this function's contract.
