@@ -190,8 +190,8 @@ pub(crate) struct Qp<H: QpHandler> {
     /// The number of completions. Only completions write it, which run one at a time, and
     /// [`EntryList::flush`], when no completion can run any more.
     completed: Atomic<u64>,
-    /// The number of the last post that has completed, plus 1. Only completions use it.
-    executed: Atomic<u64>,
+    /// The posts that the device has executed.
+    executed: Executed,
     /// The status of a failed request that was not the last one of its chain.
     failure: Failure,
     /// The number of this QP, which no other QP has or had.
@@ -292,6 +292,9 @@ impl<H: QpHandler> Qp<H> {
         // SAFETY: The owner is valid until it is taken back.
         let entry = unsafe { super::cq::Cqe::raw_get(T::raw_get_cqe(owner.as_ptr())) };
         let posted = posting.ok_or_else(enotconn).and_then(|mut posting| {
+            if posting.overlaps {
+                self.executed.note_overlap(number);
+            }
             // SAFETY: The entry was initialised with its owner, which stays in place and was given
             // up to us.
             if !unsafe { Entry::start(entry, &self.entries, ticket) } {
@@ -464,7 +467,7 @@ impl<H: QpHandler> QpOwner<H> {
                 gate: Gate::new(),
                 uses: Gate::new(),
                 completed: Atomic::new(0),
-                executed: Atomic::new(0),
+                executed: Executed::new(),
                 failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),
                 entries,
@@ -528,3 +531,4 @@ use gate::{
     Gate,
     Posting, //
 };
+use ticket::Executed;

@@ -51,6 +51,8 @@ impl Gate {
     pub(super) fn enter(&self, count: usize) -> (u64, Option<Posting<'_>>) {
         // CAST: A `usize` has 64 bits.
         let count = count as u64;
+        // Before the count: posts that begin later may end before earlier ones.
+        let ended = self.ended.load(Acquire);
         // Counts first, so that `close` either sees us or is seen by us.
         let begun = self.begun.fetch_add(count * ONE, Acquire);
         // Not `then_some`: for a refused post it would create a `Posting` and drop it, which counts
@@ -60,6 +62,7 @@ impl Gate {
                 gate: self,
                 count,
                 unposted: count,
+                overlaps: ended != begun / ONE,
             })
         } else {
             None
@@ -91,6 +94,8 @@ pub(super) struct Posting<'a> {
     count: u64,
     /// How many of them the device has not accepted: all, until the poster says otherwise.
     pub(super) unposted: u64,
+    /// Whether another post may have been in progress when this one began.
+    pub(super) overlaps: bool,
 }
 
 impl Drop for Posting<'_> {
