@@ -166,7 +166,7 @@ impl DmaBuf {
     /// Syncs a range for the CPU, so that it reads what the device wrote. Does nothing if the range
     /// is not inside the buffer.
     #[inline]
-    pub(crate) fn sync_for_cpu(&self, range: Range<usize>) {
+    pub(crate) fn sync_for_cpu(&mut self, range: Range<usize>) {
         if self.pd.device().uses_virt_dma() {
             return;
         }

@@ -551,9 +551,9 @@ impl<T> RecvBox<T> {
             (unsafe { *wc.ex.invalidate_rkey }, before())
         });
         let len = (wc.byte_len as usize).min(self.capacity());
-        self.buffer.sync_for_cpu(0..len);
         // SAFETY: By the type's invariant the object is ours.
         unsafe {
+            (*self.0.as_ptr()).buffer.sync_for_cpu(0..len);
             // INVARIANT: The device has written these bytes, which were synced above.
             (*self.0.as_ptr()).byte_len = len;
             (*self.0.as_ptr()).invalidated = invalidated;

@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn only_ranges_inside_a_buffer_get_an_sge() -> Result {
         let pd = pd()?;
-        let buf = DmaBuf::new(&pd, 100, DataDirection::FromDevice)?;
+        let mut buf = DmaBuf::new(&pd, 100, DataDirection::FromDevice)?;
         for (start, end) in [(0, 0), (0, 1), (0, 100), (99, 100), (100, 100), (30, 31)] {
             let sge = buf.sge(start..end)?;
             assert_eq!(sge.addr, buf.addr + start as u64);
