@@ -233,7 +233,7 @@ impl Endpoint {
         let mut pools = self.pools.lock();
         // From here on the server may request another size. The response to that request must not
         // precede the size in this message.
-        pools.resize.hold_grant();
+        pools.resize.hold();
         let ours = Properties {
             receive: InlineSize(pools.resize.announced()),
             ..Properties::DEFAULT
@@ -242,7 +242,7 @@ impl Endpoint {
         let credits = Credits(self.limits().requests);
         self.negotiation.note_connprop_sent();
         let sent = self.send_taken(qp, ctx, |body| encode_connprop(body, xid, credits, &ours));
-        self.pools.lock().resize.end_grant();
+        self.pools.lock().resize.end_hold();
         sent
     }
 

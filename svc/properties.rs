@@ -126,20 +126,33 @@ impl Conn {
         trace_svcrdma_property(&params.peer, proc.to_u32(), octets);
     }
 
+    /// Sends the server's properties in response to the message `xid`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::send_message`].
+    fn send_properties(&self, xid: Xid) -> Result {
+        // Another thread may handle a request for a smaller size, whose response must not precede
+        // this message.
+        let mut recvs = self.ep().recvs.lock();
+        recvs.resize.hold();
+        let ours = Properties {
+            receive: InlineSize(recvs.resize.announced()),
+            ..Properties::DEFAULT
+        };
+        drop(recvs);
+        let sent = self.send_message(|buffer| encode_connprop(buffer, xid, self.credits(), &ours));
+        self.ep().recvs.lock().resize.end_hold();
+        sent
+    }
+
     /// Handles a message about properties, and sends the response if one is due.
     pub(super) fn receive_properties(&self, buf: CallBox, message: &Parsed) {
         let negotiation = &self.ep().negotiation;
-        let receive = InlineSize(self.ep().recvs.lock().resize.announced());
         let (xid, credits) = (message.header.xid, self.credits());
         let answered = match message.properties(buf.bytes()) {
             // The client sends all of its properties once.
-            Some(Message::Connect { .. }) if negotiation.announce(xid) => {
-                let ours = Properties {
-                    receive,
-                    ..Properties::DEFAULT
-                };
-                self.send_message(|buffer| encode_connprop(buffer, xid, credits, &ours))
-            }
+            Some(Message::Connect { .. }) if negotiation.announce(xid) => self.send_properties(xid),
             // A size up to that of the posted Receives can be granted at once.
             Some(Message::Request { want }) => {
                 let mut max = 0;
@@ -150,7 +163,7 @@ impl Conn {
                     let mut recvs = self.ep().recvs.lock();
                     if recvs.resize.request(octets) == ResizeResult::Granted {
                         // Another thread may send the response to another request.
-                        recvs.resize.hold_grant();
+                        recvs.resize.hold();
                         max = octets;
                     }
                     drop(recvs);
@@ -164,7 +177,7 @@ impl Conn {
                     encode_resprop(buffer, xid, credits, &want, sizes.as_ref())
                 });
                 if max != 0 {
-                    self.ep().recvs.lock().resize.end_grant();
+                    self.ep().recvs.lock().resize.end_hold();
                 }
                 sent
             }

@@ -14,8 +14,8 @@
 //!
 //! If two threads send an announcement and the response to a request, the peer may receive them in
 //! another order than they were decided in. So requests are rejected from the decision to announce
-//! a size until the announcement is posted. If several threads send responses, a granted request is
-//! treated in the same way, see [`Resize::hold_grant`].
+//! a size until the announcement is posted. The response that grants a request, and the message with
+//! the properties, are treated in the same way, see [`Resize::hold`].
 //!
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
 //! is in progress at a time.
@@ -41,8 +41,8 @@ pub(crate) struct Resize {
     announced: u32,
     /// The size that the peer knew before the announcement that is being sent; zero if none is.
     before: u32,
-    /// Whether the response that grants a request is being sent.
-    granting: bool,
+    /// The number of other messages with a size that are being sent.
+    holds: u32,
     /// The size that the peer has requested.
     requested: u32,
     /// The number of posted Receives of the former size.
@@ -60,7 +60,7 @@ impl Resize {
             size,
             announced: size,
             before: 0,
-            granting: false,
+            holds: 0,
             requested: u32::MAX,
             old: 0,
             allocating: false,
@@ -155,25 +155,26 @@ impl Resize {
         }
     }
 
-    /// Records that the response to the request that was just granted is being sent. Until
-    /// [`Self::end_grant`] other requests are rejected, and nothing is announced, because the peer
-    /// may receive the responses in another order.
-    pub(crate) fn hold_grant(&mut self) {
-        self.granting = true;
+    /// Records that a message that tells the peer the current size is being sent: its properties, or
+    /// the response to the request that was just granted. Until [`Self::end_hold`] requests are
+    /// rejected, and nothing is announced, because the peer may receive the messages in another
+    /// order.
+    pub(crate) fn hold(&mut self) {
+        self.holds = self.holds.saturating_add(1);
     }
 
-    /// Records that the response was posted, or that the peer does not get it.
-    pub(crate) fn end_grant(&mut self) {
-        self.granting = false;
+    /// Records that the message was posted, or that the peer does not get it.
+    pub(crate) fn end_hold(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
     }
 
     /// Returns whether a message that tells the peer a size is being sent.
     fn is_announcing(&self) -> bool {
-        self.before != 0 || self.granting
+        self.before != 0 || self.holds != 0
     }
 
     /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once,
-    /// unless a larger one is being announced, or the grant of another one is being sent. A larger
+    /// unless a message that tells the peer a size is being sent. A larger
     /// size is rejected for now, and announced once the Receives have it, if the limit allows it.
     pub(crate) fn request(&mut self, octets: u32) -> ResizeResult {
         if octets < Version::Two.default_inline().0 {

@@ -239,22 +239,36 @@ fn no_message_is_longer_than_the_receive_that_it_lands_in() {
 fn requests_are_rejected_while_the_grant_of_another_is_being_sent() {
     let mut resize = Resize::new(16384);
     assert_eq!(resize.request(8192), ResizeResult::Granted);
-    resize.hold_grant();
+    resize.hold();
     // Another thread may answer this one first. The peer would then take the size for 8192.
     assert_eq!(resize.request(4096), ResizeResult::Rejected);
     assert_eq!(resize.announced(), 8192);
-    resize.end_grant();
+    resize.end_hold();
     assert_eq!(resize.request(4096), ResizeResult::Granted);
     assert_eq!(resize.announced(), 4096);
+}
+
+#[test]
+fn requests_are_rejected_until_all_messages_with_a_size_are_posted() {
+    let mut resize = Resize::new(16384);
+    assert_eq!(resize.request(8192), ResizeResult::Granted);
+    resize.hold();
+    // The properties, which another thread sends.
+    resize.hold();
+    resize.end_hold();
+    assert_eq!(resize.request(4096), ResizeResult::Rejected);
+    assert_eq!(resize.due(), None);
+    resize.end_hold();
+    assert_eq!(resize.request(4096), ResizeResult::Granted);
 }
 
 #[test]
 fn nothing_is_announced_while_a_grant_is_being_sent() {
     let mut resize = Resize::new(16384);
     assert_eq!(resize.request(8192), ResizeResult::Granted);
-    resize.hold_grant();
+    resize.hold();
     assert_eq!(resize.request(16384), ResizeResult::Rejected);
     assert_eq!(resize.due(), None);
-    resize.end_grant();
+    resize.end_hold();
     assert_eq!(resize.due(), Some(16384));
 }
