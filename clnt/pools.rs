@@ -462,9 +462,10 @@ impl Pools {
 
     /// Returns whether Receives must be posted for the server's own Calls.
     pub(super) fn lacks_receives(&self) -> bool {
-        // The server has credits for half of the Receives for reverse Calls. A server without such
-        // credits may still send messages about properties.
-        let reserve = if self.bc_allowed { BC_CREDITS } else { 0 };
+        // The server has credits for half of the Receives for reverse Calls. One more is needed,
+        // because a Call may be answered before the Receive that it used is posted again. A server
+        // without such credits may still send messages about properties.
+        let reserve = if self.bc_allowed { BC_CREDITS - 1 } else { 0 };
         self.posted.saturating_add(reserve) < self.receives_needed(self.owed)
     }
 

@@ -138,6 +138,27 @@ mod tests {
     }
 
     #[test]
+    fn each_credit_of_the_server_has_a_receive_while_a_call_is_answered() -> Result {
+        let pd = pd()?;
+        let mut pools = pools(&pd)?;
+        pools.allow_bc();
+        let (_, count, size) = pools.receives_to_post(true);
+        pools.end_post(count, RecvList::new(), 0, size);
+        for _ in 0..4 * BC_MAX_CALLS {
+            // The Receive of this Call is posted again after the Call may have been answered.
+            pools.received(MessageKind::Other, 1024);
+            assert!(pools.posted >= BC_CREDITS);
+            pools.put_receive(RecvBox::new(&pd, 1024, ())?);
+            if pools.lacks_receives() {
+                let (list, missing, size) = pools.receives_to_post(false);
+                assert!(missing == 0);
+                pools.end_post(list.len() as u32, RecvList::new(), 0, size);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn error_reports_wait_for_sends() -> Result {
         use crate::xdr::units::{Credits, Xid};
         let pd = pd()?;
