@@ -159,8 +159,8 @@ impl Conn {
         if let Err(mut failed) = made {
             // The watchdog may be queued, and has a reference.
             conn.shutdown();
-            // A server that disconnected before it received the request has not ignored it.
-            failed.unanswered &= conn.ep.negotiation.is_delivered();
+            // The queues are drained, so a response that arrived before the loss is known by now.
+            failed.unanswered &= conn.ep.negotiation.is_unanswered();
             return Err(failed);
         }
         Ok(conn)
@@ -251,30 +251,19 @@ impl Conn {
                 }
                 Ok(())
             };
-            events
-                .step(Step::Version, VERSION_MS, send)
-                .map_err(|failed| {
-                    let lost = !matches!(
-                        events.fsm.lock().outcome(),
-                        Some(Err(DownReason::DeviceGone)) | Some(Ok(()))
-                    );
-                    ConnectError {
-                        unanswered: lost,
-                        ..failed
-                    }
-                })?;
-        }
-        if let Some(Negotiated::Failed { low, high }) = negotiation.outcome() {
-            if xprt.note_refused() {
-                pr_warn!(
-                    "server {} supports only RPC-over-RDMA versions {} to {}\n",
-                    xprt.server(),
-                    low,
-                    high
+            let responded = events.step(Step::Version, VERSION_MS, send);
+            // The server may have disconnected right after its response.
+            self.check_outcome(xprt)?;
+            responded.map_err(|failed| {
+                let lost = !matches!(
+                    events.fsm.lock().outcome(),
+                    Some(Err(DownReason::DeviceGone)) | Some(Ok(()))
                 );
-            }
-            // A hard mount retries, because the server may be replaced.
-            return Err(ConnectError::unchanged(econnrefused()));
+                ConnectError {
+                    unanswered: lost,
+                    ..failed
+                }
+            })?;
         }
         negotiation.agree(&events.peer.lock());
         let ours = negotiation.ours();
@@ -297,6 +286,26 @@ impl Conn {
             );
         }
         Ok(())
+    }
+
+    /// Checks that the server has not refused all versions of the client.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED`: a hard mount retries, because the server may be replaced.
+    fn check_outcome(&self, xprt: &Xprt<ClntXprt>) -> Result<(), ConnectError> {
+        let Some(Negotiated::Failed { low, high }) = self.ep.negotiation.outcome() else {
+            return Ok(());
+        };
+        if xprt.note_refused() {
+            pr_warn!(
+                "server {} supports only RPC-over-RDMA versions {} to {}\n",
+                xprt.server(),
+                low,
+                high
+            );
+        }
+        Err(ConnectError::unchanged(econnrefused()))
     }
 
     /// Returns the QP.

@@ -178,7 +178,7 @@ pub(super) struct ConnectError {
     pub(super) cause: Error,
     /// The error for the RPC layer: one of those that it expects from connecting.
     pub(super) status: Error,
-    /// Whether the server received the request for version 2, and did not respond to it.
+    /// Whether the server received the request for version 2, and did not respond in version 2.
     pub(super) unanswered: bool,
 }
 

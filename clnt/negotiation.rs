@@ -286,9 +286,14 @@ impl Negotiation {
         }
     }
 
-    /// Returns whether the server's device has received the request for version 2. Final once the
-    /// connection is drained.
-    pub(super) fn is_delivered(&self) -> bool {
+    /// Returns whether the server's device has received the request for version 2, and the server
+    /// has not responded in version 2. If the connection is lost then, the next one may have version
+    /// 1 (section 7.2 of the draft). Final once the connection is drained.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.is_delivered() && matches!(self.outcome(), None | Some(Negotiated::One))
+    }
+
+    fn is_delivered(&self) -> bool {
         self.delivered.load(Relaxed)
     }
 

@@ -1,300 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 """Servers that break the rules, against a client that requests version 2
 (draft-cel-nfsv4-rpcrdma-version-two-04): version2_test.py --kind rust [--fuzz SEED] ADDRESS PORT.
-
-Each case has its own mount, since a client remembers for a while whether a server supports version 2.
 """
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 
 import peer
+import version2_start  # noqa: F401  (adds its cases to the table)
 import wire
-from cases import Failed, Skip, Table, leave
+from cases import Failed, leave
 from client import XIDS
-from client_cases import PATIENCE, POOL, Mount
-from client_test import OPTIONS
-from fake import Call, DATA, FakeServer, GETATTR, MountServer, READ, READDIR, WRITE
+from client_cases import PATIENCE, POOL
+from fake import DATA, GETATTR, MountServer, READ, READDIR, WRITE
 from relay import callback
 from server_fuzz import Random
 from server_version2 import BRS, CONNPROP, MALFORMED, OPTIONAL, RBSIZ, REQPROP, RESPROP, UPDPROP, \
     setting, two
-from version2_fuzz import GOOD, Spoiler, in_version_2, vectors
+from version2_fake import FOLDER, Fake2, Subject, TABLE
+from version2_fuzz import GOOD, Spoiler, vectors
 
-TABLE = Table()
 case = TABLE.case
 ASK = "/proc/sys/sunrpc/rdma_max_version"
 # Sizes of the client's Receives and of its longest message.
 RECEIVES = "/proc/sys/sunrpc/rdma_max_inline_read"
 SENDS = "/proc/sys/sunrpc/rdma_max_inline_write"
-FOLDER = "/run/hostile-2"
-# How long a client waits for the answer to its request for version 2.
-SILENCE = 10
-
-
-class Call2(Call):
-    """A Call of version 2."""
-
-    def __init__(self, end, data, arena):
-        super().__init__(end, data[:4] + wire.u32(1) + data[8:16] + data[24:], arena)
-
-    def send(self, data, invalidate=None):
-        if data[4:8] == wire.u32(1):
-            data = in_version_2(data)
-        super().send(data, invalidate)
-
-
-class Fake2(FakeServer):
-    """NFS version 3 over version 2 of RPC-over-RDMA, or over version 1 if that is spoken."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.greeting = self.agree
-        self.opening = None
-        self.requested = self.updated = None
-        self.questions = []
-        self.calls = []
-        self.longest = 0
-        self.answers = []
-
-    def refuse(self, xid):
-        """Answer that only version 1 is supported."""
-        self.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 1, 1))
-
-    def agree(self, xid, receive=4096):
-        """Return the valid answer to the request for version 2."""
-        start = wire.u32(2, RBSIZ, 4, receive, BRS, 4, 1, 1, 2)
-        self.end.send(wire.u32(xid, 2, self.granted, CONNPROP) + start)
-
-    def welcome(self):
-        if self.opening:
-            self.opening()
-
-    def take(self, data):
-        xid, version, _, proc = (int.from_bytes(data[at:at + 4], "big") for at in range(0, 16, 4))
-        if version == 2 and proc == CONNPROP:
-            self.questions.append(data)
-            self.greeting(xid)
-        elif proc in (wire.ERROR, OPTIONAL, REQPROP, RESPROP, UPDPROP):
-            self.answers.append(data)
-            if proc == REQPROP and self.requested:
-                self.requested(xid)
-            if proc == UPDPROP and self.updated:
-                self.updated(xid)
-        else:
-            self.longest = max(self.longest, len(data))
-            self.calls.append(xid)
-            make = Call2 if version == 2 else Call
-            self._serve(make(self.end, data, self.arena))
-
-    def burst(self, *messages, pause=0.0, at_once=1):
-        """Send unsolicited messages, `at_once` at a time, with a pause after these."""
-        def send():
-            for at in range(0, len(messages), at_once):
-                self.end.send(*messages[at:at + at_once])
-                time.sleep(pause)
-        self.do(send)
-
-
-class Subject:
-    """The client under test, and its server."""
-
-    def __init__(self, fake, args):
-        self.fake, self.kind, self.notes = fake, args.kind, []
-        # No RPC times out before the client stops waiting for the answer.
-        options = OPTIONS.replace("timeo=30", "timeo=200").format(port=args.port,
-                                                                  mountport=args.port + 1)
-        self.command = ["mount", "-t", "nfs", "-o", options, f"{args.address}:/", FOLDER]
-
-    @contextlib.contextmanager
-    def mount(self, greeting=None):
-        """Mount, and check that the mount works, in any version."""
-        fake = self.fake
-        fake.greeting, fake.requested, fake.updated = greeting or fake.agree, None, None
-        fake.connections = fake.longest = 0
-        fake.questions, fake.calls, fake.answers = [], [], []
-        subprocess.run(self.command, check=True, timeout=90)
-        mount = Mount(fake, FOLDER, self.kind)
-        try:
-            mount.check()
-            yield mount
-            mount.check()
-        finally:
-            mount.close()
-            subprocess.run(["umount", "-i", FOLDER], check=False, timeout=60)
-            fake.do(fake.hang_up)
-
-    def check(self):
-        """Fail if an error occurred in the fake server. Called after each case."""
-        errors, self.fake.errors = self.fake.errors, []
-        if errors:
-            raise Failed(f"fake server: {errors[0][-300:]}")
-
-    def expect(self, connections, questions):
-        """Check how often the client connected and requested version 2, and that it sent no Call twice."""
-        fake = self.fake
-        seen = (fake.connections, len(fake.questions))
-        if seen != (connections, questions):
-            raise Failed(f"connections and questions: {seen}, wanted {(connections, questions)}")
-        if len(set(fake.calls)) != len(fake.calls):
-            raise Failed("a Call was sent twice")
-
-
-@case("the client asks, and speaks version 2")
-def agrees(subject):
-    with subject.mount() as mount:
-        for proc in (GETATTR, READ, WRITE, READDIR):
-            mount.attempt(mount.operation(proc))
-    subject.expect(1, 1)
-
-
-@case("a server that sends its properties before it is asked, and not again")
-def speaks_first(subject):
-    fake = subject.fake
-    fake.opening = lambda: fake.agree(next(XIDS))
-    begun = time.monotonic()
-    try:
-        with subject.mount(lambda xid: None) as mount:
-            if (seconds := time.monotonic() - begun) > SILENCE:
-                raise Failed(f"mounted after {seconds:.1f} s")
-            for proc in (GETATTR, READ, WRITE):
-                mount.attempt(mount.operation(proc))
-            subject.expect(1, 1)
-            fake.do(fake.hang_up)
-            mount.check()
-    finally:
-        fake.opening = None
-    subject.expect(2, 2)
-
-
-def gives_up(subject, greeting):
-    """Mount a server that does not answer the request. The mount must use a second connection, and a third
-    connection must not request version 2 again. Return the duration of the mount in seconds."""
-    begun = time.monotonic()
-    with subject.mount(greeting) as mount:
-        seconds = time.monotonic() - begun
-        subject.expect(2, 1)
-        subject.fake.do(subject.fake.hang_up)
-        mount.check()
-    subject.expect(3, 1)
-    subject.notes.append(f"mounted after {seconds:.1f} s")
-    return seconds
-
-
-@case("a server that does not answer the question is called in version 1, and is not asked again")
-def silent(subject):
-    seconds = gives_up(subject, lambda xid: None)
-    if not SILENCE <= seconds < SILENCE + 10:
-        raise Failed(f"it took {seconds:.1f} s")
-
-
-@case("a server that hangs up when it is asked is called in version 1, and is not asked again")
-def hangs_up(subject):
-    def greeting(_):
-        raise peer.Closed("by the case")
-    gives_up(subject, greeting)
-
-
-@case("a server that hangs up and then refuses a connection in version 1 is asked again")
-def was_down(subject):
-    fake = subject.fake
-
-    def greeting(_):
-        fake.greeting = fake.agree
-        fake.listener.refuse = 1
-        raise peer.Closed("by the case")
-    with subject.mount() as mount:
-        fake.greeting = greeting
-        fake.do(fake.hang_up)
-        mount.check()
-    subject.expect(3, 3)
-
-
-@case("a server that hangs up before it gets the question is asked again")
-def not_asked(subject):
-    if peer.IWARP:
-        raise Skip("siw completes a Send before the peer has received it")
-    fake = subject.fake
-    with subject.mount() as mount:
-        fake.listener.broken = 1
-        fake.do(fake.hang_up)
-        mount.check()
-    subject.expect(3, 2)
-
-
-@case("a server that answers ERR_VERS is called in version 1 on the same connection")
-def refuses(subject):
-    with subject.mount(subject.fake.refuse) as mount:
-        subject.expect(1, 1)
-        subject.fake.do(subject.fake.hang_up)
-        mount.check()
-    # Each connection requests version 2.
-    subject.expect(2, 2)
-
-
-@case("a server that hangs up after ERR_VERS is called in version 1, and is not asked again")
-def refuses_and_hangs_up(subject):
-    def greeting(xid):
-        subject.fake.refuse(xid)
-        time.sleep(0.2)
-        raise peer.Closed("by the case")
-    gives_up(subject, greeting)
-
-
-@case("a server that agrees to version 2 and then refuses it is called in version 1, and is not asked again")
-def refuses_later(subject):
-    fake = subject.fake
-
-    def refuse(call):
-        # The client sends this Call again, on the next connection.
-        fake.calls.remove(call.xid)
-        fake.refuse(call.xid)
-    with subject.mount() as mount:
-        fake.answer_next(GETATTR, refuse)
-        result = mount.attempt(mount.getattr)
-        if result != "ok":
-            raise Failed(f"the refused Call: {result}")
-        mount.check()
-        subject.expect(2, 1)
-        fake.do(fake.hang_up)
-        mount.check()
-    subject.expect(3, 1)
-
-
-@case("messages of version 2 after ERR_VERS change nothing")
-def two_after_one(subject):
-    fake = subject.fake
-    with subject.mount(fake.refuse) as mount:
-        own = int.from_bytes(fake.questions[0][:4], "big")
-        for xid in (own, next(XIDS)):
-            fake.burst(two(xid, CONNPROP, 0, 0), two(xid, UPDPROP, 1, RBSIZ, 4, 1024),
-                       two(xid, REQPROP, 1, RBSIZ, 4, 1024), two(xid, RESPROP, 0, 0, 0),
-                       two(xid, wire.MSG, 1, 0, 0, 0, 0, body=wire.accepted(xid)),
-                       two(xid, wire.ERROR, 10), two(xid, wire.ERROR, wire.ERR_VERS, 2, 2),
-                       two(xid, OPTIONAL, 0, 77, 0), pause=0.005)
-            mount.check()
-    subject.expect(1, 1)
-
-
-@case("the first message of a server settles version 2, and is handled like any later one")
-def first_message(subject):
-    fake, xid = subject.fake, next(XIDS)
-    for first, wanted in (
-            (two(xid, REQPROP, 1, RBSIZ, 4, 4096), [wire.u32(RESPROP, 1, 1, 0, 0)]),
-            (two(xid, OPTIONAL, 0, 77, 0), [wire.u32(wire.ERROR, 9)]),
-            (two(xid, wire.MSG, 0, 0, 0, 0, 0, body=callback(xid)), [wire.u32(wire.ERROR, 10)]),
-            (two(xid, UPDPROP, 1, RBSIZ, 4, 1024), [])):
-        with subject.mount(lambda _, first=first: fake.end.send(first)) as mount:
-            seen = [answer[12:] for answer in fake.answers if answer[:4] == wire.u32(xid)]
-            mount.symlink()
-            if first[12:16] == wire.u32(UPDPROP) and fake.longest > 1024:
-                raise Failed(f"a message of {fake.longest} octets")
-        subject.expect(1, 1)
-        if seen != wanted:
-            raise Failed(f"answers to {first.hex()}: {[answer.hex() for answer in seen]}")
 
 
 @case("junk before the answer is not answered and changes nothing")
