@@ -33,10 +33,7 @@ use crate::{
             sole_write_len, //
         },
         message::Parsed,
-        plan::{
-            choose_response,
-            ResponseMode, //
-        },
+        plan::fits,
         segment::Segment,
         units::{
             u32_to_usize,
@@ -56,12 +53,6 @@ struct Placed {
     segment: Segment,
     /// The location of the payload in the pages.
     part: HeldPart,
-}
-
-/// Returns whether a message of `message` octets fits inline behind a header of `header` octets.
-#[inline]
-fn fits(send: InlineSize, header: usize, message: u32) -> bool {
-    choose_response(send, header, message, None, false) == ResponseMode::Inline
 }
 
 /// Copies the octets `region` of the reply to `buffer`, at `at`. Returns the offset after them.
@@ -100,7 +91,7 @@ impl Conn {
         let state = &*call.state;
         let received = state.call.as_ref()?;
         if received.has_no_results() {
-            if !fits(send, no_chunk_len(received.version), total) {
+            if !fits(send, no_chunk_len(received.version), u32_to_usize(total)) {
                 return None;
             }
             return Some(self.send_filled(state.invalidate, |ctx| {
@@ -112,8 +103,8 @@ impl Conn {
         let segment = received.sole_write(call.bytes)?;
         let (payload, end) = state.payloads.sole(total)?;
         let message = total.checked_sub(end.checked_sub(payload.offset)?)?;
-        let fits = fits(send, sole_write_len(received.version), message);
-        if payload.length > segment.length || !fits {
+        let header = sole_write_len(received.version);
+        if payload.length > segment.length || !fits(send, header, u32_to_usize(message)) {
             return None;
         }
         let start = u32_to_usize(payload.offset);

@@ -11,6 +11,7 @@
 //!   recv           posts Receives; decodes messages, and delivers or refuses them
 //!   send           sends Replies: inline, Write list, Reply chunk; sends error reports
 //!   fast_path      sends Replies of the most common forms
+//!   sendctx        the contexts of messages to send, and their completions
 //!   properties     messages of version 2 about properties
 //!   trim           releases memory of a quiet connection
 //!   backchannel    callbacks, in the reverse direction (RFC 8167)
@@ -74,6 +75,7 @@ mod read;
 mod receives;
 mod recv;
 mod send;
+mod sendctx;
 mod sq;
 mod sq_accounting;
 mod status;

@@ -26,12 +26,14 @@ use crate::{
             Parsed, //
         },
         negotiate::ServerVersion,
+        plan::fits,
         props::{
             BackwardSupport,
             PropSet,
             Properties, //
         },
         units::{
+            u32_to_usize,
             InlineSize,
             Xid, //
         },
@@ -41,6 +43,9 @@ use crate::{
         }, //
     }, //
 };
+
+/// The longest reply that is sent inline, however long the messages are that a client receives.
+const LONGEST_REPLY: InlineSize = InlineSize(65536);
 
 /// The version of a connection, and its message sizes.
 pub(super) struct Negotiation {
@@ -163,6 +168,14 @@ impl Negotiation {
                 InlineSize(self.receive.load(Relaxed).min(buffer))
             }
         }
+    }
+
+    /// Returns whether a reply of `message` octets behind a header of `header` octets may be sent
+    /// inline although the buffers of the connection are smaller. In version 2 the client knows no
+    /// limit but its own Receives (section 5.2.1 of the draft).
+    pub(super) fn may_send(&self, header: usize, message: u32) -> bool {
+        let longest = InlineSize(self.receive.load(Relaxed)).min(LONGEST_REPLY);
+        self.version() == Version::Two && fits(longest, header, u32_to_usize(message))
     }
 
     /// Returns whether the client receives Calls.

@@ -7,6 +7,7 @@
 //!     version 1, message fits the Reply chunk      in the Reply chunk, RDMA_NOMSG
 //!     message fits behind its header               inline, RDMA_MSG
 //!     version 2, message fits the Reply chunk      in the Reply chunk, RDMA2_NOMSG
+//!     version 2, message fits the client's Receive inline, from a larger buffer
 //!     otherwise                                    RDMA_ERROR, ERR_CHUNK
 //! ```
 //!
@@ -35,18 +36,11 @@ use crate::{
     kapi::{
         ext::atomic::Relaxed,
         rdma::{
-            cq::{
-                Completion,
-                Cqe,
-                Wc,
-                WcError, //
-            },
             qp::Qp,
             rw::{
                 Transfer,
                 TransferDir, //
-            },
-            send::SendBuf, //
+            }, //
         },
         sunrpc::{
             errno::enotconn,
@@ -59,13 +53,7 @@ use crate::{
         },
         trace::{
             trace_svcrdma_err_chunk,
-            trace_svcrdma_err_vers,
-            trace_svcrdma_post_reply_chunk,
-            trace_svcrdma_post_send,
-            trace_svcrdma_post_write_chunk,
-            trace_svcrdma_wc_send,
-            trace_svcrdma_wc_send_err,
-            trace_svcrdma_wc_send_flush, //
+            trace_svcrdma_err_vers, //
         }, //
     },
     xdr::{
@@ -100,139 +88,6 @@ use crate::{
 };
 use core::ops::Range;
 use kernel::prelude::*;
-
-impl SendCtx {
-    fn new(qp: &Qp<Endpoint>, len: usize) -> Result<Pin<KBox<Self>>> {
-        let message = SendBuf::new(qp.pd(), len, 1)?;
-        KBox::pin_init(
-            pin_init!(SendCtx {
-                cqe <- Cqe::new(),
-                message,
-                transfer: Transfer::new(),
-                reservation: None,
-                reply_chunk: false,
-                invalidate: None,
-                own_pages: false,
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Returns the buffer for the header and the inline part.
-    pub(super) fn buffer(self: Pin<&mut Self>) -> &mut [u8] {
-        self.project().message.body_mut()
-    }
-
-    /// Sets the message to the first `len` octets of the buffer, and the handle that it
-    /// invalidates.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the buffer is shorter.
-    #[inline]
-    pub(super) fn set_message(
-        self: Pin<&mut Self>,
-        len: usize,
-        invalidate: Option<Handle>,
-    ) -> Result {
-        let fields = self.project();
-        *fields.invalidate = invalidate;
-        fields.message.clear();
-        fields.message.add_part(0..len)
-    }
-
-    /// Returns the number of Send Queue entries that the chain needs.
-    pub(super) fn sqes(&self) -> u32 {
-        self.transfer.sqes().saturating_add(1)
-    }
-}
-
-impl Completion for SendCtx {
-    type Handler = Endpoint;
-
-    fn done(this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
-        let ep = qp.handler();
-        ep.put_send_ctx(this);
-        match result {
-            Ok(wc) => {
-                trace_svcrdma_wc_send(wc.cid());
-                ep.resume(qp);
-            }
-            Err(e) => {
-                if e.flushed() {
-                    trace_svcrdma_wc_send_flush(e.cid(), e.status(), e.vendor());
-                } else {
-                    trace_svcrdma_wc_send_err(e.cid(), e.status(), e.vendor());
-                }
-                ep.fail_completion("Send", &e);
-            }
-        }
-    }
-}
-
-impl Endpoint {
-    /// Returns a cached context.
-    #[inline(always)]
-    fn cached_send_ctx(&self) -> Option<Pin<KBox<SendCtx>>> {
-        self.sends.lock().pop()
-    }
-
-    /// Returns a cached context, or allocates one.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(super) fn get_send_ctx(&self, qp: &Qp<Endpoint>) -> Result<Pin<KBox<SendCtx>>> {
-        match self.cached_send_ctx() {
-            Some(ctx) => Ok(ctx),
-            None => SendCtx::new(qp, self.params.receive_size),
-        }
-    }
-
-    /// Caches a context for the next message, and releases its pages and Send Queue entries.
-    pub(super) fn put_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
-        let fields = ctx.as_mut().project();
-        let pages = fields.transfer.unmap();
-        if core::mem::take(fields.own_pages) {
-            self.pages.lock().put(pages);
-        }
-        pages.truncate(0);
-        if let Some(reservation) = fields.reservation {
-            reservation.release();
-        }
-        let full = self.sends.lock().push(ctx);
-        drop(full);
-    }
-
-    /// Posts the chain of `ctx`, which has its entries of the Send Queue. Does not sleep.
-    ///
-    /// # Errors
-    ///
-    /// Errors of posting. The error contains the context.
-    #[inline(always)]
-    pub(super) fn post_reply(
-        &self,
-        qp: &Qp<Endpoint>,
-        ctx: Pin<KBox<SendCtx>>,
-    ) -> Result<(), (Error, ChainCtx)> {
-        let posted = qp.post::<SendCtx>(ctx, |ctx, chain| {
-            if ctx.transfer.sqes() != 0 {
-                chain.transfer(&ctx.transfer)?;
-                if ctx.reply_chunk {
-                    trace_svcrdma_post_reply_chunk(chain.cid(), chain.wrs());
-                } else {
-                    trace_svcrdma_post_write_chunk(chain.cid(), chain.wrs());
-                }
-            }
-            trace_svcrdma_post_send(chain.cid(), 1, ctx.invalidate.map_or(0, |handle| handle.0));
-            match ctx.invalidate {
-                Some(handle) => chain.send_with_invalidate(&ctx.message, handle.0),
-                None => chain.send(&ctx.message),
-            }
-        });
-        posted.map_err(|refused| (refused.error, ChainCtx::Reply(refused.owner)))
-    }
-}
 
 /// A reply that is being encoded.
 struct Outgoing<'a> {
@@ -423,11 +278,16 @@ impl Conn {
             ResponseMode::TooLarge if header_len > u32_to_usize(send.0) => {
                 self.send_error(&received.header, ErrorBody::System)
             }
-            ResponseMode::TooLarge => {
-                let needed = message;
-                let report = ErrorBody::ReplyResource { needed };
-                self.send_error(&received.header, report)
-            }
+            ResponseMode::TooLarge => match self.long_ctx(header_len, message) {
+                Some(ctx) => self.send_ctx(ctx, out.invalidate, |ctx| {
+                    self.fill_out(ctx, reply, &out, None)
+                }),
+                None => {
+                    let needed = message;
+                    let report = ErrorBody::ReplyResource { needed };
+                    self.send_error(&received.header, report)
+                }
+            },
             ResponseMode::Inline => self.send_out(reply, &out, None),
             ResponseMode::ReplyChunk => self.send_out(reply, &out, lists.reply),
         }
@@ -450,6 +310,20 @@ impl Conn {
         })
     }
 
+    /// Returns a context for a reply of `message` octets behind a header of `header` octets, which is
+    /// longer than the buffers of the connection. Returns `None` if the client cannot receive it, or
+    /// memory is short. A client without access may not make the server allocate such a buffer.
+    #[cold]
+    fn long_ctx(&self, header: usize, message: u32) -> Option<Pin<KBox<SendCtx>>> {
+        let ep = self.ep();
+        if !ep.negotiation.may_send(header, message) || !ep.handle.has_access() {
+            return None;
+        }
+        let len = header.saturating_add(u32_to_usize(message));
+        // Shorter ones are cached for other messages.
+        SendCtx::new(self.qp(), len.max(ep.params.receive_size)).ok()
+    }
+
     /// Sends the reply that `fill` writes to a context. `fill` returns the length of the message.
     ///
     /// # Errors
@@ -461,10 +335,25 @@ impl Conn {
         invalidate: Option<Handle>,
         fill: impl FnOnce(Pin<&mut SendCtx>) -> Result<usize>,
     ) -> Result {
-        let mut ctx = match self.ep().cached_send_ctx() {
+        let ctx = match self.ep().cached_send_ctx() {
             Some(ctx) => ctx,
             None => self.new_send_ctx()?,
         };
+        self.send_ctx(ctx, invalidate, fill)
+    }
+
+    /// Sends the reply that `fill` writes to `ctx`, as [`Self::send_filled`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of `send_filled`.
+    #[inline(always)]
+    fn send_ctx(
+        &self,
+        mut ctx: Pin<KBox<SendCtx>>,
+        invalidate: Option<Handle>,
+        fill: impl FnOnce(Pin<&mut SendCtx>) -> Result<usize>,
+    ) -> Result {
         match fill(ctx.as_mut()) {
             Ok(len) => {
                 self.post_send(ctx, len, invalidate)?;

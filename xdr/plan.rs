@@ -232,7 +232,8 @@ pub(crate) fn gather_sges(call: &CallShape) -> u32 {
 }
 
 /// Returns whether a header and a message of these lengths fit inline.
-fn fits(threshold: InlineSize, header: usize, message: usize) -> bool {
+#[inline]
+pub(crate) fn fits(threshold: InlineSize, header: usize, message: usize) -> bool {
     header.saturating_add(message) <= u32_to_usize(threshold.0)
 }
 

@@ -11,7 +11,7 @@ import peer
 import wire
 from client import XIDS
 from cases import Failed
-from server_cases import FILE, PAGE, TABLE, equal
+from server_cases import FILE, PAGE, TABLE, equal, pattern
 from server_stalls import few_threads
 
 case = TABLE.case
@@ -428,6 +428,49 @@ def resources(server):
               "REPLY_RESOURCE")
         equal(read(client, 8192, reply=room(needed))[:4], wire.u32(wire.NOMSG), "Reply")
         server.notes.append(f"{needed} octets for a READ of 8192")
+        check_null(client)
+    region.close()
+
+
+@case("version 2: a Reply that fits the client's Receives needs no Reply chunk")
+def long_replies(server):
+    if not ours(server):
+        return
+    handle = server.handle(FILE)
+    region = server.device.region(16 * PAGE)
+
+    def read(xid, count, reply=None):
+        lists = wire.u32(0, 0, 0, 0) + wire.reply_chunk(reply)
+        return two(xid, wire.MSG, body=lists + wire.v3_read(xid, handle, 0, count))
+
+    def check(data, count):
+        """Check an inline Reply with `count` octets of data."""
+        equal(data[12:16], wire.u32(wire.MSG), "Reply inline")
+        body = wire.Header.decode(data[:4] + wire.u32(1) + data[8:16] + data[24:]).body
+        found, rest = wire.v3_read_count(body, int.from_bytes(data[:4], "big"))
+        equal((found, rest[:count]), (count, pattern(0, count)), "data")
+
+    def one(client, count, reply=None):
+        client.end.send(read(next(XIDS), count, reply))
+        return client.end.receive()[0]
+
+    with server.connect(receives=16, sends=16, size=65536) as client:
+        ask = next(XIDS)
+        got = answers(client, two(ask, CONNPROP, 1, RBSIZ, 4, 16384, 0), peer.TIMEOUT)
+        equal(got[:12], wire.u32(ask, 2, CONNPROP), "answer to RDMA2_CONNPROP")
+        for count in (1, 4000, 8192, 16000):
+            check(one(client, count), count)
+        equal(one(client, 16384)[12:20], wire.u32(wire.ERROR, 8), "REPLY_RESOURCE")
+        # A Reply chunk that is large enough is used nevertheless.
+        equal(one(client, 8192, [wire.Segment(region.rkey, 4 * PAGE, region.address)])[12:16],
+              wire.u32(wire.NOMSG), "Reply in its chunk")
+        check(one(client, 8192, [wire.Segment(region.rkey, PAGE, region.address)]), 8192)
+        client.end.send(two(next(XIDS), UPDPROP, 1, RBSIZ, 4, 0x7fffffff))
+        for _ in range(20):
+            client.end.send(*(read(next(XIDS), 65000) for _ in range(4)))
+            for _ in range(4):
+                check(client.end.receive()[0], 65000)
+        equal(one(client, 65536)[12:20], wire.u32(wire.ERROR, 8), "REPLY_RESOURCE")
         check_null(client)
     region.close()
 
