@@ -13,9 +13,9 @@ FAKE_PORT=20052
 RELAY_PORT=20054
 VERSION2_PORT=20056
 # Random messages of version 2: those for the server, and those for the client, which take longer.
-to_server=92000 to_client=8000 slower=1
+to_server=92000 to_client=8000 slower=1 stopped=5
 [ -z "$LONG" ] || to_server=800000 to_client=200000 slower=10
-[ -z "$DEBUG" ] || to_server=5000 to_client=1000 slower=6
+[ -z "$DEBUG" ] || to_server=5000 to_client=1000 slower=6 stopped=15
 
 # report STATUS NAME: print the result of a step of this script.
 report() {
@@ -87,7 +87,7 @@ stop_under_connections() {
 	for i in 1 2 3; do
 		hold_connections || status=1
 		sleep "0.$((i * 3))"
-		within 5 rpc.nfsd 0 || status=1
+		within $stopped rpc.nfsd 0 || status=1
 		end_connections
 		nothing_left || status=1
 		server_start || status=1
@@ -124,7 +124,7 @@ try:
 except peer.Timeout:
     sys.exit(0)
 sys.exit('accepted without a thread')" || status=1
-	within 5 rdma link del rdma0 || status=1
+	within $stopped rdma link del rdma0 || status=1
 	device_add || status=1
 	nfsd_start 8 || status=1
 	mounts_again && return $status
