@@ -54,7 +54,7 @@ pub(in crate::kapi) unsafe fn page_address(page: *const bindings::page) -> *mut 
 ///
 /// # Safety
 ///
-/// Both must be valid pages.
+/// `page` must be a valid page, and `next` one or null.
 #[inline]
 pub(in crate::kapi) unsafe fn is_next(
     page: *const bindings::page,
@@ -63,6 +63,7 @@ pub(in crate::kapi) unsafe fn is_next(
     if !core::ptr::eq(page.wrapping_add(1), next) {
         return false;
     }
+    // The end of a page's struct is no null pointer, so `next` is a page.
     // With a vmemmap all `struct page`s are in one array, in the order of their memory. Otherwise there
     // may be several arrays, so neighbours in an array are not necessarily neighbours in memory,
     // nor are neighbours in memory necessarily in one array. Callers need both.
@@ -88,25 +89,24 @@ pub(in crate::kapi) unsafe fn measure(
     offset: usize,
     max: usize,
 ) -> usize {
-    let mut len = PAGE_SIZE - offset;
-    if max <= len {
+    if max <= PAGE_SIZE - offset {
         return max;
     }
     let max = max.min(MAX_RUN_PAGES * PAGE_SIZE - offset);
-    let mut at = pages;
-    while len < max {
-        // SAFETY: `len` is less than `max`, so the array has another element. `*at` is a valid
-        // page, and `*next` is compared only if it is not null.
-        unsafe {
-            let next = at.add(1);
-            if (*next).is_null() || !is_next(*at, *next) {
-                break;
-            }
-            at = next;
+    let entries = (offset + max).div_ceil(PAGE_SIZE);
+    // SAFETY: The array has a first element by this function's contract.
+    let mut last = unsafe { *pages };
+    for at in 1..entries {
+        // SAFETY: The array has `entries` elements by this function's contract.
+        let next = unsafe { *pages.add(at) };
+        // SAFETY: `last` is a page: the first one, or one that was found to follow a page. Each other
+        // element is a valid page or null, by this function's contract.
+        if !unsafe { is_next(last, next) } {
+            return at * PAGE_SIZE - offset;
         }
-        len += PAGE_SIZE;
+        last = next;
     }
-    len.min(max)
+    max
 }
 
 /// A run of physically contiguous bytes, in one or more pages.

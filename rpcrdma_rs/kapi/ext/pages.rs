@@ -12,6 +12,7 @@ use super::{
         compat::smp_mb, //
     },
     memory::{
+        copy_bytes,
         copy_from_page,
         copy_to_page,
         measure,
@@ -151,9 +152,12 @@ impl PageVec {
         if room < moving.len() {
             self.grow(moving.len(), flags)?;
         }
-        for page in moving {
-            // There is room.
-            let _ = self.pages.push_within_capacity(*page);
+        // SAFETY: There is room for the entries, which are initialised before they count. The arrays
+        // do not overlap, as both are borrowed mutably.
+        unsafe {
+            let end = self.pages.as_mut_ptr().add(self.pages.len());
+            copy_bytes(moving.as_ptr().cast(), end.cast(), size_of_val(moving));
+            self.pages.inc_len(moving.len());
         }
         // INVARIANT: This array owns the references to these pages now.
         from.pages.truncate(at);
@@ -257,6 +261,34 @@ impl PageVec {
         // INVARIANT: The array owns the caller's reference from here on.
         self.pages.push_within_capacity(page).map_err(|_| ENOMEM)
     }
+
+    /// Appends another reference to each of the pages up to the first null pointer, as long as there
+    /// is capacity.
+    ///
+    /// # Safety
+    ///
+    /// Each element must be a valid page or null.
+    #[inline]
+    pub(in crate::kapi) unsafe fn share(&mut self, pages: &[*mut bindings::page]) {
+        let room = self.pages.capacity().saturating_sub(self.pages.len());
+        // SAFETY: The length is at most the capacity.
+        let end = unsafe { self.pages.as_mut_ptr().add(self.pages.len()) };
+        let mut count = 0;
+        for page in pages.iter().take(room) {
+            let Some(page) = NonNull::new(*page) else {
+                break;
+            };
+            // SAFETY: The page is valid by this function's contract. There is room for it.
+            unsafe {
+                bindings::rpcrdma_shim_get_page(page.as_ptr());
+                end.add(count).write(page);
+            }
+            count += 1;
+        }
+        // INVARIANT: The array owns the references that were taken above.
+        // SAFETY: These elements were initialised above.
+        unsafe { self.pages.inc_len(count) };
+    }
 }
 
 /// Returns the number of references to a page.
@@ -269,6 +301,20 @@ pub(in crate::kapi) unsafe fn references(page: NonNull<bindings::page>) -> i32 {
     // SAFETY: The page is valid by this function's contract, and its reference count is only accessed
     // atomically.
     unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
+}
+
+/// Moves the pages without another reference to the end of the array. Returns their number.
+#[cold]
+fn move_unshared(all: &mut [NonNull<bindings::page>]) -> usize {
+    let mut first = all.len();
+    for at in (0..all.len()).rev() {
+        // SAFETY: The array's reference keeps the page valid.
+        if unsafe { references(all[at]) } == 1 {
+            first -= 1;
+            all.swap(first, at);
+        }
+    }
+    all.len() - first
 }
 
 impl Drop for PageVec {
@@ -308,16 +354,13 @@ impl SparePages {
     /// them if the array cannot grow. The caller should release these.
     pub(crate) fn put(&mut self, pages: &mut PageVec, count: usize) {
         let all = pages.pages.as_mut_slice();
-        // The pages from here on have no other reference.
-        let mut first = all.len();
-        for at in (0..all.len()).rev() {
-            // SAFETY: The array's reference keeps the page valid.
-            if unsafe { references(all[at]) } == 1 {
-                first -= 1;
-                all.swap(first, at);
-            }
-        }
-        let kept = all.len() - first;
+        // SAFETY: The array's reference keeps the page valid.
+        let unshared = |page: &NonNull<_>| unsafe { references(*page) } == 1;
+        let kept = if all.iter().all(unshared) {
+            all.len()
+        } else {
+            move_unshared(all)
+        };
         // Pairs with the release by the last other user when it dropped its reference.
         smp_mb();
         // INVARIANT: The last `kept` pages have no other reference. A walker by page number, such as

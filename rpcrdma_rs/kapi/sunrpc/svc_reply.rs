@@ -60,8 +60,9 @@ use kernel::{
     prelude::*, //
 };
 
-/// The largest capacity of an array that is kept in the context of the Call.
-pub(crate) const KEPT: usize = 8;
+/// The largest capacity of an array that is kept in the context of the Call: enough for the reply to
+/// a READ of 64 KiB, in 256 bytes.
+pub(crate) const KEPT: usize = 32;
 
 /// References to pages of a thread's reply array, held from the delivery of a Call until its
 /// reply is made.
@@ -113,17 +114,8 @@ impl HeldPages {
         let entries = array.get(slots.start..end).unwrap_or_default();
         let room = pages.reserve(entries.len(), GFP_NOWAIT | __GFP_NOWARN);
         if room.is_ok() {
-            for page in entries {
-                let Some(page) = NonNull::new(*page) else {
-                    break;
-                };
-                // SAFETY: The thread has a reference to the page. The new one is the array's,
-                // which has the room.
-                let _ = unsafe {
-                    bindings::rpcrdma_shim_get_page(page.as_ptr());
-                    pages.push(page)
-                };
-            }
+            // SAFETY: The thread has a reference to each page.
+            unsafe { pages.share(entries) };
         }
         // INVARIANT: These are the pages of the thread, which is about to receive a Call.
         self.first = slots.start;
