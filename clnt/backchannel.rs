@@ -198,7 +198,7 @@ impl Endpoint {
         match write(ctx.as_mut().body()) {
             Ok(len) => self.post_bc(qp, ctx, len),
             Err(_) => {
-                self.put_bc_send(ctx);
+                self.put_send(ctx);
                 Err(EINVAL)
             }
         }
@@ -288,16 +288,10 @@ impl Endpoint {
         match marshalled {
             Ok(len) => self.post_bc(qp, ctx, len).map_err(|_| enotconn()),
             Err(_) => {
-                self.put_bc_send(ctx);
+                self.put_send(ctx);
                 Err(enotconn())
             }
         }
-    }
-
-    /// Puts the buffers of a Send that was not posted back into the pool.
-    fn put_bc_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
-        ctx.as_mut().clear();
-        self.return_to_pools(|pools| pools.bc_send_done(ctx));
     }
 
     /// Posts the message in the first `octets` of the buffer.
@@ -307,13 +301,13 @@ impl Endpoint {
     /// `EINVAL` if the buffer is shorter; `ENOTCONN` if the connection is broken.
     fn post_bc(&self, qp: &Qp<Endpoint>, mut ctx: Pin<KBox<SendCtx>>, octets: usize) -> Result {
         if ctx.as_mut().message_mut().add_part(0..octets).is_err() {
-            self.put_bc_send(ctx);
+            self.put_send(ctx);
             return Err(EINVAL);
         }
         let posted = qp.post::<SendCtx>(ctx, |ctx, chain| chain.send(ctx.message()));
         let sent = posted.map(|()| self.status.traffic.note_sent(octets));
         sent.map_err(|failed| {
-            self.put_bc_send(failed.owner);
+            self.put_send(failed.owner);
             enotconn()
         })
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The data of one connection: its limits, its pools, its Receives and its completed Sends.
+//! The data of one connection: its limits, its pools, and its Receives.
 //!
 //! An [`Endpoint`] handles the events and completions of the connection's QP. Everything in it is
 //! dropped with the connection. The lock of its pools is a spin lock that nests inside the lock of
@@ -71,11 +71,6 @@ use crate::{
             }, //
         },
         rdma::{
-            cq::{
-                Completion,
-                Wc,
-                WcError, //
-            },
             mr::{
                 Mr,
                 MrList, //
@@ -97,7 +92,6 @@ use crate::{
             trace_xprtrdma_frwr_alloc,
             trace_xprtrdma_post_recvs,
             trace_xprtrdma_post_recvs_err,
-            trace_xprtrdma_wc_send,
             Peer, //
         }, //
     },
@@ -608,37 +602,6 @@ impl Endpoint {
         let conn = link.and_then(|xprt| xprt.conn());
         if let Some(conn) = conn.filter(|it| core::ptr::eq(&**it.ep(), self)) {
             conn.disconnect();
-        }
-    }
-}
-
-impl Completion for SendCtx {
-    type Handler = Endpoint;
-
-    fn done(mut this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
-        match &result {
-            Ok(wc) => trace_xprtrdma_wc_send(wc.cid(), 0, 0),
-            Err(e) => trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor()),
-        }
-        let ep = qp.handler();
-        let registered = this.as_mut().clear();
-        let is_bc = this.is_bc();
-        if is_bc && result.is_ok() {
-            ep.negotiation.note_delivered();
-        }
-        ep.return_to_pools(|pools| {
-            if is_bc {
-                pools.bc_send_done(this);
-            } else {
-                pools.send_done(this, registered);
-            }
-        });
-        if is_bc && result.is_ok() {
-            ep.send_reports(qp);
-        }
-        if result.is_err() {
-            ep.status.traffic.failed_completions.add(1);
-            ep.fail(Ended::Completion);
         }
     }
 }

@@ -65,6 +65,7 @@ use crate::{
         plan::{
             choose,
             is_plain,
+            is_plain_read,
             CallMode,
             CallShape,
             ReplyMode,
@@ -125,28 +126,20 @@ pub(super) fn plan<T: XprtOps>(
     xprt: &SendLocked<'_, T>,
     mut thresholds: Thresholds,
     pages_per_segment: u32,
-    expects_roundup: bool,
+    expects_roundup: impl FnOnce() -> bool,
     slot: &Slot<T>,
 ) -> Result<Plan> {
-    let (call, reply) = (slot.call(), slot.reply_buf());
-    if call.page_len() == 0 && reply.page_len() == 0 {
-        let edges = |buf: &XdrParts| buf.head_len().saturating_add(buf.tail_len());
-        if is_plain(&thresholds, edges(call), COPY_LIMIT, edges(reply)) {
-            return Ok(Plan {
-                version: thresholds.version,
-                call: CallMode::Copy,
-                reply: ReplyMode::Inline,
-                segments: thresholds.segments,
-                scratch: 0,
-                regions: 0,
-            });
-        }
+    // Pages have no gaps between them; head and tail take a region each at most.
+    let each = pages_per_segment.max(1) as usize;
+    if let Some(plan) = usual_plan(&thresholds, each, slot) {
+        return Ok(plan);
     }
+    let (call, reply) = (slot.call(), slot.reply_buf());
     if reply.is_sparse() {
         slot.fill_reply_buf(xprt)?;
     }
     let open_ended = is_open_ended(reply);
-    let roundup = expects_roundup && reply.is_read() && reply.page_len() % WORD != 0;
+    let roundup = reply.is_read() && reply.page_len() % WORD != 0 && expects_roundup();
     // One region for the scratch page.
     thresholds.segments += u32::from(open_ended || roundup);
     let (call_mode, reply_mode) = choose(
@@ -155,13 +148,7 @@ pub(super) fn plan<T: XprtOps>(
         &reply_shape(reply, open_ended),
         slot.placement_allowed(),
     );
-    // Pages have no gaps between them; head and tail take a region each at most.
-    let each = pages_per_segment.max(1) as usize;
-    let pages = |buf: &XdrParts| match buf.page_count() {
-        // The usual case, without a division.
-        count if count <= each => count.min(1),
-        count => count.div_ceil(each),
-    };
+    let pages = |buf: &XdrParts| page_regions(buf, each);
     let whole = |buf: &XdrParts| pages(buf) + edge(buf.head_len()) + edge(buf.tail_len());
     let for_call = match call_mode {
         CallMode::Copy | CallMode::Gather => 0,
@@ -184,6 +171,50 @@ pub(super) fn plan<T: XprtOps>(
         scratch,
         regions: for_call.min(max) + for_reply.min(max),
     })
+}
+
+/// Returns the plan that [`plan`] makes for a Call without pages, if its Reply has no pages and fits
+/// inline, or has the payload of a READ that does not fit inline. Returns `None` for any other Call,
+/// and for a payload that may need room for roundup.
+#[inline(always)]
+fn usual_plan<T: XprtOps>(limits: &Thresholds, each: usize, slot: &Slot<T>) -> Option<Plan> {
+    let (call, reply) = (slot.call(), slot.reply_buf());
+    if call.page_len() != 0 {
+        return None;
+    }
+    let edges = |buf: &XdrParts| buf.head_len().saturating_add(buf.tail_len());
+    let (sent, back) = (edges(call), edges(reply));
+    let (mode, regions) = match reply.page_len() {
+        0 if is_plain(limits, sent, COPY_LIMIT, back) => (ReplyMode::Inline, 0),
+        pages
+            if reply.is_read()
+                && !reply.is_sparse()
+                && pages % WORD == 0
+                && is_plain_read(limits, sent, COPY_LIMIT, back, pages)
+                && slot.placement_allowed() =>
+        {
+            let regions = page_regions(reply, each).min(limits.segments as usize);
+            (ReplyMode::WriteChunk, regions)
+        }
+        _ => return None,
+    };
+    Some(Plan {
+        version: limits.version,
+        call: CallMode::Copy,
+        reply: mode,
+        segments: limits.segments,
+        scratch: 0,
+        regions,
+    })
+}
+
+/// Returns the number of regions of `each` pages for the pages of a message.
+fn page_regions(buf: &XdrParts, each: usize) -> usize {
+    match buf.page_count() {
+        // The usual case, without a division.
+        count if count <= each => count.min(1),
+        count => count.div_ceil(each),
+    }
 }
 
 /// Returns the number of regions for a head or a tail of `len` bytes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Sending a Call. The Call takes a Send and its regions from the pools, and one post passes all
+//! Sending a Call, and completions of Sends. The Call takes a Send and its regions from the pools, and one post passes all
 //! its Work Requests to the device: the registrations first, the Send last (RFC 8166, section 4.3).
 
 use core::pin::Pin;
@@ -26,10 +26,18 @@ use super::{
     },
     sendctx::SendCtx,
     stats::Sending,
-    transport::ClntXprt, //
+    transport::{
+        ClntXprt,
+        Ended, //
+    }, //
 };
 use crate::kapi::{
     rdma::{
+        cq::{
+            Completion,
+            Wc,
+            WcError, //
+        },
         mr::MrList,
         qp::Qp, //
     },
@@ -46,6 +54,7 @@ use crate::kapi::{
         trace_xprtrdma_mr_fastreg,
         trace_xprtrdma_post_send,
         trace_xprtrdma_post_send_err,
+        trace_xprtrdma_wc_send,
         Task, //
     },
 };
@@ -70,7 +79,7 @@ pub(super) fn send_call(
     let (plan, ctx) = loop {
         let limits = ep.thresholds();
         let pages = ep.limits().pages_per_segment;
-        let roundup = ep.negotiation.expects_roundup();
+        let roundup = || ep.negotiation.expects_roundup();
         let plan = plan(xprt, limits, pages, roundup, slot)
             .inspect_err(|error| marshal_failed(xprt, slot, *error))?;
         let shortage = match ep.try_take(plan.regions, &mut regions) {
@@ -238,6 +247,48 @@ fn send(
         ctx.as_mut().clear();
         (enotconn(), ctx)
     })
+}
+
+impl Endpoint {
+    /// Puts a Send that has completed, or belongs to no RPC and was not posted, back into its pool.
+    #[inline(always)]
+    pub(super) fn put_send(&self, mut ctx: Pin<KBox<SendCtx>>) {
+        let registered = ctx.as_mut().clear();
+        self.return_to_pools(|pools| {
+            if ctx.is_bc() {
+                pools.bc_send_done(ctx);
+            } else {
+                pools.send_done(ctx, registered);
+            }
+        });
+    }
+}
+
+impl Completion for SendCtx {
+    type Handler = Endpoint;
+
+    fn done(this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
+        let ep = qp.handler();
+        let is_bc = this.is_bc();
+        match result {
+            Ok(wc) => {
+                trace_xprtrdma_wc_send(wc.cid(), 0, 0);
+                if is_bc {
+                    ep.negotiation.note_delivered();
+                }
+                ep.put_send(this);
+                if is_bc {
+                    ep.send_reports(qp);
+                }
+            }
+            Err(e) => {
+                trace_xprtrdma_wc_send(e.cid(), e.status(), e.vendor());
+                ep.put_send(this);
+                ep.status.traffic.failed_completions.add(1);
+                ep.fail(Ended::Completion);
+            }
+        }
+    }
 }
 
 #[cfg(rpcrdma_kunit)]

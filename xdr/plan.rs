@@ -138,6 +138,30 @@ pub(crate) fn is_plain(limits: &Thresholds, call: usize, copy_room: u32, reply: 
         && fits(limits.receive, header, reply)
 }
 
+/// Returns whether a Call of `call` octets without pages, and its Reply, are moved by
+/// [`CallMode::Copy`] and [`ReplyMode::WriteChunk`]. The Reply has at most `reply` octets, and `pages`
+/// octets of pages that may be placed directly. [`choose`] makes this choice for most READs, but
+/// costs more.
+#[inline]
+pub(crate) fn is_plain_read(
+    limits: &Thresholds,
+    call: usize,
+    copy_room: u32,
+    reply: usize,
+    pages: usize,
+) -> bool {
+    let header = header_len(limits, CallMode::Copy, ReplyMode::WriteChunk);
+    pages != 0
+        && call <= u32_to_usize(copy_room)
+        && fits(limits.send, header, call)
+        && fits(limits.receive, header, reply)
+        && !fits(
+            limits.receive,
+            limits.version.min_header_len(),
+            reply.saturating_add(pages),
+        )
+}
+
 /// Chooses how the Reply is moved: inline if it fits, and in a Write chunk rather than in the Reply
 /// chunk.
 fn choose_reply(limits: &Thresholds, reply: &ReplyShape, direct_placement: bool) -> ReplyMode {

@@ -22,6 +22,7 @@ use crate::{
             gather_sges,
             header_len,
             is_plain,
+            is_plain_read,
             CallMode,
             CallShape,
             ReplyMode,
@@ -380,6 +381,43 @@ fn plain_messages_are_those_for_which_the_same_is_chosen() {
         plain += u32::from(is);
     }
     assert!((10_000..90_000).contains(&plain));
+}
+
+#[test]
+fn plain_reads_are_those_for_which_the_same_is_chosen() {
+    let mut random = Random(8);
+    let number = |random: &mut Random| match random.below(8) {
+        0 => u32::MAX - random.below(5) as u32,
+        _ => random.below(1500) as u32,
+    };
+    let mut plain = 0;
+    for _ in 0..100_000 {
+        let version = [Version::One, Version::Two][random.below(2)];
+        let limits = random_limits(&mut random, version, 3);
+        let call = CallShape {
+            head: number(&mut random),
+            pages: 0,
+            page_offset: 0,
+            tail: number(&mut random),
+            pages_eligible: random.below(2) == 0,
+            copy_room: 2048,
+        };
+        let reply = ReplyShape {
+            head: number(&mut random),
+            pages: [0, number(&mut random), 1 << random.below(20)][random.below(3)],
+            tail: number(&mut random),
+            pages_eligible: true,
+            open_ended: false,
+        };
+        let octets = |head: u32, tail: u32| head as usize + tail as usize;
+        let (sent, back) = (octets(call.head, call.tail), octets(reply.head, reply.tail));
+        let chosen = choose(&limits, &call, &reply, true);
+        let is = is_plain_read(&limits, sent, call.copy_room, back, reply.pages as usize);
+        assert_eq!(is, chosen == (CallMode::Copy, ReplyMode::WriteChunk));
+        plain += u32::from(is);
+    }
+    println!("{plain} plain READs");
+    assert!((2_000..50_000).contains(&plain));
 }
 
 #[test]
