@@ -546,8 +546,8 @@ fn check_delivery(task: Task<'_>, parsed: &Parsed, buffer: &[u8], chunks: &Chunk
     let outcome = check(
         parsed,
         buffer,
-        chunks.segments(ChunkKind::Write),
-        chunks.segments(ChunkKind::Reply),
+        || chunks.segments(ChunkKind::Write),
+        || chunks.segments(ChunkKind::Reply),
     );
     match outcome {
         Ok(Outcome::Inline { written, .. }) => inline(parsed, written),

@@ -151,7 +151,7 @@ impl Conn {
 /// Completes the callback that a message is the Reply to, if there is one. `bytes` is the message.
 /// The callback fails if the message is an error report, or has chunks: none were offered.
 pub(super) fn receive_reply(xprt: &SvcXprt<Conn>, message: &Parsed, bytes: &[u8]) {
-    let reply = match check(message, bytes, None, None) {
+    let reply = match check(message, bytes, || None, || None) {
         Ok(Outcome::Inline { payload, .. }) => Ok(payload),
         Ok(Outcome::ReplyChunk { .. } | Outcome::Failed(_)) | Err(_) => Err(EIO),
     };

@@ -34,8 +34,8 @@ pub(crate) enum Outcome<'a> {
 }
 
 /// Checks a Reply against the chunks that the Call offered: at most one Write chunk, at most
-/// one Reply chunk, each given by its segments in the order they were sent. `message` holds the
-/// octets that `parsed` was made from.
+/// one Reply chunk, each given by a function that returns its segments in the order they were sent.
+/// `message` holds the octets that `parsed` was made from.
 ///
 /// An offered chunk that the Reply does not return holds no octets. A returned chunk has to match
 /// the offered chunk.
@@ -48,8 +48,8 @@ pub(crate) enum Outcome<'a> {
 pub(crate) fn check<'a, W, R>(
     parsed: &Parsed,
     message: &'a [u8],
-    write_offered: W,
-    reply_offered: R,
+    write_offered: impl FnOnce() -> W,
+    reply_offered: impl FnOnce() -> R,
 ) -> Result<Outcome<'a>, DecodeError>
 where
     W: IntoIterator<Item = Segment>,
@@ -63,7 +63,7 @@ where
         return outcome(parsed, message, 0, 0);
     }
     if let Some(segment) = parsed.sole_write(message) {
-        let written = check_segments([segment].into_iter(), write_offered)?;
+        let written = check_segments([segment].into_iter(), write_offered())?;
         return outcome(parsed, message, written, 0);
     }
     let lists = parsed.lists(message);
@@ -72,14 +72,14 @@ where
     }
     let mut chunks = lists.write.iter();
     let written = match chunks.next() {
-        Some(chunk) => check_chunk(&chunk, write_offered)?,
+        Some(chunk) => check_chunk(&chunk, write_offered())?,
         None => 0,
     };
     if chunks.next().is_some() {
         return Err(DecodeError::Mismatch);
     }
     let reply_written = match lists.reply {
-        Some(chunk) => check_chunk(&chunk, reply_offered)?,
+        Some(chunk) => check_chunk(&chunk, reply_offered())?,
         None => 0,
     };
     outcome(parsed, message, written, reply_written)

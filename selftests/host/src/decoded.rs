@@ -90,7 +90,7 @@ impl<'a> Message<'a> {
         write: impl IntoIterator<Item = Segment>,
         reply: impl IntoIterator<Item = Segment>,
     ) -> Result<Outcome<'a>, DecodeError> {
-        reply::check(&self.parsed, self.bytes, write, reply)
+        reply::check(&self.parsed, self.bytes, || write, || reply)
     }
 }
 
