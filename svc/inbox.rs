@@ -139,7 +139,7 @@ impl<P: Ordered> Inbox<P> {
             && self.first.is_none()
             && self.pulls.is_empty()
             && self.held.is_empty()
-            && self.pulled.first().is_none()
+            && self.pulled.len() == 0
     }
 
     /// Removes the only entry, if it is a pulled Call that may be taken now.

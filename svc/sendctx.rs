@@ -97,13 +97,15 @@ impl Completion for SendCtx {
 
     fn done(this: Pin<KBox<Self>>, qp: &Qp<Endpoint>, result: Result<Wc, WcError>) {
         let ep = qp.handler();
-        ep.put_send_ctx(this);
+        // Twice the same call: `result` stays in registers, as it is not needed afterwards.
         match result {
             Ok(wc) => {
                 trace_svcrdma_wc_send(wc.cid());
+                ep.put_send_ctx(this);
                 ep.resume(qp);
             }
             Err(e) => {
+                ep.put_send_ctx(this);
                 if e.flushed() {
                     trace_svcrdma_wc_send_flush(e.cid(), e.status(), e.vendor());
                 } else {

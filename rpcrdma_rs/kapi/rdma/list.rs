@@ -85,6 +85,14 @@ impl<T: Linked> List<T> {
         self.len == 0
     }
 
+    /// Drops all items.
+    #[inline(never)]
+    fn clear(&mut self) {
+        while let Some(item) = self.pop() {
+            drop(item);
+        }
+    }
+
     /// Appends an item.
     pub(crate) fn push(&mut self, item: T) {
         let node = item.into_node().as_ptr();
@@ -204,9 +212,11 @@ impl<T: Linked> List<T> {
 }
 
 impl<T: Linked> Drop for List<T> {
+    #[inline(always)]
     fn drop(&mut self) {
-        while let Some(item) = self.pop() {
-            drop(item);
+        // Most lists are empty in the end.
+        if !self.is_empty() {
+            self.clear();
         }
     }
 }

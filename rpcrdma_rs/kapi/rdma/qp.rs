@@ -190,6 +190,8 @@ pub(crate) struct Qp<H: QpHandler> {
     /// The number of completions. Only completions write it, which run one at a time, and
     /// [`EntryList::flush`], when no completion can run any more.
     completed: Atomic<u64>,
+    /// Whether the port's protocol is iWARP. It does not change while there is a QP.
+    iwarp: Atomic<bool>,
     /// The posts that the device has executed.
     executed: Executed,
     /// The status of a failed request that was not the last one of its chain.
@@ -232,6 +234,11 @@ impl<H: QpHandler> Qp<H> {
         // SAFETY: `QpOwner::new` checked that the PD's device is that of the id. The id is bound to
         // it.
         unsafe { Port::new(self.device(), self.id.port()) }
+    }
+
+    /// Returns whether the port's protocol is iWARP.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.iwarp.load(Relaxed)
     }
 
     /// Returns the restrack number of the CQ, for trace events.
@@ -467,6 +474,7 @@ impl<H: QpHandler> QpOwner<H> {
                 gate: Gate::new(),
                 uses: Gate::new(),
                 completed: Atomic::new(0),
+                iwarp: Atomic::new(false),
                 executed: Executed::new(),
                 failure: Failure::new(),
                 number: NEXT_NUMBER.fetch_add(1, Relaxed),

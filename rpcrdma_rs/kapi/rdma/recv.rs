@@ -546,17 +546,17 @@ impl<T> RecvBox<T> {
     fn received(&mut self, wc: &bindings::ib_wc, before: impl FnOnce() -> Ticket) -> RecvWc {
         // CAST: The flags are a small positive number.
         let flag = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
-        let invalidated = (wc.wc_flags & flag != 0).then(|| {
-            // SAFETY: The flag says that this is the member in use.
-            (unsafe { *wc.ex.invalidate_rkey }, before())
-        });
         let len = (wc.byte_len as usize).min(self.capacity());
         // SAFETY: By the type's invariant the object is ours.
         unsafe {
             (*self.0.as_ptr()).buffer.sync_for_cpu(0..len);
             // INVARIANT: The device has written these bytes, which were synced above.
             (*self.0.as_ptr()).byte_len = len;
-            (*self.0.as_ptr()).invalidated = invalidated;
+            (*self.0.as_ptr()).invalidated = None;
+            if wc.wc_flags & flag != 0 {
+                // The flag says that this is the member in use.
+                (*self.0.as_ptr()).invalidated = Some((*wc.ex.invalidate_rkey, before()));
+            }
         }
         RecvWc {
             byte_len: wc.byte_len,

@@ -155,7 +155,7 @@ impl Transfer {
             }
             self.pd = Some(pd.clone());
         }
-        let registered = direction == TransferDir::Read && qp.port().iwarp();
+        let registered = direction == TransferDir::Read && qp.is_iwarp();
         Ok((!registered).then(|| direct::Target::of(qp, direction)))
     }
 

@@ -97,7 +97,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// `EINVAL` if there is no connection; other errors of rdma_cm.
     pub(crate) fn disconnect(&self) -> Result {
-        if self.port().iwarp() {
+        if self.is_iwarp() {
             // Over iWARP rdma_cm disconnects gracefully, which need not flush the Send Queue: siw
             // never completes the requests in it. If this fails, the drain handles that.
             if let Some(_used) = self.raw_qp() {

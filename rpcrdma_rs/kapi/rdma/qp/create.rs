@@ -32,6 +32,7 @@ impl<H: QpHandler> Qp<H> {
     // Not inlined, as its stack is not needed later.
     #[inline(never)]
     pub(super) fn populate(&self, config: &QpConfig) -> Result {
+        self.iwarp.store(self.port().iwarp(), Relaxed);
         let device = self.device();
         let attrs = device.attrs();
         // Draining takes one more entry of each queue.

@@ -80,7 +80,7 @@ impl<H: QpHandler> Qp<H> {
     /// siw accepts any handle, so the chain of the registration must have completed. Otherwise a server
     /// could invalidate a handle before the device makes it valid.
     pub(in crate::kapi::rdma) fn invalidated_before(&self) -> Ticket {
-        self.ticket(if self.port().iwarp() {
+        self.ticket(if self.is_iwarp() {
             self.executed.below.load(Relaxed)
         } else {
             self.gate.next()
