@@ -133,36 +133,33 @@ def busy(count):
             process.wait()
 
 
-@case("a server that hangs up after it has agreed to version 2 is asked again")
-def agrees_and_hangs_up(subject):
+def asks_again(subject, times, answer):
+    """Mount, and have the server hang up right after `answer` on every second connection. Each connection must
+    request version 2."""
     fake = subject.fake
 
     def greeting(xid):
         fake.greeting = fake.agree
-        fake.agree(xid)
+        answer(xid)
         raise peer.Closed("by the case")
-    with subject.mount() as mount, busy(6):
-        for _ in range(10):
+    with subject.mount() as mount:
+        for _ in range(times):
             fake.greeting = greeting
             fake.do(fake.hang_up)
             mount.check()
-    subject.expect(21, 21)
+    subject.expect(2 * times + 1, 2 * times + 1)
+
+
+@case("a server that hangs up after it has agreed to version 2 is asked again")
+def agrees_and_hangs_up(subject):
+    with busy(6):
+        asks_again(subject, 10, subject.fake.agree)
 
 
 @case("a server that hangs up after it has refused versions 1 and 2 is asked again")
 def refuses_all_and_hangs_up(subject):
-    fake = subject.fake
-
-    def greeting(xid):
-        fake.greeting = fake.agree
-        fake.end.send(wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 3, 3))
-        raise peer.Closed("by the case")
-    with subject.mount() as mount:
-        for _ in range(3):
-            fake.greeting = greeting
-            fake.do(fake.hang_up)
-            mount.check()
-    subject.expect(7, 7)
+    asks_again(subject, 3, lambda xid: subject.fake.end.send(
+        wire.u32(xid, 2, 32, wire.ERROR, wire.ERR_VERS, 3, 3)))
 
 
 @case("a server that agrees to version 2 and then refuses it is called in version 1, and is not asked again")

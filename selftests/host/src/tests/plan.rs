@@ -347,33 +347,47 @@ fn random_limits(random: &mut Random, version: Version, doublings: usize) -> Thr
     }
 }
 
+/// A length that often fits the limits of [`random_limits`], and sometimes none.
+fn random_len(random: &mut Random) -> u32 {
+    match random.below(8) {
+        0 => u32::MAX - random.below(5) as u32,
+        _ => random.below(1500) as u32,
+    }
+}
+
+/// Returns limits, a Call without pages, and a Reply without pages.
+fn random_edges(random: &mut Random) -> (Thresholds, CallShape, ReplyShape) {
+    let version = [Version::One, Version::Two][random.below(2)];
+    let limits = random_limits(random, version, 3);
+    let call = CallShape {
+        head: random_len(random),
+        pages: 0,
+        page_offset: 0,
+        tail: random_len(random),
+        pages_eligible: random.below(2) == 0,
+        copy_room: 2048,
+    };
+    let reply = ReplyShape {
+        head: random_len(random),
+        pages: 0,
+        tail: random_len(random),
+        pages_eligible: random.below(2) == 0,
+        open_ended: false,
+    };
+    (limits, call, reply)
+}
+
+/// Returns the octets of a head and a tail.
+fn octets(head: u32, tail: u32) -> usize {
+    head as usize + tail as usize
+}
+
 #[test]
 fn plain_messages_are_those_for_which_the_same_is_chosen() {
     let mut random = Random(7);
-    let number = |random: &mut Random| match random.below(8) {
-        0 => u32::MAX - random.below(5) as u32,
-        _ => random.below(1500) as u32,
-    };
     let mut plain = 0;
     for _ in 0..100_000 {
-        let version = [Version::One, Version::Two][random.below(2)];
-        let limits = random_limits(&mut random, version, 3);
-        let call = CallShape {
-            head: number(&mut random),
-            pages: 0,
-            page_offset: 0,
-            tail: number(&mut random),
-            pages_eligible: random.below(2) == 0,
-            copy_room: 2048,
-        };
-        let reply = ReplyShape {
-            head: number(&mut random),
-            pages: 0,
-            tail: number(&mut random),
-            pages_eligible: random.below(2) == 0,
-            open_ended: false,
-        };
-        let octets = |head: u32, tail: u32| head as usize + tail as usize;
+        let (limits, call, reply) = random_edges(&mut random);
         let (sent, back) = (octets(call.head, call.tail), octets(reply.head, reply.tail));
         let chosen = choose(&limits, &call, &reply, random.below(2) == 0);
         let is = is_plain(&limits, sent, call.copy_room, back);
@@ -386,30 +400,14 @@ fn plain_messages_are_those_for_which_the_same_is_chosen() {
 #[test]
 fn plain_reads_are_those_for_which_the_same_is_chosen() {
     let mut random = Random(8);
-    let number = |random: &mut Random| match random.below(8) {
-        0 => u32::MAX - random.below(5) as u32,
-        _ => random.below(1500) as u32,
-    };
     let mut plain = 0;
     for _ in 0..100_000 {
-        let version = [Version::One, Version::Two][random.below(2)];
-        let limits = random_limits(&mut random, version, 3);
-        let call = CallShape {
-            head: number(&mut random),
-            pages: 0,
-            page_offset: 0,
-            tail: number(&mut random),
-            pages_eligible: random.below(2) == 0,
-            copy_room: 2048,
-        };
+        let (limits, call, edges) = random_edges(&mut random);
         let reply = ReplyShape {
-            head: number(&mut random),
-            pages: [0, number(&mut random), 1 << random.below(20)][random.below(3)],
-            tail: number(&mut random),
+            pages: [0, random_len(&mut random), 1 << random.below(20)][random.below(3)],
             pages_eligible: true,
-            open_ended: false,
+            ..edges
         };
-        let octets = |head: u32, tail: u32| head as usize + tail as usize;
         let (sent, back) = (octets(call.head, call.tail), octets(reply.head, reply.tail));
         let chosen = choose(&limits, &call, &reply, true);
         let is = is_plain_read(&limits, sent, call.copy_room, back, reply.pages as usize);
