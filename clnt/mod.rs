@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   xprt         the callbacks of sunrpc
-//!   send         sends a Call
+//!   send         sends a Call, handles completions of Sends
 //!   reply        handles a received message
 //!   backchannel  Calls of the reverse direction, and their Replies
 //!   connect      setup and teardown of a connection

@@ -173,9 +173,9 @@ impl Resize {
         self.before != 0 || self.holds != 0
     }
 
-    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once,
-    /// unless a message that tells the peer a size is being sent. A larger
-    /// size is rejected for now, and announced once the Receives have it, if the limit allows it.
+    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
+    /// a message that tells the peer a size is being sent. A larger size is rejected for now, and
+    /// announced once the Receives have it, if the limit allows it.
     pub(crate) fn request(&mut self, octets: u32) -> ResizeResult {
         if octets < Version::Two.default_inline().0 {
             return ResizeResult::Rejected;
