@@ -130,8 +130,8 @@ impl Chunks {
         self.encoding == encoding
     }
 
-    /// Returns whether a Reply is due. Otherwise a Reply that arrives is a second one, or the Call was
-    /// not sent on this connection.
+    /// Returns whether a Reply is due. Otherwise a Reply that arrives is a second one, or the Call
+    /// was not sent on this connection.
     pub(super) fn is_outstanding(&self) -> bool {
         self.stage == Stage::Outstanding
     }

@@ -103,8 +103,8 @@ impl Conn {
     /// The cause, and the error for the RPC layer: `EPROTO` if no device leads to the server,
     /// `EINVAL` and `ENOMEM` if the device cannot support the connection and there was none before,
     /// `ECONNREFUSED`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRINUSE`, `ENOTCONN`, `ETIMEDOUT`, and
-    /// `ECONNABORTED` if the device or the transport is removed meanwhile, or memory or a resource of
-    /// the device is short.
+    /// `ECONNABORTED` if the device or the transport is removed meanwhile, or memory or a resource
+    /// of the device is short.
     pub(super) fn establish(xprt: &SendLocked<'_, ClntXprt>) -> Result<Arc<Self>, ConnectError> {
         if tunables::MAX_VERSION.get() < Version::Two.to_u32() || xprt.avoids_version_2() {
             return Self::attempt(xprt, false);

@@ -57,8 +57,8 @@ impl ReservedCredits {
     /// Returns the number of Calls that were given up and have no Reply yet. `due` is the number of
     /// Replies due in all.
     ///
-    /// The number is a difference and not a counter, because the Reply to such a Call may arrive just
-    /// before the Call is recorded as given up.
+    /// The number is a difference and not a counter, because the Reply to such a Call may arrive
+    /// just before the Call is recorded as given up.
     pub(super) fn given_up(&self, due: u32) -> u32 {
         due.saturating_sub(self.awaited)
     }

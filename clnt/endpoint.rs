@@ -334,7 +334,8 @@ impl Endpoint {
         }
     }
 
-    /// Records that a Call was given up before its Reply arrived. Its credit stays in use until then.
+    /// Records that a Call was given up before its Reply arrived. Its credit stays in use until
+    /// then.
     pub(super) fn note_given_up(self: &Arc<Self>, xprt: &Xprt<ClntXprt>) {
         self.pools.lock().reserve.end_call();
         self.update_window(xprt);

@@ -133,8 +133,8 @@ impl Endpoint {
         };
         self.recycle(&mut list);
         if !list.is_empty() {
-            // The connection is broken. Once it is drained, the server cannot access the memory, and
-            // if the device refuses to drain it, dropping the regions ends the access.
+            // The connection is broken. Once it is drained, the server cannot access the memory,
+            // and if the device refuses to drain it, dropping the regions ends the access.
             self.fail(Ended::Completion);
             self.wait_closed();
         }

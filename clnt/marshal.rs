@@ -173,9 +173,9 @@ pub(super) fn plan<T: XprtOps>(
     })
 }
 
-/// Returns the plan that [`plan`] makes for a Call without pages, if its Reply has no pages and fits
-/// inline, or has the payload of a READ that does not fit inline. Returns `None` for any other Call,
-/// and for a payload that may need room for roundup.
+/// Returns the plan that [`plan`] makes for a Call without pages, if its Reply has no pages and
+/// fits inline, or has the payload of a READ that does not fit inline. Returns `None` for any other
+/// Call, and for a payload that may need room for roundup.
 #[inline(always)]
 fn usual_plan<T: XprtOps>(limits: &Thresholds, each: usize, slot: &Slot<T>) -> Option<Plan> {
     let (call, reply) = (slot.call(), slot.reply_buf());

@@ -91,8 +91,9 @@ impl Agreed {
     /// tells how much a server can send. The client assumes that it sends as much as it receives,
     /// from buffers whose size does not change.
     ///
-    /// The client's messages have the agreed size, as if it had been requested. So another size is requested
-    /// only if the Send buffers could hold more, or after the administrator has changed the size.
+    /// The client's messages have the agreed size, as if it had been requested. So another size is
+    /// requested only if the Send buffers could hold more, or after the administrator has changed
+    /// the size.
     fn with_peer(self, peer: InlineSize) -> Self {
         Self {
             changes: true,
@@ -287,8 +288,8 @@ impl Negotiation {
     }
 
     /// Returns whether the server's device has received the request for version 2, and the server
-    /// has not responded in version 2. If the connection is lost then, the next one may have version
-    /// 1 (section 7.2 of the draft). Final once the connection is drained.
+    /// has not responded in version 2. If the connection is lost then, the next one may have
+    /// version 1 (section 7.2 of the draft). Final once the connection is drained.
     pub(super) fn is_unanswered(&self) -> bool {
         self.is_delivered() && matches!(self.outcome(), None | Some(Negotiated::One))
     }
@@ -297,10 +298,10 @@ impl Negotiation {
         self.delivered.load(Relaxed)
     }
 
-    /// Returns whether the request for version 2 was not sent yet, or the server has not responded. A
-    /// server may send its properties before it receives the request (section 5.3.1 of the draft).
-    /// The client handles no other message until then, because its response could precede the
-    /// request.
+    /// Returns whether the request for version 2 was not sent yet, or the server has not responded.
+    /// A server may send its properties before it receives the request (section 5.3.1 of the
+    /// draft). The client handles no other message until then, because its response could precede
+    /// the request.
     pub(super) fn is_pending(&self) -> bool {
         self.connprop_xid.is_some() && (self.outcome.as_ref().is_none() || !self.is_connprop_sent())
     }

@@ -363,8 +363,8 @@ impl Endpoint {
         }
         let is_stale = !chunks.is_encoded_as(rqst.encoding());
         if is_stale || parsed.is_some_and(Parsed::refuses_version) && self.negotiation.revoke() {
-            // The Call is sent again on the next connection. A server that refuses the version has not
-            // executed it.
+            // The Call is sent again on the next connection. A server that refuses the version has
+            // not executed it.
             drop(chunks);
             self.fail(if is_stale {
                 Ended::Local

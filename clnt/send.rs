@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Sending a Call, and completions of Sends. The Call takes a Send and its regions from the pools, and one post passes all
-//! its Work Requests to the device: the registrations first, the Send last (RFC 8166, section 4.3).
+//! Sending a Call, and completions of Sends. The Call takes a Send and its regions from the pools,
+//! and one post passes all its Work Requests to the device: the registrations first, the Send last
+//! (RFC 8166, section 4.3).
 
 use core::pin::Pin;
 

@@ -49,7 +49,8 @@ pub(crate) struct ClntXprt {
     link: XprtLink<Self>,
     /// Whether the last attempt to connect failed. If so, it was logged.
     failed: Atomic<bool>,
-    /// Whether the server supports no version that the client does, since a connection was made last.
+    /// Whether the server supports no version that the client does, since a connection was made
+    /// last.
     refused: Atomic<bool>,
     /// Whether a good Reply, or a good Call of the server, has arrived since the last attempt.
     useful: Atomic<bool>,
@@ -216,8 +217,8 @@ impl ClntXprt {
         self.failed.xchg(failed, Relaxed)
     }
 
-    /// Records that the server supports no version that the client does. Returns whether it is the first
-    /// time since a connection was made.
+    /// Records that the server supports no version that the client does. Returns whether it is the
+    /// first time since a connection was made.
     pub(super) fn note_refused(&self) -> bool {
         !self.refused.xchg(true, Relaxed)
     }

@@ -62,8 +62,8 @@ impl RpcRdma {
         let client = clnt::register()?;
         let client_tunables = clnt::tunables::register()?;
         let server_tunables = svc::tunables::register()?;
-        // May fail if the C module is being loaded: it registers its server class first, and removes
-        // it again when its client class turns out to be taken.
+        // May fail if the C module is being loaded: it registers its server class first, and
+        // removes it again when its client class turns out to be taken.
         let server = svc::register()?;
         // Nothing fails from here on. A mount that uses the class would not keep a module whose
         // loading fails.

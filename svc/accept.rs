@@ -158,8 +158,9 @@ fn connection<'a>(
         let private = ours.private.encode();
         conn.accept(&ConnParam {
             private_data: &private,
-            // Linux clients before 5.4, and illumos, send all pending Calls after they reconnect, however many
-            // credits they have. Where the device can, it makes them wait until a Receive is posted.
+            // Linux clients before 5.4, and illumos, send all pending Calls after they reconnect,
+            // however many credits they have. Where the device can, it makes them wait until a
+            // Receive is posted.
             rnr_retry_count: 7,
             initiator_depth: ours.read_depth,
             ..ConnParam::default()

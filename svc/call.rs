@@ -20,7 +20,8 @@ use crate::xdr::{
 /// The state of a Call.
 #[derive(Default)]
 pub(super) struct CallState {
-    /// The transport header of the Call, or of another message; `None` before a message was decoded.
+    /// The transport header of the Call, or of another message; `None` before a message was
+    /// decoded.
     pub(super) call: Option<Parsed>,
     /// The handle that the reply may invalidate.
     pub(super) invalidate: Option<Handle>,
@@ -45,8 +46,8 @@ impl CallState {
         };
     }
 
-    /// Initialises the state for the Call whose transport header is in [`Self::call`]. `invalidation`
-    /// is whether the client supports remote invalidation.
+    /// Initialises the state for the Call whose transport header is in [`Self::call`].
+    /// `invalidation` is whether the client supports remote invalidation.
     #[inline]
     pub(super) fn begin(&mut self, invalidation: bool) {
         let handle = self.call.as_ref().and_then(|call| call.invalidate);

@@ -7,10 +7,10 @@
 //! one address share an order. Only Calls of a client that has proved that it has access are
 //! ordered.
 //!
-//! A client decides when a pull ends, and other clients may have the same address, for example behind
-//! one NAT. So Calls do not wait for a pull that has been the oldest for more than
-//! [`OLDEST_PULL_MS`]. If Calls have waited too long for the pulls that were in progress at one time
-//! (see [`Batch`]), Calls are delivered unordered for the next [`UNORDERED_MS`].
+//! A client decides when a pull ends, and other clients may have the same address, for example
+//! behind one NAT. So Calls do not wait for a pull that has been the oldest for more than
+//! [`OLDEST_PULL_MS`]. If Calls have waited too long for the pulls that were in progress at one
+//! time (see [`Batch`]), Calls are delivered unordered for the next [`UNORDERED_MS`].
 //!
 //! A pull is ordered unless the inline part of the Call shows that the Call has no sequence number,
 //! as that of a WRITE with AUTH_SYS does. While no ordered pull is in progress, a Call costs one or

@@ -124,7 +124,8 @@ pub(super) struct Params {
     pub(super) read_mrs: u32,
 }
 
-/// Returns the limits on the chunk lists of a message, if a thread has `max_pages` pages for a Call.
+/// Returns the limits on the chunk lists of a message, if a thread has `max_pages` pages for a
+/// Call.
 pub(super) fn list_limits(max_pages: usize) -> ListLimits {
     ListLimits {
         segments: u32::try_from(max_pages).unwrap_or(u32::MAX),

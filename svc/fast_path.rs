@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A fast path for Replies of the most common forms (RFC 8166, sections 3.5 and 4.3): inline to a Call
-//! without Write chunks and Reply chunk, and with one payload to a Call whose only chunk is a Write
-//! chunk of one segment.
+//! A fast path for Replies of the most common forms (RFC 8166, sections 3.5 and 4.3): inline to a
+//! Call without Write chunks and Reply chunk, and with one payload to a Call whose only chunk is a
+//! Write chunk of one segment.
 //!
 //! [`super::send`] sends Replies of any form.
 

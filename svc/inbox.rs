@@ -59,8 +59,8 @@ pub(super) struct Inbox<P> {
     pulls: RecvList<CallData<CallState>>,
     /// Other Calls whose RDMA Reads had to wait. They are older than `messages`.
     pub(super) held: RecvList<CallData<CallState>>,
-    /// Calls whose Read chunks have been pulled. A pull may begin when the Call arrives, while older
-    /// messages wait for a service thread.
+    /// Calls whose Read chunks have been pulled. A pull may begin when the Call arrives, while
+    /// older messages wait for a service thread.
     pub(super) pulled: Ring<P>,
     pub(super) gate: InboxGate,
     /// The arrival number of the last message.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The server: the transport class "rdma" on which a service such as nfsd listens. It is the Responder
-//! of RFC 8166, and the Requester of the reverse direction (RFC 8167).
+//! The server: the transport class "rdma" on which a service such as nfsd listens. It is the
+//! Responder of RFC 8166, and the Requester of the reverse direction (RFC 8167).
 //!
 //! ```text
 //!   listen         the listener: receives connection requests

@@ -183,8 +183,8 @@ impl Negotiation {
         self.version() == Version::One || self.calls.load(Relaxed)
     }
 
-    /// Records all of the client's properties, with which it begins. Those that `set` does not contain have
-    /// their default values (section 5.3.1 of the draft).
+    /// Records all of the client's properties, with which it begins. Those that `set` does not
+    /// contain have their default values (section 5.3.1 of the draft).
     pub(super) fn begin(&self, set: &PropSet<'_>) {
         let now = Properties::DEFAULT.with(set);
         self.receive.store(now.receive.0, Relaxed);

@@ -90,10 +90,11 @@ impl Payloads {
         }
     }
 
-    /// Assigns the payloads of a reply of `total` octets to Write chunks, in order. `chunks` has the
-    /// room of each in octets, or `None` for a chunk without segments. The payload for such a chunk
-    /// stays in the message (RFC 8166, section 4.3.2.3), and so do payloads without a chunk. A payload
-    /// that is not within the reply needs no room, because the service has truncated the reply.
+    /// Assigns the payloads of a reply of `total` octets to Write chunks, in order. `chunks` has
+    /// the room of each in octets, or `None` for a chunk without segments. The payload for such a
+    /// chunk stays in the message (RFC 8166, section 4.3.2.3), and so do payloads without a chunk.
+    /// A payload that is not within the reply needs no room, because the service has truncated the
+    /// reply.
     ///
     /// # Errors
     ///
@@ -164,8 +165,8 @@ impl Payloads {
     }
 
     /// Returns the only payload of a reply of `total` octets, and the offset of the reply after the
-    /// payload and its roundup. `None` if there are several, if the payload is not within the reply, or
-    /// if its offset has to be checked, see [`Self::locate`].
+    /// payload and its roundup. `None` if there are several, if the payload is not within the
+    /// reply, or if its offset has to be checked, see [`Self::locate`].
     #[inline]
     pub(super) fn sole(&self, total: u32) -> Option<(Payload, u32)> {
         let payload = *self.payloads.first()?;

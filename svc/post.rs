@@ -10,9 +10,9 @@
 //!                      +--- the completion returns entries <----------+
 //! ```
 //!
-//! While a chain is queued, sunrpc assigns no further service thread to the connection. Threads that
-//! work for it already still queue replies, and completions queue pulls. The backlog has room for
-//! `Sizes::contexts` chains; one more closes the connection.
+//! While a chain is queued, sunrpc assigns no further service thread to the connection. Threads
+//! that work for it already still queue replies, and completions queue pulls. The backlog has room
+//! for `Sizes::contexts` chains; one more closes the connection.
 
 use super::{
     endpoint::{

@@ -46,9 +46,9 @@ use kernel::prelude::*;
 
 impl Endpoint {
     /// Records the client's properties if the message in `buf` is RDMA2_UPDPROP, or the first
-    /// RDMA2_CONNPROP. Called by the completion, for one message at a time and in the order of their
-    /// arrival, because the reply to a later Call may be as long as the client permits here, and a
-    /// service thread may take that Call first.
+    /// RDMA2_CONNPROP. Called by the completion, for one message at a time and in the order of
+    /// their arrival, because the reply to a later Call may be as long as the client permits here,
+    /// and a service thread may take that Call first.
     pub(super) fn take_properties(&self, buf: &mut CallBox) {
         let CallRef { bytes, state } = CallRef::of(buf);
         let accepts = self.negotiation.accepts();

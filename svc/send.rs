@@ -228,8 +228,8 @@ impl Conn {
         }
     }
 
-    /// Sends a reply of `total` octets in any form, or an error report if the client has not offered
-    /// room for it.
+    /// Sends a reply of `total` octets in any form, or an error report if the client has not
+    /// offered room for it.
     ///
     /// # Errors
     ///
@@ -310,9 +310,10 @@ impl Conn {
         })
     }
 
-    /// Returns a context for a reply of `message` octets behind a header of `header` octets, which is
-    /// longer than the buffers of the connection. Returns `None` if the client cannot receive it, or
-    /// memory is short. A client without access may not make the server allocate such a buffer.
+    /// Returns a context for a reply of `message` octets behind a header of `header` octets, which
+    /// is longer than the buffers of the connection. Returns `None` if the client cannot receive
+    /// it, or memory is short. A client without access may not make the server allocate such a
+    /// buffer.
     #[cold]
     fn long_ctx(&self, header: usize, message: u32) -> Option<Pin<KBox<SendCtx>>> {
         let ep = self.ep();
@@ -417,7 +418,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// `E2BIG` if the reply needs more RDMA Writes than the Send Queue has entries; errors of `map`.
+    /// `E2BIG` if the reply needs more RDMA Writes than the Send Queue has entries; errors of
+    /// `map`.
     #[inline(always)]
     pub(super) fn map_taken(
         &self,

@@ -136,8 +136,8 @@ impl Endpoint {
         }
     }
 
-    /// Caches a context for the next message, and releases its pages and Send Queue entries. Frees a
-    /// context whose buffer is larger than others.
+    /// Caches a context for the next message, and releases its pages and Send Queue entries. Frees
+    /// a context whose buffer is larger than others.
     pub(super) fn put_send_ctx(&self, mut ctx: Pin<KBox<SendCtx>>) {
         let fields = ctx.as_mut().project();
         let pages = fields.transfer.unmap();

@@ -2,10 +2,10 @@
 
 //! Room in the Send Queue, and the queue of chains that wait for it.
 //!
-//! A [`SqReservation`] is the right to post a number of Work Requests. It is a field of the owner of
-//! the posted chain, and releasing or dropping it after the completion returns the entries. So no
-//! entry is lost or returned twice. The owner keeps it for its next chain, so that a chain takes no
-//! reference to the queue. [`super::sq_accounting`] does the accounting.
+//! A [`SqReservation`] is the right to post a number of Work Requests. It is a field of the owner
+//! of the posted chain, and releasing or dropping it after the completion returns the entries. So
+//! no entry is lost or returned twice. The owner keeps it for its next chain, so that a chain takes
+//! no reference to the queue. [`super::sq_accounting`] does the accounting.
 //!
 //! No thread waits for room: it queues its chain and continues. Completions post queued chains. The
 //! client decides how long a Send may stall (an RNR retry count of 7 means forever), so it could

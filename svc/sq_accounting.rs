@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(accounting.admit(1), Admission::Refused);
     }
 
-    /// Returns the number of the first check, from 1, whose result is `Stalled`; 0 if there is none.
+    /// Returns the number of the first check, from 1, whose result is `Stalled`; 0 if there is
+    /// none.
     fn until_stalled(
         accounting: &mut SqAccounting,
         has_access: bool,
@@ -277,7 +278,8 @@ mod tests {
         for _ in 0..10 {
             accounting.admit(1);
         }
-        // As many chains are admitted as complete, so there are always ten, the oldest of five checks.
+        // As many chains are admitted as complete, so there are always ten, the oldest of five
+        // checks.
         let checks = until_stalled(&mut accounting, true, |accounting| {
             for _ in 0..2 {
                 accounting.give(1);

@@ -472,14 +472,14 @@ impl<'a> WriteChunk<'a> {
         })
     }
 
-    /// Returns the number of octets that a result in this chunk may have; `None` for a chunk without
-    /// segments, whose result is to be inline.
+    /// Returns the number of octets that a result in this chunk may have; `None` for a chunk
+    /// without segments, whose result is to be inline.
     pub(crate) fn room(&self) -> Option<u64> {
         (!self.segments.is_empty()).then(|| self.capacity())
     }
 
-    /// Returns the segments, cut to size, for the octets `[skip, skip + len)` of a payload, in order.
-    /// Segments without octets are left out.
+    /// Returns the segments, cut to size, for the octets `[skip, skip + len)` of a payload, in
+    /// order. Segments without octets are left out.
     #[inline]
     pub(crate) fn range(&self, skip: u32, len: u32) -> Cut<Segments<'a>> {
         Cut {

@@ -431,8 +431,8 @@ pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) 
     })
 }
 
-/// Decodes and checks a message of any form. It also decodes the most common forms, so that tests can
-/// compare it with [`decode_fast`].
+/// Decodes and checks a message of any form. It also decodes the most common forms, so that tests
+/// can compare it with [`decode_fast`].
 #[inline(never)]
 pub(crate) fn decode_any(
     bytes: &[u8],

@@ -20,7 +20,8 @@ pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
         .is_some_and(|list| list != 0)
 }
 
-/// Returns whether a message seems to be RDMA2_CONNPROP or RDMA2_UPDPROP, judging by its first words.
+/// Returns whether a message seems to be RDMA2_CONNPROP or RDMA2_UPDPROP, judging by its first
+/// words.
 pub(crate) fn may_have_properties(bytes: &[u8]) -> bool {
     const VERSION: [u8; WORD] = Version::Two.to_u32().to_be_bytes();
     const PROCS: [[u8; WORD]; 2] = [

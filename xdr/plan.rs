@@ -139,9 +139,9 @@ pub(crate) fn is_plain(limits: &Thresholds, call: usize, copy_room: u32, reply: 
 }
 
 /// Returns whether a Call of `call` octets without pages, and its Reply, are moved by
-/// [`CallMode::Copy`] and [`ReplyMode::WriteChunk`]. The Reply has at most `reply` octets, and `pages`
-/// octets of pages that may be placed directly. [`choose`] makes this choice for most READs, but
-/// costs more.
+/// [`CallMode::Copy`] and [`ReplyMode::WriteChunk`]. The Reply has at most `reply` octets, and
+/// `pages` octets of pages that may be placed directly. [`choose`] makes this choice for most
+/// READs, but costs more.
 #[inline]
 pub(crate) fn is_plain_read(
     limits: &Thresholds,

@@ -402,8 +402,9 @@ fn word_count(end: usize, at: usize) -> u32 {
     (octets >> 2).saturating_sub(1)
 }
 
-/// Returns whether the response to a request for the properties `want` has at most `room` octets with a bit
-/// for each of them. Otherwise the response has none, which rejects them all (section 5.3.3).
+/// Returns whether the response to a request for the properties `want` has at most `room` octets
+/// with a bit for each of them. Otherwise the response has none, which rejects them all (section
+/// 5.3.3).
 pub(crate) fn has_response(want: &PropSet<'_>, room: InlineSize) -> bool {
     let words = want.iter().count().div_ceil(32);
     let subsets = words.saturating_mul(2 * WORD);
@@ -412,8 +413,8 @@ pub(crate) fn has_response(want: &PropSet<'_>, room: InlineSize) -> bool {
 
 /// Writes an RDMA2_RESPROP message, the response to the RDMA2_REQPROP message `xid` for the
 /// properties `want`. A Receive size in `sizes` is granted, and all others are rejected. `sizes` is
-/// `None` if the peer has no room for a bit for each property, see [`has_response`]; then nothing is
-/// granted. Returns the length.
+/// `None` if the peer has no room for a bit for each property, see [`has_response`]; then nothing
+/// is granted. Returns the length.
 pub(crate) fn encode_resprop(
     buf: &mut [u8],
     xid: Xid,

@@ -9,13 +9,13 @@
 //!
 //! ```text
 //!   raised    replacements allocated ─begin─▶ smaller Receives complete ─▶ none left: announced
-//!   lowered   requested by the peer: granted ─▶ replacements allocated ─begin─▶ larger ones complete
+//!   lowered   the peer's request granted ─▶ replacements allocated ─begin─▶ larger ones complete
 //! ```
 //!
 //! If two threads send an announcement and the response to a request, the peer may receive them in
 //! another order than they were decided in. So requests are rejected from the decision to announce
-//! a size until the announcement is posted. The response that grants a request, and the message with
-//! the properties, are treated in the same way, see [`Resize::hold`].
+//! a size until the announcement is posted. The response that grants a request, and the message
+//! with the properties, are treated in the same way, see [`Resize::hold`].
 //!
 //! This module keeps sizes and counts only; the buffer pools own the buffers. At most one exchange
 //! is in progress at a time.
@@ -146,8 +146,8 @@ impl Resize {
         Some(self.size)
     }
 
-    /// Records that the announcement was posted or, if it was not `sent`, that the peer does not get
-    /// it.
+    /// Records that the announcement was posted or, if it was not `sent`, that the peer does not
+    /// get it.
     pub(crate) fn end_announcement(&mut self, sent: bool) {
         let before = core::mem::take(&mut self.before);
         if !sent && before != 0 {
@@ -155,8 +155,8 @@ impl Resize {
         }
     }
 
-    /// Records that a message that tells the peer the current size is being sent: its properties, or
-    /// the response to the request that was just granted. Until [`Self::end_hold`] requests are
+    /// Records that a message that tells the peer the current size is being sent: its properties,
+    /// or the response to the request that was just granted. Until [`Self::end_hold`] requests are
     /// rejected, and nothing is announced, because the peer may receive the messages in another
     /// order.
     pub(crate) fn hold(&mut self) {
@@ -173,9 +173,9 @@ impl Resize {
         self.before != 0 || self.holds != 0
     }
 
-    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once, unless
-    /// a message that tells the peer a size is being sent. A larger size is rejected for now, and
-    /// announced once the Receives have it, if the limit allows it.
+    /// Handles the peer's request for Receives of `octets`. A smaller size is granted at once,
+    /// unless a message that tells the peer a size is being sent. A larger size is rejected for
+    /// now, and announced once the Receives have it, if the limit allows it.
     pub(crate) fn request(&mut self, octets: u32) -> ResizeResult {
         if octets < Version::Two.default_inline().0 {
             return ResizeResult::Rejected;

@@ -55,8 +55,8 @@ impl Version {
     }
 
     /// Returns the octets of the shortest message that is decoded: in version 1 the smallest header
-    /// of an RPC message (RFC 8166, section 4.5), in version 2 the smallest header that exists. Error
-    /// reports of version 1 may be shorter.
+    /// of an RPC message (RFC 8166, section 4.5), in version 2 the smallest header that exists.
+    /// Error reports of version 1 may be shorter.
     pub(crate) const fn min_message_len(self) -> usize {
         match self {
             Version::One => 7 * WORD,

@@ -27,7 +27,8 @@ enum { RPCRDMA_SHIM_IPPROTO_MAX = IPPROTO_MAX };
 /* linux/sunrpc/svc.h, linux/sunrpc/svc_xprt.h */
 unsigned long rpcrdma_shim_svc_serv_maxpages(const struct svc_serv *serv);
 void rpcrdma_shim_svc_xprt_get(struct svc_xprt *xprt);
-void rpcrdma_shim_svc_xprt_set_local(struct svc_xprt *xprt, const struct sockaddr *sa, size_t salen);
+void rpcrdma_shim_svc_xprt_set_local(struct svc_xprt *xprt, const struct sockaddr *sa,
+				     size_t salen);
 
 /* linux/sched/mm.h */
 unsigned int rpcrdma_shim_memalloc_noreclaim_save(void);

@@ -44,7 +44,8 @@ pub(in crate::kapi) const DMA_TO_DEVICE: bindings::dma_data_direction =
 )]
 #[cfg_attr(CONFIG_RUSTC_HAS_UNNECESSARY_TRANSMUTES, allow(unnecessary_transmutes))]
 pub(in crate::kapi) const DMA_FROM_DEVICE: bindings::dma_data_direction =
-    // SAFETY: As an integer or a transparent newtype of one, the type accepts any value of the enum.
+    // SAFETY: As an integer or a transparent newtype of one, the type accepts any value of the
+    // enum.
     unsafe { transmute::<u32, _>(bindings::RPCRDMA_SHIM_DMA_FROM_DEVICE) };
 
 /// A full memory barrier: orders all earlier memory accesses of this processor before all later

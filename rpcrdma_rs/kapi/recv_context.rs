@@ -21,9 +21,9 @@ use super::{
     }, //
 };
 
-// SAFETY: The buffer is a separate allocation, apart from the box and its data. Only Receives and the
-// service that has the Call write to it, and a Receive is not posted before `from_ptr` has returned
-// the box.
+// SAFETY: The buffer is a separate allocation, apart from the box and its data. Only Receives and
+// the service that has the Call write to it, and a Receive is not posted before `from_ptr` has
+// returned the box.
 unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
     type State = S;
 
@@ -32,8 +32,8 @@ unsafe impl<S: Send + 'static> CallContext for RecvBox<CallData<S>> {
     }
 
     unsafe fn from_ptr(ptr: *mut ffi::c_void) -> Self {
-        // SAFETY: `ptr` comes from `into_ptr`, which does not return null, and is converted back once,
-        // by this function's contract.
+        // SAFETY: `ptr` comes from `into_ptr`, which does not return null, and is converted back
+        // once, by this function's contract.
         unsafe { RecvBox::from_raw(NonNull::new_unchecked(ptr.cast::<RecvBuf<CallData<S>>>())) }
     }
 

@@ -44,8 +44,8 @@ pub(crate) static SERVER: Parent = Parent::new(c"server");
 
 static PARENTS: [&Parent; 2] = [&CLIENT, &SERVER];
 
-/// The module's own work queue, and the directories of client and server. Only this type creates them,
-/// and only [`Root`](super::Root) this type.
+/// The module's own work queue, and the directories of client and server. Only this type creates
+/// them, and only [`Root`](super::Root) this type.
 ///
 /// Dropping it waits for all work on the queue, and destroys the queue, before it removes the
 /// directories: some of that work removes directories in them.

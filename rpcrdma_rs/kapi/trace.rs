@@ -194,8 +194,8 @@ impl Task<'_> {
     }
 }
 
-/// Returns whether a tracepoint is enabled: a no-op instruction, which is patched to a jump while it
-/// is.
+/// Returns whether a tracepoint is enabled: a no-op instruction, which is patched to a jump while
+/// it is.
 ///
 /// `kernel::jump_label::static_branch_unlikely!` does the same, but lets the compiler believe that
 /// the branch may change memory, so that values are read again after each event that an

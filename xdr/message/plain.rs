@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! RDMA_MSG without a chunk, as most messages are (RFC 8166, section 4.3; version 2: section 6.2.2).
+//! RDMA_MSG without a chunk, as most messages are (RFC 8166, section 4.3; version 2: section
+//! 6.2.2).
 //!
 //! Except for the XID, the credits and the direction, all words of such a header are constants, so
 //! a few comparisons recognize it. This decoder reports no errors: [`super`] decodes any other

@@ -2,8 +2,8 @@
 
 //! Counters of events, for statistics.
 //!
-//! Use [`SerialCount`] if a lock or a queue orders the additions, as it is the cheaper one; otherwise
-//! [`Count`]. Both may be read at any time.
+//! Use [`SerialCount`] if a lock or a queue orders the additions, as it is the cheaper one;
+//! otherwise [`Count`]. Both may be read at any time.
 
 use crate::kapi::ext::atomic::{
     Atomic,

@@ -81,8 +81,8 @@ impl Parent {
 }
 
 /// A directory in the root of debugfs and the [`Parent`]s in it. Dropping it removes them with
-/// everything in them, and waits for readers. Its owner in `kapi` drops the [`OwnQueue`] before it, as
-/// work on the queue removes directories in it.
+/// everything in them, and waits for readers. Its owner in `kapi` drops the [`OwnQueue`] before it,
+/// as work on the queue removes directories in it.
 ///
 /// # Examples
 ///
@@ -137,8 +137,8 @@ impl Drop for Registration {
 /// Creates a directory. Returns null if that fails, for example because debugfs is not available.
 #[cfg(CONFIG_DEBUG_FS)]
 fn create_dir(name: &CStr, parent: *mut bindings::dentry) -> *mut bindings::dentry {
-    // SAFETY: `name` is NUL-terminated, and debugfs copies it. `parent` is an existing directory, or
-    // null, which stands for the root of debugfs.
+    // SAFETY: `name` is NUL-terminated, and debugfs copies it. `parent` is an existing directory,
+    // or null, which stands for the root of debugfs.
     let dir = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), parent) };
     kernel::error::from_err_ptr(dir).unwrap_or(null_mut())
 }
@@ -188,8 +188,8 @@ unsafe fn create_file<T: Status>(_: *mut bindings::dentry, _: *const T) {}
 
 /// The directory of one object, and the object that its file shows.
 ///
-/// The work is queued for the first time to create the directory, and again to remove it. Its runs do
-/// not overlap.
+/// The work is queued for the first time to create the directory, and again to remove it. Its runs
+/// do not overlap.
 ///
 /// # Invariants
 ///
@@ -226,8 +226,8 @@ impl<T: Status> WorkItem for Files<T> {
 }
 
 impl<T: Status> Files<T> {
-    /// Creates the directory, in the work's first run. If [`Self::gone`] is set meanwhile, the next run
-    /// removes it: the work can be queued while it runs.
+    /// Creates the directory, in the work's first run. If [`Self::gone`] is set meanwhile, the next
+    /// run removes it: the work can be queued while it runs.
     fn create(&self) {
         // The parent exists: it is removed after the queue, which waits for this.
         let dir = create_dir(&self.name, self.parent.dir.load(Acquire));
@@ -248,8 +248,8 @@ impl<T: Status> Files<T> {
 pub(crate) struct StatusDir<T: Status>(Option<Arc<Files<T>>>);
 
 impl<T: Status> StatusDir<T> {
-    /// Schedules the creation of a directory named `number` in `parent`. Allocates memory, but does not
-    /// wait for users of debugfs.
+    /// Schedules the creation of a directory named `number` in `parent`. Allocates memory, but does
+    /// not wait for users of debugfs.
     ///
     /// Failure is not reported: an object must not fail because its status cannot be shown.
     pub(crate) fn new(parent: &'static Parent, number: u64, status: Arc<T>) -> Self {
@@ -312,8 +312,8 @@ unsafe extern "C" fn open<T: Status>(
     inode: *mut bindings::inode,
     file: *mut bindings::file,
 ) -> c_int {
-    // SAFETY: `inode` and `file` are valid, by this function's contract, and `show` expects the data
-    // of the inode.
+    // SAFETY: `inode` and `file` are valid, by this function's contract, and `show` expects the
+    // data of the inode.
     unsafe { bindings::single_open(file, Some(show::<T>), (*inode).i_private) }
 }
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each mapping of the memory holds a [`Loan`] until it is unmapped. The owner reuses or frees the
-//! memory only when no loan exists. The owner also chooses the [`Access`] that a peer gets; the code that
-//! maps the memory cannot change it.
+//! memory only when no loan exists. The owner also chooses the [`Access`] that a peer gets; the
+//! code that maps the memory cannot change it.
 
 use core::{
     ptr::NonNull,

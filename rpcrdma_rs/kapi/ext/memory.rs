@@ -64,9 +64,9 @@ pub(in crate::kapi) unsafe fn is_next(
         return false;
     }
     // The end of a page's struct is no null pointer, so `next` is a page.
-    // With a vmemmap all `struct page`s are in one array, in the order of their memory. Otherwise there
-    // may be several arrays, so neighbours in an array are not necessarily neighbours in memory,
-    // nor are neighbours in memory necessarily in one array. Callers need both.
+    // With a vmemmap all `struct page`s are in one array, in the order of their memory. Otherwise
+    // there may be several arrays, so neighbours in an array are not necessarily neighbours in
+    // memory, nor are neighbours in memory necessarily in one array. Callers need both.
     if cfg!(CONFIG_SPARSEMEM_VMEMMAP) {
         return true;
     }
@@ -99,8 +99,8 @@ pub(in crate::kapi) unsafe fn measure(
     for at in 1..entries {
         // SAFETY: The array has `entries` elements by this function's contract.
         let next = unsafe { *pages.add(at) };
-        // SAFETY: `last` is a page: the first one, or one that was found to follow a page. Each other
-        // element is a valid page or null, by this function's contract.
+        // SAFETY: `last` is a page: the first one, or one that was found to follow a page. Each
+        // other element is a valid page or null, by this function's contract.
         if !unsafe { is_next(last, next) } {
             return at * PAGE_SIZE - offset;
         }
@@ -160,8 +160,8 @@ impl<'a> MemSeg<'a> {
     ///
     /// # Safety
     ///
-    /// All pages of the run must be valid during `'a` and contiguous, and at most [`MAX_RUN_PAGES`].
-    /// `offset` must be less than a page, and `len` not zero.
+    /// All pages of the run must be valid during `'a` and contiguous, and at most
+    /// [`MAX_RUN_PAGES`]. `offset` must be less than a page, and `len` not zero.
     #[inline]
     pub(in crate::kapi) unsafe fn measured(
         page: NonNull<bindings::page>,
@@ -343,7 +343,11 @@ unsafe fn copy_word<T: Copy>(src: *const u8, dst: *mut u8, at: usize) {
 fn hide(mut value: usize) -> usize {
     // SAFETY: No instruction is executed.
     unsafe {
-        core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
+        core::arch::asm!(
+            "/* {0} */",
+            inout(reg) value,
+            options(pure, nomem, nostack, preserves_flags),
+        )
     };
     value
 }

@@ -39,8 +39,8 @@ const FEW: usize = 8;
 
 /// An array that owns one reference to each of its pages.
 ///
-/// A page may also be in the page cache or mapped by a process. So its bytes are never borrowed as a
-/// Rust slice; they are copied in and out.
+/// A page may also be in the page cache or mapped by a process. So its bytes are never borrowed as
+/// a Rust slice; they are copied in and out.
 ///
 /// # Invariants
 ///
@@ -152,8 +152,8 @@ impl PageVec {
         if room < moving.len() {
             self.grow(moving.len(), flags)?;
         }
-        // SAFETY: There is room for the entries, which are initialised before they count. The arrays
-        // do not overlap, as both are borrowed mutably.
+        // SAFETY: There is room for the entries, which are initialised before they count. The
+        // arrays do not overlap, as both are borrowed mutably.
         unsafe {
             let end = self.pages.as_mut_ptr().add(self.pages.len());
             copy_bytes(moving.as_ptr().cast(), end.cast(), size_of_val(moving));
@@ -262,8 +262,8 @@ impl PageVec {
         self.pages.push_within_capacity(page).map_err(|_| ENOMEM)
     }
 
-    /// Appends another reference to each of the pages up to the first null pointer, as long as there
-    /// is capacity.
+    /// Appends another reference to each of the pages up to the first null pointer, as long as
+    /// there is capacity.
     ///
     /// # Safety
     ///
@@ -298,8 +298,8 @@ impl PageVec {
 /// The page must be valid.
 #[inline]
 pub(in crate::kapi) unsafe fn references(page: NonNull<bindings::page>) -> i32 {
-    // SAFETY: The page is valid by this function's contract, and its reference count is only accessed
-    // atomically.
+    // SAFETY: The page is valid by this function's contract, and its reference count is only
+    // accessed atomically.
     unsafe { (&raw const (*page.as_ptr())._refcount.counter).read_volatile() }
 }
 
@@ -363,9 +363,9 @@ impl SparePages {
         };
         // Pairs with the release by the last other user when it dropped its reference.
         smp_mb();
-        // INVARIANT: The last `kept` pages have no other reference. A walker by page number, such as
-        // compaction, may take one for a moment, and does not access the bytes. If there is no room,
-        // no page is moved.
+        // INVARIANT: The last `kept` pages have no other reference. A walker by page number, such
+        // as compaction, may take one for a moment, and does not access the bytes. If there is no
+        // room, no page is moved.
         let _ = self
             .0
             .take_from(pages, kept.min(count), GFP_NOWAIT | __GFP_NOWARN);
@@ -419,8 +419,8 @@ impl<'a> Iterator for Runs<'a> {
         let left = self.end.checked_sub(self.at).filter(|left| *left > 0)?;
         let (index, offset) = (self.at / PAGE_SIZE, self.at % PAGE_SIZE);
         let pages = self.pages.get(index..)?;
-        // SAFETY: By the type's invariant the pages are valid and have all the octets that are left.
-        // `NonNull<T>` has the layout of `*mut T`.
+        // SAFETY: By the type's invariant the pages are valid and have all the octets that are
+        // left. `NonNull<T>` has the layout of `*mut T`.
         let len = unsafe { measure(pages.as_ptr().cast(), offset, left) };
         self.at += len;
         // SAFETY: `measure` has found that many contiguous bytes, at least one as there are some

@@ -40,8 +40,8 @@ impl Retries {
     }
 }
 
-/// Calls `f` until it succeeds, fails for another reason than a shortage, `give_up` returns true, or
-/// 30 s have passed. Sleeps between the calls.
+/// Calls `f` until it succeeds, fails for another reason than a shortage, `give_up` returns true,
+/// or 30 s have passed. Sleeps between the calls.
 ///
 /// # Examples
 ///

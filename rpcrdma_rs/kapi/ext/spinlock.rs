@@ -2,10 +2,10 @@
 
 //! Spin locks that are locked and unlocked by one call each.
 //!
-//! [`kernel::sync::SpinLock`] calls a C helper, which calls the function of the lock. It calls another
-//! helper to assert that the lock is held, which does nothing without lockdep. This backend calls the
-//! functions of the lock directly, as C code does. With lockdep, and where these functions do not
-//! exist, it uses the kernel's backend.
+//! [`kernel::sync::SpinLock`] calls a C helper, which calls the function of the lock. It calls
+//! another helper to assert that the lock is held, which does nothing without lockdep. This backend
+//! calls the functions of the lock directly, as C code does. With lockdep, and where these
+//! functions do not exist, it uses the kernel's backend.
 //!
 //! C header: [`include/linux/spinlock_api_smp.h`](srctree/include/linux/spinlock_api_smp.h)
 

@@ -85,8 +85,8 @@ impl OwnQueue {
 
     /// Queues `work`, which runs in process context and may sleep. Any context.
     ///
-    /// The queue exists: `kapi::Root` creates it before the module's data, and destroys it after that
-    /// was dropped. The caller runs on behalf of an object that keeps the module loaded.
+    /// The queue exists: `kapi::Root` creates it before the module's data, and destroys it after
+    /// that was dropped. The caller runs on behalf of an object that keeps the module loaded.
     pub(crate) fn enqueue<W>(work: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<0> + Send + 'static,

@@ -2,8 +2,8 @@
 
 //! Device removal.
 //!
-//! ib_core notifies its clients before it removes a device, and waits until they have released their
-//! resources. An object with resources on a device holds a [`RemovalGuard`] for it:
+//! ib_core notifies its clients before it removes a device, and waits until they have released
+//! their resources. An object with resources on a device holds a [`RemovalGuard`] for it:
 //!
 //! ```text
 //!   RemovalGuard::new ──► guarding ─device removal─► notified (Removal::removed) ──► dropped

@@ -175,7 +175,8 @@ impl IdInner {
     /// Begins a call that connects, accepts or disconnects. rdma_cm relies on its users not to run
     /// these concurrently for one id. Sleeps.
     ///
-    /// The handler mutex of the id is taken inside this lock, so a handler of the id must not call this.
+    /// The handler mutex of the id is taken inside this lock, so a handler of the id must not call
+    /// this.
     pub(super) fn begin_call(&self) -> MutexGuard<'_, ()> {
         self.calls.lock()
     }

@@ -2,8 +2,9 @@
 
 //! Completions of the Send Queue.
 //!
-//! A [`Cqe`] is a field of the object that owns a posted chain, as a `Work` is a field of the object
-//! that is queued: posting consumes the pointer to the object, and the completion returns it.
+//! A [`Cqe`] is a field of the object that owns a posted chain, as a `Work` is a field of the
+//! object that is queued: posting consumes the pointer to the object, and the completion returns
+//! it.
 //!
 //! ```text
 //!   idle ──post──► in flight ──done──► idle
@@ -134,8 +135,8 @@ macro_rules! impl_has_cqe {
 }
 pub(crate) use impl_has_cqe;
 
-/// Converts the owner of a chain into a raw pointer. The object stays valid and in place, and is not
-/// mutably borrowed, until [`from_raw`].
+/// Converts the owner of a chain into a raw pointer. The object stays valid and in place, and is
+/// not mutably borrowed, until [`from_raw`].
 pub(super) fn into_raw<T>(owner: Pin<KBox<T>>) -> NonNull<T> {
     // SAFETY: The object does not move before `from_raw` pins it again.
     let this = unsafe { Pin::into_inner_unchecked(owner) };
@@ -160,8 +161,8 @@ pub(crate) trait Completion: HasCqe + Send + 'static {
 
     /// Called once for each successful post, when the device has finished the whole chain.
     ///
-    /// Runs in process context. It must not wait for another completion, and so it must not drop the
-    /// `QpOwner`.
+    /// Runs in process context. It must not wait for another completion, and so it must not drop
+    /// the `QpOwner`.
     fn done(this: Pin<KBox<Self>>, qp: &Qp<Self::Handler>, result: Result<Wc, WcError>);
 }
 

@@ -66,9 +66,9 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Allocates and maps `len` bytes near the device. May sleep, but fails if one attempt at reclaim
-    /// does not suffice. Otherwise it might wait forever: its caller may hold a lock that is needed by the
-    /// RPCs that free memory.
+    /// Allocates and maps `len` bytes near the device. May sleep, but fails if one attempt at
+    /// reclaim does not suffice. Otherwise it might wait forever: its caller may hold a lock that
+    /// is needed by the RPCs that free memory.
     ///
     /// # Errors
     ///
@@ -267,8 +267,8 @@ impl Drop for PageRef {
     }
 }
 
-/// Maps `len` bytes from `offset` of `page` on, which are contiguous. Returns `ENOMEM` if there is no
-/// room in the IOMMU.
+/// Maps `len` bytes from `offset` of `page` on, which are contiguous. Returns `ENOMEM` if there is
+/// no room in the IOMMU.
 ///
 /// # Safety
 ///
@@ -330,10 +330,11 @@ pub(super) fn map_run(device: &Device, seg: &MemSeg<'_>) -> Result<u64> {
 ///
 /// # Safety
 ///
-/// [`map_run`] must have returned `addr` for this device and a run of `len` bytes. They must still be
-/// mapped, and their pages allocated.
+/// [`map_run`] must have returned `addr` for this device and a run of `len` bytes. They must still
+/// be mapped, and their pages allocated.
 pub(super) unsafe fn unmap_run(device: &Device, addr: u64, len: u32) {
-    // SAFETY: `map_run` has mapped the bytes in this direction; the rest is this function's contract.
+    // SAFETY: `map_run` has mapped the bytes in this direction; the rest is this function's
+    // contract.
     unsafe { unmap_bytes(device, addr, len, compat::DMA_TO_DEVICE) };
 }
 
@@ -463,7 +464,8 @@ pub(super) unsafe fn unmap_list(
         // contract.
         return unsafe { unmap_bytes(device, run.dma_address, run.length, direction) };
     }
-    // SAFETY: The device is valid, and `map_list` has mapped this list, by this function's contract.
+    // SAFETY: The device is valid, and `map_list` has mapped this list, by this function's
+    // contract.
     unsafe {
         bindings::rpcrdma_shim_ib_dma_unmap_sg(
             device.as_raw(),

@@ -45,11 +45,11 @@ pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings:
 ///
 /// # Invariants
 ///
-/// If `entries` is not null, it is a reference that the entry owns, as [`Arc::into_raw`] returns it.
-/// Then the entry does not move, and is in that list, whose lock protects `previous` and `next`.
-/// The other fields belong to the owner of the entry: the thread that posts it, until it is in
-/// flight, and then its completion. `in_flight` is atomic because
-/// [`EntryList::flush`] reads it in all entries of its list.
+/// If `entries` is not null, it is a reference that the entry owns, as [`Arc::into_raw`] returns
+/// it. Then the entry does not move, and is in that list, whose lock protects `previous` and
+/// `next`. The other fields belong to the owner of the entry: the thread that posts it, until it is
+/// in flight, and then its completion. `in_flight` is atomic because [`EntryList::flush`] reads it
+/// in all entries of its list.
 #[repr(C)]
 struct Raw {
     cqe: bindings::ib_cqe,
@@ -125,8 +125,8 @@ impl Entry {
     ///
     /// `this` must point to an entry that the caller has started and not posted yet.
     pub(super) unsafe fn set_done(this: *mut Entry, done: Done) {
-        // SAFETY: The entry is started and not posted by this function's contract, so only the caller
-        // accesses its fields.
+        // SAFETY: The entry is started and not posted by this function's contract, so only the
+        // caller accesses its fields.
         unsafe { (*this.cast::<Raw>()).cqe.done = Some(done) };
     }
 
@@ -139,8 +139,8 @@ impl Entry {
     #[inline]
     pub(super) unsafe fn end(this: *mut Entry) -> Option<Ticket> {
         let raw = this.cast::<Raw>();
-        // SAFETY: The entry is valid, and its fields belong to the caller, which is its completion or
-        // has failed to post it, by this function's contract.
+        // SAFETY: The entry is valid, and its fields belong to the caller, which is its completion
+        // or has failed to post it, by this function's contract.
         unsafe {
             if !(*raw).in_flight.load(Acquire) {
                 return None;

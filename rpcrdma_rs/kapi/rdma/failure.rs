@@ -2,11 +2,11 @@
 
 //! Failures of Work Requests that are not the last one of their chain.
 //!
-//! A device reports each request that fails, signaled or not, and flushes the requests behind it. So the
-//! last request of the chain completes as flushed, which does not tell why the chain failed. All requests
-//! before the last one share one `ib_cqe`, [`UNSIGNALED`]. Its callback keeps the status of the
-//! request that failed. The completion of the chain takes that status. It comes later, because the
-//! Send Queue completes in order.
+//! A device reports each request that fails, signaled or not, and flushes the requests behind it.
+//! So the last request of the chain completes as flushed, which does not tell why the chain failed.
+//! All requests before the last one share one `ib_cqe`, [`UNSIGNALED`]. Its callback keeps the
+//! status of the request that failed. The completion of the chain takes that status. It comes
+//! later, because the Send Queue completes in order.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -22,8 +22,8 @@ use crate::kapi::{
 
 /// The status of a request that failed, until the completion of its chain takes it.
 ///
-/// The upper half is the `ib_wc_status`, the lower half the vendor's code; zero if there is none. Only
-/// completions of one QP access it, which run one at a time.
+/// The upper half is the `ib_wc_status`, the lower half the vendor's code; zero if there is none.
+/// Only completions of one QP access it, which run one at a time.
 pub(super) struct Failure(Atomic<u64>);
 
 impl Failure {
@@ -68,14 +68,15 @@ pub(super) fn unsignaled() -> bindings::ib_send_wr__bindgen_ty_1 {
     }
 }
 
-/// Called by ib_core for a request that is not the last one of its chain, if it failed or was flushed.
+/// Called by ib_core for a request that is not the last one of its chain, if it failed or was
+/// flushed.
 ///
 /// # Safety
 ///
 /// `cq` must be the CQ of a `Qp`, and `wc` a completion.
 unsafe extern "C" fn handle_completion(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: Both are valid during the call, by this function's contract. The context of the CQ of a
-    // `Qp` is the `Failure` of that `Qp`, which is valid as long as the CQ.
+    // SAFETY: Both are valid during the call, by this function's contract. The context of the CQ of
+    // a `Qp` is the `Failure` of that `Qp`, which is valid as long as the CQ.
     let (failure, wc) = unsafe { (&*(*cq).cq_context.cast::<Failure>(), &*wc) };
     failure.note(wc);
 }

@@ -114,8 +114,8 @@ impl<T: Linked> List<T> {
             self.last = null_mut();
         }
         self.len -= 1;
-        // SAFETY: By the type's invariant the node comes from `into_node`, and it is no longer in the
-        // list.
+        // SAFETY: By the type's invariant the node comes from `into_node`, and it is no longer in
+        // the list.
         Some(unsafe { T::from_node(first) })
     }
 

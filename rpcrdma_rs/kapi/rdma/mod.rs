@@ -11,9 +11,9 @@
 //!               └── Transfer while it is mapped by rdma_rw
 //! ```
 //!
-//! An arrow is a counted reference, so an object outlives all objects that point to it. Dropping the
-//! [`qp::QpOwner`] drains the queues: afterwards no completion runs, and the device does not access
-//! memory of the connection any more.
+//! An arrow is a counted reference, so an object outlives all objects that point to it. Dropping
+//! the [`qp::QpOwner`] drains the queues: afterwards no completion runs, and the device does not
+//! access memory of the connection any more.
 //!
 //! # Posting transfers ownership
 //!
@@ -50,8 +50,8 @@ use super::{
     ext::lend::Access, //
 };
 
-/// Returns the name under which `rdma resource show` lists the module's objects, as `KBUILD_MODNAME`
-/// does in C code.
+/// Returns the name under which `rdma resource show` lists the module's objects, as
+/// `KBUILD_MODNAME` does in C code.
 const fn owner_name() -> *const c_char {
     crate::__LOG_PREFIX.as_ptr()
 }

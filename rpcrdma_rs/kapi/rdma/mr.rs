@@ -14,12 +14,12 @@
 //! region is fenced.
 //!
 //! The memory of a region may be reused only when the region is *fenced*: it was never registered,
-//! one of the completions above has proved that it is invalidated, or the peer can no longer reach it
-//! because the QP is stopped and drained. If a device refuses to stop the QP, dropping the region
-//! after the QP is closed fences it, by deregistering it before its memory is unmapped. A device that
-//! refuses to deregister it as well counts as dead: the memory is returned, because the task that waits
-//! for it would otherwise never end. Dropping a region that is not fenced before the QP is closed leaks
-//! it with a warning, because the device may still write to its memory.
+//! one of the completions above has proved that it is invalidated, or the peer can no longer reach
+//! it because the QP is stopped and drained. If a device refuses to stop the QP, dropping the
+//! region after the QP is closed fences it, by deregistering it before its memory is unmapped. A
+//! device that refuses to deregister it as well counts as dead: the memory is returned, because the
+//! task that waits for it would otherwise never end. Dropping a region that is not fenced before
+//! the QP is closed leaks it with a warning, because the device may still write to its memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -212,9 +212,10 @@ impl Mr {
     /// DMA-maps the front of `segs`, as much as one registration can cover, and returns the number
     /// of bytes. Does not sleep.
     ///
-    /// The mapped runs are consumed from `segs`. If the device does not support gaps, a registration
-    /// ends before a run that does not start at a page boundary, and after a run that does not end
-    /// at one. `tag` becomes the upper half of the region's offset. Each call changes the handle.
+    /// The mapped runs are consumed from `segs`. If the device does not support gaps, a
+    /// registration ends before a run that does not start at a page boundary, and after a run that
+    /// does not end at one. `tag` becomes the upper half of the region's offset. Each call changes
+    /// the handle.
     ///
     /// # Errors
     ///
@@ -244,8 +245,8 @@ impl Mr {
             return filled;
         };
         this.loan = Some(segs.loan());
-        // SAFETY: This object owns the MR. The device does not use it while it is not registered, and
-        // its Work Requests are in no chain.
+        // SAFETY: This object owns the MR. The device does not use it while it is not registered,
+        // and its Work Requests are in no chain.
         unsafe {
             let mr = this.mr;
             (*mr).iova = ((*mr).iova & u64::from(u32::MAX)) | (u64::from(tag) << 32);
@@ -285,8 +286,8 @@ impl Mr {
         &self.inner().pd
     }
 
-    /// Records that a chain registers the region. Returns the Work Request for that, the first field
-    /// of an `ib_reg_wr`.
+    /// Records that a chain registers the region. Returns the Work Request for that, the first
+    /// field of an `ib_reg_wr`.
     pub(super) fn start_registration(
         &mut self,
         ticket: Ticket,
@@ -333,8 +334,8 @@ impl Mr {
         };
     }
 
-    /// Fences the region if `invalidated` is a remote invalidation of its handle; returns whether it
-    /// is.
+    /// Fences the region if `invalidated` is a remote invalidation of its handle; returns whether
+    /// it is.
     ///
     /// A message that was received before the region was registered proves nothing, even if the
     /// handle is the same: a region has 256 handles, and uses them in turn.
@@ -516,8 +517,8 @@ impl MrInner {
 impl Drop for MrInner {
     /// Sleeps.
     fn drop(&mut self) {
-        // Deregistering the MR fences the memory too, so it comes before unmapping. Only a device that
-        // is dead refuses it.
+        // Deregistering the MR fences the memory too, so it comes before unmapping. Only a device
+        // that is dead refuses it.
         // SAFETY: This object owns the MR, and no Work Request in flight uses it.
         unsafe { bindings::ib_dereg_mr_user(self.mr, core::ptr::null_mut()) };
         if self.nents != 0 {
@@ -529,8 +530,8 @@ impl Drop for MrInner {
 impl Drop for Mr {
     /// Sleeps.
     fn drop(&mut self) {
-        // When the QP is closed, no Work Request uses the MR, and `MrInner::drop` deregisters it before
-        // it unmaps the memory.
+        // When the QP is closed, no Work Request uses the MR, and `MrInner::drop` deregisters it
+        // before it unmaps the memory.
         if !self.is_fenced() && !self.pd().is_closed() {
             // The device may still use the MR, and the peer its memory: leak both.
             kernel::warn_on!(true);

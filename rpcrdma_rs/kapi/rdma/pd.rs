@@ -26,8 +26,8 @@ use crate::kapi::{
 
 /// The Protection Domain of one connection.
 ///
-/// It has at most one QP, that of its id. Once that QP is stopped and drained, no peer reaches memory
-/// registered in the PD.
+/// It has at most one QP, that of its id. Once that QP is stopped and drained, no peer reaches
+/// memory registered in the PD.
 ///
 /// # Invariants
 ///
@@ -96,8 +96,8 @@ impl Pd {
     ///
     /// # Safety
     ///
-    /// Nobody may post on the QP any more, and the QP must be drained, as far as the device permits it.
-    /// If `stopped`, no peer can access memory that is registered in the PD any more.
+    /// Nobody may post on the QP any more, and the QP must be drained, as far as the device permits
+    /// it. If `stopped`, no peer can access memory that is registered in the PD any more.
     pub(super) unsafe fn set_closed(&self, stopped: bool) {
         self.fenced.store(stopped, Release);
         self.closed.store(true, Release);
@@ -109,8 +109,8 @@ impl Pd {
         self.closed.load(Acquire)
     }
 
-    /// Returns whether the device has stopped the PD's QP, so that no peer can access memory that is
-    /// registered in the PD.
+    /// Returns whether the device has stopped the PD's QP, so that no peer can access memory that
+    /// is registered in the PD.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Acquire)
     }

@@ -79,8 +79,8 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// The data of the user in each Receive buffer.
     type Recv: Send + 'static;
 
-    /// Called for each Receive that has completed. `buffer` contains the message, unless `result` is
-    /// an error. Process context, see [`Completion::done`].
+    /// Called for each Receive that has completed. `buffer` contains the message, unless `result`
+    /// is an error. Process context, see [`Completion::done`].
     fn recv_done(
         &self,
         qp: &Qp<Self>,
@@ -171,10 +171,10 @@ static NEXT_NUMBER: Atomic<u64> = Atomic::new(1);
 ///
 /// # Invariants
 ///
-/// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ. `cq` does not change. `qp`
-/// becomes null if the device refuses to stop the QP: then the QP is destroyed, after both gates are
-/// closed and every use that they count has ended. The context of the QP is this object, and that of
-/// the CQ is its `failure`. Every object of this type is in an `Arc`.
+/// Once the `QpOwner` exists, `qp` and `cq` are the QP of `id` and its CQ. `cq` does not change.
+/// `qp` becomes null if the device refuses to stop the QP: then the QP is destroyed, after both
+/// gates are closed and every use that they count has ended. The context of the QP is this object,
+/// and that of the CQ is its `failure`. Every object of this type is in an `Arc`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     qp: Atomic<*mut bindings::ib_qp>,
@@ -337,8 +337,9 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Safety
     ///
-    /// `first` must be a chain for this QP that is valid during the call, and whose last request has
-    /// an entry in flight. The memory that the chain refers to must be valid until that completes.
+    /// `first` must be a chain for this QP that is valid during the call, and whose last request
+    /// has an entry in flight. The memory that the chain refers to must be valid until that
+    /// completes.
     unsafe fn post_chain(&self, first: *mut bindings::ib_send_wr) -> Result {
         let mut bad: *const bindings::ib_send_wr = core::ptr::null();
         // SAFETY: The chain and the memory that it refers to are valid by this function's contract.
@@ -361,8 +362,8 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Errors
     ///
-    /// The buffers that were not posted are returned, with `ENOTCONN` if the QP is closing, `EINVAL`
-    /// if one of them is of another PD, or the error of the device.
+    /// The buffers that were not posted are returned, with `ENOTCONN` if the QP is closing,
+    /// `EINVAL` if one of them is of another PD, or the error of the device.
     pub(crate) fn post_recvs(
         &self,
         list: RecvList<H::Recv>,
@@ -451,9 +452,9 @@ impl<H: QpHandler> QpOwner<H> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id, or if a CQ of the device has
-    /// no room for both queues; otherwise errors of the device, such as `ENOMEM` for queues that are
-    /// too long.
+    /// `EBUSY` if `id` has or had a QP; `EINVAL` if `pd` is of another id, or if a CQ of the device
+    /// has no room for both queues; otherwise errors of the device, such as `ENOMEM` for queues
+    /// that are too long.
     pub(crate) fn new<I: Handler>(
         id: &Id<I>,
         pd: &Arc<Pd>,
@@ -520,8 +521,8 @@ impl<H: QpHandler> Drop for QpOwner<H> {
 ///
 /// `cq` must be the CQ of a `Qp<H>`, and valid during `'a`.
 pub(super) unsafe fn of_cq<'a, H: QpHandler>(cq: NonNull<bindings::ib_cq>) -> &'a Qp<H> {
-    // SAFETY: `cq` is valid and belongs to a `Qp<H>` by this function's contract. By the invariant of
-    // `Qp` its context points to the `failure` of that `Qp`.
+    // SAFETY: `cq` is valid and belongs to a `Qp<H>` by this function's contract. By the invariant
+    // of `Qp` its context points to the `failure` of that `Qp`.
     unsafe {
         let failure = (*cq.as_ptr()).cq_context.cast::<Failure>();
         &*kernel::container_of!(failure, Qp<H>, failure)

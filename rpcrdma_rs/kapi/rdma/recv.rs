@@ -70,7 +70,8 @@ pub(crate) struct RecvBuf<T> {
     entry: Entry,
     buffer: DmaBuf,
     byte_len: usize,
-    /// The handle that the sender of the message invalidated, and what `Qp::invalidated_before` returned.
+    /// The handle that the sender of the message invalidated, and what `Qp::invalidated_before`
+    /// returned.
     invalidated: Option<(u32, Ticket)>,
     cid: Cid,
     data: T,
@@ -99,7 +100,8 @@ impl Invalidated<'_> {
         self.handle
     }
 
-    /// Returns the ticket that follows those of the registrations that the invalidation may concern.
+    /// Returns the ticket that follows those of the registrations that the invalidation may
+    /// concern.
     pub(super) fn before(&self) -> Ticket {
         self.before
     }
@@ -166,7 +168,8 @@ impl<T> RecvBuf<T> {
         self.cid
     }
 
-    /// Syncs the buffer for the device and starts its entry, for a post on the QP whose list `entries` is.
+    /// Syncs the buffer for the device and starts its entry, for a post on the QP whose list
+    /// `entries` is.
     ///
     /// # Safety
     ///
@@ -188,7 +191,8 @@ impl<T> RecvBuf<T> {
     ///
     /// # Safety
     ///
-    /// `this` must come from [`RecvBox::into_raw`], the caller must own it, and it must not be posted.
+    /// `this` must come from [`RecvBox::into_raw`], the caller must own it, and it must not be
+    /// posted.
     unsafe fn keep(this: NonNull<Self>) -> RecvBox<T> {
         // SAFETY: The caller owns the box and has failed to post it, by this function's contract.
         unsafe { Entry::end(&raw mut (*this.as_ptr()).entry) };
@@ -218,8 +222,8 @@ impl<T> RecvBuf<T> {
 }
 
 impl<T> RecvBox<T> {
-    /// Allocates a buffer of `len` bytes on the device's NUMA node and DMA-maps it. May sleep, but does
-    /// not wait until memory is free, see [`DmaBuf::new`].
+    /// Allocates a buffer of `len` bytes on the device's NUMA node and DMA-maps it. May sleep, but
+    /// does not wait until memory is free, see [`DmaBuf::new`].
     ///
     /// # Errors
     ///
@@ -540,8 +544,8 @@ impl<T> RecvBox<T> {
         }
     }
 
-    /// Records a received message. `before` returns the ticket before which a region that the message
-    /// invalidated was registered.
+    /// Records a received message. `before` returns the ticket before which a region that the
+    /// message invalidated was registered.
     #[inline]
     fn received(&mut self, wc: &bindings::ib_wc, before: impl FnOnce() -> Ticket) -> RecvWc {
         // CAST: The flags are a small positive number.

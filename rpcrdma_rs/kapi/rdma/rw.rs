@@ -11,8 +11,9 @@
 //! A transfer owns the pages that it moves bytes from or to, and lends them only when nothing is
 //! mapped. It is a field of the owner of the chain that it is posted in.
 //!
-//! Its Work Requests refer to the pages by the PD's local key, see [`direct`]. Only RDMA Reads of an
-//! iWARP device need registered memory, for which `rdma_rw` of ib_core is used, see [`registered`].
+//! Its Work Requests refer to the pages by the PD's local key, see [`direct`]. Only RDMA Reads of
+//! an iWARP device need registered memory, for which `rdma_rw` of ib_core is used, see
+//! [`registered`].
 //!
 //! C header: [`include/rdma/rw.h`](srctree/include/rdma/rw.h)
 
@@ -102,12 +103,12 @@ pub(crate) struct Transfer {
     pages: PageVec,
     direct: Direct,
     registered: Registered,
-    /// The last chain that the transfer was added to. The field also makes the type `!Sync`, because
-    /// adding the transfer to a chain changes its Work Requests.
+    /// The last chain that the transfer was added to. The field also makes the type `!Sync`,
+    /// because adding the transfer to a chain changes its Work Requests.
     chain: Cell<Ticket>,
     /// The PD of the last use. It stays, so that no reference is taken and dropped for each use. A
-    /// transfer that is kept for the next use may belong to the handler of the QP, so it cannot hold
-    /// the QP itself.
+    /// transfer that is kept for the next use may belong to the handler of the QP, so it cannot
+    /// hold the QP itself.
     pd: Option<Arc<Pd>>,
 }
 
@@ -136,8 +137,8 @@ impl Transfer {
         self.direct.is_mapped() || self.registered.is_mapped()
     }
 
-    /// Makes the PD of `qp` the one that bytes are mapped for. Returns the target of an RDMA Read or
-    /// Write that names the pages by the PD's local key; `None` if it needs registered memory.
+    /// Makes the PD of `qp` the one that bytes are mapped for. Returns the target of an RDMA Read
+    /// or Write that names the pages by the PD's local key; `None` if it needs registered memory.
     ///
     /// # Errors
     ///
@@ -179,8 +180,8 @@ impl Transfer {
         remote: Remote,
     ) -> Result {
         match self.target(qp, direction)? {
-            // SAFETY: `target` has ensured that all that is mapped is for the device of the target. The
-            // pages are not lent before `unmap`.
+            // SAFETY: `target` has ensured that all that is mapped is for the device of the target.
+            // The pages are not lent before `unmap`.
             Some(target) => unsafe { self.direct.add(&target, &self.pages, octets, remote) },
             None => self.registered.add(qp, &self.pages, once(octets), remote),
         }
@@ -196,8 +197,8 @@ impl Transfer {
         remote: Remote,
     ) -> Result {
         match self.target(qp, direction)? {
-            // SAFETY: `target` has ensured that all that is mapped is for the device of the target. The
-            // pages are not lent before `unmap`.
+            // SAFETY: `target` has ensured that all that is mapped is for the device of the target.
+            // The pages are not lent before `unmap`.
             Some(target) => unsafe { self.direct.add_parts(&target, &self.pages, octets, remote) },
             None => self.registered.add(qp, &self.pages, octets, remote),
         }
@@ -208,8 +209,8 @@ impl Transfer {
     pub(crate) fn unmap(&mut self) -> &mut PageVec {
         // INVARIANT: Nothing is mapped any more.
         match &self.pd {
-            // SAFETY: The mapping was made for the device of this PD. A posted transfer belongs to the
-            // owner of its chain, which does not lend it mutably.
+            // SAFETY: The mapping was made for the device of this PD. A posted transfer belongs to
+            // the owner of its chain, which does not lend it mutably.
             Some(pd) if self.direct.is_mapped() => unsafe { self.direct.unmap(pd.device()) },
             _ => (),
         }
@@ -219,8 +220,8 @@ impl Transfer {
         &mut self.pages
     }
 
-    /// Records that the transfer is added to a chain for the QP of `pd`. Returns `false` if it is in
-    /// this chain already, or was last mapped for another QP.
+    /// Records that the transfer is added to a chain for the QP of `pd`. Returns `false` if it is
+    /// in this chain already, or was last mapped for another QP.
     #[inline]
     pub(super) fn enter_chain(&self, pd: *mut bindings::ib_pd, ticket: Ticket) -> bool {
         let kept = self.pd.as_ref();

@@ -34,8 +34,8 @@ use crate::kapi::{
     ext::memory::MemSeg, //
 };
 
-/// A message, and the Send that sends it. The message consists of parts of a buffer that this object
-/// owns and of pages that others own.
+/// A message, and the Send that sends it. The message consists of parts of a buffer that this
+/// object owns and of pages that others own.
 ///
 /// The object takes a reference to each page, so that the page is not freed before the device has
 /// read it, even if the RPC that it belongs to has ended.
@@ -51,8 +51,8 @@ use crate::kapi::{
 ///
 /// # Invariants
 ///
-/// The first `used` of `sges` are the elements of the message. An element at an index in `mapped` is
-/// a DMA-mapped run of bytes of pages in `pages`; every other element is a part of `body`.
+/// The first `used` of `sges` are the elements of the message. An element at an index in `mapped`
+/// is a DMA-mapped run of bytes of pages in `pages`; every other element is a part of `body`.
 pub(crate) struct SendBuf {
     sges: KVec<bindings::ib_sge>,
     used: usize,
@@ -101,8 +101,8 @@ impl SendBuf {
         self.body.as_slice()
     }
 
-    /// Returns the bytes of the buffer, for writing. Changes to a part that was already added may or
-    /// may not be sent.
+    /// Returns the bytes of the buffer, for writing. Changes to a part that was already added may
+    /// or may not be sent.
     pub(crate) fn body_mut(&mut self) -> &mut [u8] {
         self.body.as_mut_slice()
     }
@@ -115,8 +115,8 @@ impl SendBuf {
         Ok(())
     }
 
-    /// Makes the first `len` bytes of the buffer the only part of a message that has none yet. Costs
-    /// less than [`Self::add_part`].
+    /// Makes the first `len` bytes of the buffer the only part of a message that has none yet.
+    /// Costs less than [`Self::add_part`].
     ///
     /// # Errors
     ///
@@ -151,8 +151,8 @@ impl SendBuf {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if the message has pages already, or one of them has no reference count of its own
-    ///   (slab memory),
+    /// * `EINVAL` if the message has pages already, or one of them has no reference count of its
+    ///   own (slab memory),
     /// * `ENOSPC` if there is no room for the elements,
     /// * `ENOMEM`.
     ///
@@ -212,8 +212,8 @@ impl SendBuf {
     fn unmap_pages(&mut self) {
         let mapped = core::mem::take(&mut self.mapped);
         for sge in self.sges.get(mapped).unwrap_or_default() {
-            // SAFETY: By the type's invariant it is a mapped run, whose pages are in `pages`. Taking
-            // `mapped` ensures that it is unmapped once.
+            // SAFETY: By the type's invariant it is a mapped run, whose pages are in `pages`.
+            // Taking `mapped` ensures that it is unmapped once.
             unsafe { unmap_run(self.body.pd().device(), sge.addr, sge.length) };
         }
         self.pages.clear();

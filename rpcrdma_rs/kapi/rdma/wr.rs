@@ -9,8 +9,8 @@
 //! request of its chain, and a field of the chain.
 //!
 //! The device executes the Work Requests of a chain in the order in which they were added. Only the
-//! last one is signaled. Its completion stands for the whole chain, because the Send Queue completes
-//! in order. If another one fails, the completion has the status of that one, see
+//! last one is signaled. Its completion stands for the whole chain, because the Send Queue
+//! completes in order. If another one fails, the completion has the status of that one, see
 //! [`failure`](super::failure).
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
@@ -98,11 +98,12 @@ impl Requests {
 ///
 /// # Invariants
 ///
-/// `first` to `last` is a linked list of requests, and both are null if it is empty. If `sent`, `end` is
-/// another request, which follows them: a Send of an object borrowed for `'a`. `count` is the number of
-/// all requests. Each request of the list is valid, and only this chain accesses it, until the chain is
-/// posted or dropped: it is a field of an object borrowed for `'a`, or of a memory region that this chain
-/// registers or invalidates. `last` is of `kind`. `qp` is valid during `'a`.
+/// `first` to `last` is a linked list of requests, and both are null if it is empty. If `sent`,
+/// `end` is another request, which follows them: a Send of an object borrowed for `'a`. `count` is
+/// the number of all requests. Each request of the list is valid, and only this chain accesses it,
+/// until the chain is posted or dropped: it is a field of an object borrowed for `'a`, or of a
+/// memory region that this chain registers or invalidates. `last` is of `kind`. `qp` is valid
+/// during `'a`.
 pub(crate) struct Chain<'a> {
     first: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
@@ -154,8 +155,8 @@ impl<'a> Chain<'a> {
     ///
     /// # Safety
     ///
-    /// The requests must be linked as `list` says, and be in no other list. Until the chain is posted
-    /// or dropped, they must be valid, and nobody else may access them.
+    /// The requests must be linked as `list` says, and be in no other list. Until the chain is
+    /// posted or dropped, they must be valid, and nobody else may access them.
     #[inline]
     unsafe fn append(&mut self, list: Requests) {
         // SAFETY: All requests of `list` are valid by this function's contract.
@@ -270,12 +271,12 @@ impl<'a> Chain<'a> {
         self.count
     }
 
-    /// Makes the last request the signaled one, and returns the first; `None` if the chain is empty.
-    /// No request may be added afterwards.
+    /// Makes the last request the signaled one, and returns the first; `None` if the chain is
+    /// empty. No request may be added afterwards.
     ///
-    /// The driver gets a copy of the last request, which is valid as long as the chain. Drivers check
-    /// whether another request follows it after the device may have completed it: by then the owner
-    /// may have linked the request into another chain, or freed it.
+    /// The driver gets a copy of the last request, which is valid as long as the chain. Drivers
+    /// check whether another request follows it after the device may have completed it: by then the
+    /// owner may have linked the request into another chain, or freed it.
     #[inline]
     pub(super) fn finish(&mut self, entry: *mut Entry) -> Option<*mut bindings::ib_send_wr> {
         let end = if self.sent {

@@ -147,8 +147,8 @@ impl<T: XprtOps> BcRqst<T> {
     }
 }
 
-/// Drops the last reference to a transport. It is not queued twice, as nobody else can drop the last
-/// reference while this one is left.
+/// Drops the last reference to a transport. It is not queued twice, as nobody else can drop the
+/// last reference while this one is left.
 ///
 /// `xprt_put` waits for the send lock in this case, and the holder of the lock may wait for
 /// completions. A completion returns a request if the callback service ends just when the Call

@@ -164,8 +164,8 @@ impl<T> XprtClass<T> {
     /// `EEXIST` if a class with this number is registered, for instance by the C module.
     pub(crate) fn register(&'static self) -> Result<Registration> {
         let raw = self.as_ptr();
-        // SAFETY: The class is static and complete. sunrpc refuses to register a class twice before it
-        // accesses the list head.
+        // SAFETY: The class is static and complete. sunrpc refuses to register a class twice before
+        // it accesses the list head.
         kernel::error::to_result(unsafe { bindings::xprt_register_transport(raw) })?;
         Ok(Registration(raw))
     }

@@ -161,7 +161,8 @@ pub(crate) trait XprtOps: Sized + Send + Sync + 'static {
     /// Prints the transport's line of `/proc/self/mountstats`.
     fn print_stats(xprt: &Xprt<Self>, seq: &SeqFile);
 
-    /// Breaks the connection as if the peer had disconnected. The caller may not have the send lock.
+    /// Breaks the connection as if the peer had disconnected. The caller may not have the send
+    /// lock.
     fn inject_disconnect(xprt: &Xprt<Self>);
 
     /// Prepares for up to `min_reqs` concurrent Calls of the reverse direction.

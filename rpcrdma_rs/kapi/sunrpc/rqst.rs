@@ -202,8 +202,8 @@ impl<T: XprtOps> Slot<T> {
 
     /// Returns the encoding of the Call, which differs from that of an earlier or a later one.
     pub(crate) fn encoding(&self) -> Encoding {
-        // SAFETY: The task of the request writes these fields while it encodes the Call, for which it
-        // waits until nobody sends the Call and the slot is not pinned.
+        // SAFETY: The task of the request writes these fields while it encodes the Call, for which
+        // it waits until nobody sends the Call and the slot is not pinned.
         unsafe {
             let rqst = self.as_rqst();
             Encoding::new((*rqst).rq_seqnos[0], (*rqst).rq_rcv_buf.head[0].iov_len)
@@ -222,8 +222,8 @@ impl<T: XprtOps> Slot<T> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `sender` has the send lock of another transport. `ENOBUFS` if memory is short; the
-    /// pages that were allocated stay in the array.
+    /// `EINVAL` if `sender` has the send lock of another transport. `ENOBUFS` if memory is short;
+    /// the pages that were allocated stay in the array.
     pub(crate) fn fill_reply_buf(&self, sender: &SendLocked<'_, T>) -> Result {
         if !self.is_sent_by(sender) {
             return Err(EINVAL);
@@ -253,7 +253,8 @@ impl<T: XprtOps> Slot<T> {
     /// Lends the bytes `range` of the buffers for the Reply to a device, for a peer to write.
     pub(crate) fn lend_reply_buf(&self, range: Range<usize>) -> LentSegs<'_, Segs<'_>> {
         // SAFETY: The RPC neither completes nor releases its memory while a loan exists, see
-        // `Pinned::complete` and `wait_returned`. `XdrParts` lends none of its bytes as a reference.
+        // `Pinned::complete` and `wait_returned`. `XdrParts` lends none of its bytes as a
+        // reference.
         unsafe {
             LentSegs::new(
                 self.reply_buf().segs(range),
@@ -404,8 +405,8 @@ impl<T: XprtOps> Slot<T> {
         }
     }
 
-    /// Releases the place in the congestion window when the Reply has arrived, if the task runs in a
-    /// process. sunrpc releases it only when that process runs, and the process may be frozen.
+    /// Releases the place in the congestion window when the Reply has arrived, if the task runs in
+    /// a process. sunrpc releases it only when that process runs, and the process may be frozen.
     fn put_cong_of_process(&self) {
         // SAFETY: A request that is being answered has its task. The flags are a word that is read
         // atomically.
@@ -522,8 +523,8 @@ impl<T: XprtOps> Pinned<T> {
             return Ok((head.len() + copied + kept, copied));
         }
         let head = &bytes[..bytes.len() & !3];
-        // A peer that was offered room for the roundup may have placed it. illumos returns the length of
-        // the whole chunk if the READ has failed.
+        // A peer that was offered room for the roundup may have placed it. illumos returns the
+        // length of the whole chunk if the READ has failed.
         let placed = placed.min(reply.page_len().next_multiple_of(4));
         let aligned = placed.next_multiple_of(4);
         // A pad that does not fit the pages is in the tail. A head that is longer than planned

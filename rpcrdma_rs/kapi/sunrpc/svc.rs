@@ -25,8 +25,8 @@
 //!
 //! Completions and connection events need the transport, which owns the Queue Pair and the id that
 //! call them. A counted reference would form a cycle. So they hold a [`Handle`], which keeps the
-//! memory of `struct svc_xprt` allocated, but not the transport alive. It allows operations that are
-//! safe at any time: marking, enqueueing and closing. On a dead transport they do nothing.
+//! memory of `struct svc_xprt` allocated, but not the transport alive. It allows operations that
+//! are safe at any time: marking, enqueueing and closing. On a dead transport they do nothing.
 //!
 //! C header: [`include/linux/sunrpc/svc_xprt.h`](srctree/include/linux/sunrpc/svc_xprt.h)
 
@@ -130,8 +130,8 @@ impl<T> Inner<T> {
     ///
     /// No reference to the transport may be left.
     unsafe fn free(&self) {
-        // SAFETY: No reference is left, by this function's contract. Handles may be in use while the
-        // data is dropped, but do not access it.
+        // SAFETY: No reference is left, by this function's contract. Handles may be in use while
+        // the data is dropped, but do not access it.
         drop(unsafe { (*self.data.get()).take() });
     }
 
@@ -232,8 +232,8 @@ impl<T> Deref for SvcXprt<T> {
 }
 
 impl<T: Listener> SvcXprt<T> {
-    /// Creates a listener with the local address and the data that `build` returns. `name` takes the
-    /// place of the peer's address where sunrpc prints that. May sleep.
+    /// Creates a listener with the local address and the data that `build` returns. `name` takes
+    /// the place of the peer's address where sunrpc prints that. May sleep.
     ///
     /// # Errors
     ///
@@ -300,7 +300,8 @@ impl<T: Connection> SvcXprt<T> {
     ///
     /// `xprt` is a transport made by [`Self::create`] with this `T`, live or dead.
     pub(super) unsafe extern "C" fn has_wspace_thunk(xprt: *mut bindings::svc_xprt) -> ffi::c_int {
-        // SAFETY: `Self::create` made the transport, by this function's contract. The count is atomic.
+        // SAFETY: `Self::create` made the transport, by this function's contract. The count is
+        // atomic.
         let backpressure = unsafe { &(*xprt.cast::<Inner<T>>()).backpressure };
         (backpressure.load(Relaxed) == 0).into()
     }
@@ -360,8 +361,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
     /// `xprt` is a live transport made by [`Self::create`] with this `T`, for the lifetime of the
     /// result.
     pub(super) unsafe fn from_raw<'a>(xprt: *mut bindings::svc_xprt) -> &'a Self {
-        // SAFETY: `xprt` is the first field of a transparent wrapper, which is valid by this function's
-        // contract.
+        // SAFETY: `xprt` is the first field of a transparent wrapper, which is valid by this
+        // function's contract.
         unsafe { &*xprt.cast() }
     }
 
@@ -446,8 +447,8 @@ impl<T: Send + Sync> Drop for NewXprt<'_, T> {
         this.set(bindings::XPT_CLOSE);
         this.set(bindings::XPT_DEAD);
         let xprt = this.xprt.get();
-        // SAFETY: `create` has set the operations. sunrpc does not know the transport, so this is the
-        // only call of this one.
+        // SAFETY: `create` has set the operations. sunrpc does not know the transport, so this is
+        // the only call of this one.
         unsafe {
             if let Some(detach) = (*(*xprt).xpt_ops).xpo_detach {
                 detach(xprt);

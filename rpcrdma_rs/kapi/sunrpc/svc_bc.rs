@@ -78,8 +78,8 @@ pub(crate) trait Callbacks: Connection {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` if the connection is lost; `ENOBUFS` if the caller should retry after a delay. Any
-    /// other error ends the callback.
+    /// `ENOTCONN` if the connection is lost; `ENOBUFS` if the caller should retry after a delay.
+    /// Any other error ends the callback.
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result;
 }
 
@@ -188,8 +188,8 @@ unsafe extern "C" fn setup<T: Callbacks>(
 
 /// # Errors
 ///
-/// `EINVAL` if the server transport is no connection of `T`: sunrpc finds this class by the number of
-/// the server's class, which another class may have as well.
+/// `EINVAL` if the server transport is no connection of `T`: sunrpc finds this class by the number
+/// of the server's class, which another class may have as well.
 ///
 /// # Safety
 ///

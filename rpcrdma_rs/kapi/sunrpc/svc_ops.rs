@@ -93,8 +93,8 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     ) -> Result;
 
     /// Records that the reply to `call` will have a payload of `length` bytes at `offset` that is
-    /// eligible for direct placement. Not called if the security service protects the reply as a whole
-    /// (krb5i, krb5p), because then no part of the reply may be placed directly.
+    /// eligible for direct placement. Not called if the security service protects the reply as a
+    /// whole (krb5i, krb5p), because then no part of the reply may be placed directly.
     ///
     /// # Errors
     ///
@@ -116,17 +116,20 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     fn detach(this: &SvcXprt<Self>);
 }
 
-/// Returns whether the data that a READ has just added to `reply`, `length` bytes at `offset`, begins
-/// in a page that holds results of other operations. nfsd reads into the page behind those results,
-/// which is another page, so the operation has to fail. Data at the beginning of a page, or behind
-/// words of the READ itself, is in the right page. A READ of no octets, as at the end of the file,
-/// may be anywhere.
+/// The context of a Call of `T`.
+type CallState<T> = <<T as Connection>::Call as CallContext>::State;
+
+/// Returns whether the data that a READ has just added to `reply`, `length` bytes at `offset`,
+/// begins in a page that holds results of other operations. nfsd reads into the page behind those
+/// results, which is another page, so the operation has to fail. Data at the beginning of a page,
+/// or behind words of the READ itself, is in the right page. A READ of no octets, as at the end of
+/// the file, may be anywhere.
 fn begins_in_used_page(reply: &bindings::xdr_buf, offset: u32, length: u32) -> bool {
     /// The words of a READ before its data: operation, status, end of file, length.
     const WORDS: u64 = 16;
     let (offset, length) = (u64::from(offset), u64::from(length).next_multiple_of(4));
-    // The first payload follows the head. That of a READLINK, which may be anywhere, does not end with
-    // the reply as it is now.
+    // The first payload follows the head. That of a READLINK, which may be anywhere, does not end
+    // with the reply as it is now.
     // CAST: A `usize` has at most 64 bits.
     let behind_head = offset.saturating_sub(reply.head[0].iov_len as u64);
     length != 0
@@ -269,7 +272,7 @@ impl<T: Connection> ConnectionOps<T> {
     /// On the thread of `rqstp`, which holds its transport, one of this type.
     unsafe fn with_call<R>(
         rqstp: *mut bindings::svc_rqst,
-        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, <T::Call as CallContext>::State>, &mut HeldPages) -> R,
+        f: impl FnOnce(&SvcXprt<T>, CallRef<'_, CallState<T>>, &mut HeldPages) -> R,
     ) -> Option<R> {
         // SAFETY: We are on the thread of `rqstp`, by this function's contract.
         let (xprt, ctxt) = unsafe { ((*rqstp).rq_xprt, (*rqstp).rq_xprt_ctxt) };

@@ -60,8 +60,8 @@ use kernel::{
     prelude::*, //
 };
 
-/// The largest capacity of an array that is kept in the context of the Call: enough for the reply to
-/// a READ of 64 KiB, in 256 bytes.
+/// The largest capacity of an array that is kept in the context of the Call: enough for the reply
+/// to a READ of 64 KiB, in 256 bytes.
 pub(crate) const KEPT: usize = 32;
 
 /// References to pages of a thread's reply array, held from the delivery of a Call until its

@@ -377,8 +377,8 @@ impl Delivered<'_> {
             // RPC-over-RDMA has no IP protocol number.
             (*rqstp).rq_prot = bindings::RPCRDMA_SHIM_IPPROTO_MAX;
             bindings::svc_xprt_copy_addrs(rqstp, xprt);
-            // A peer needs privileges to create a queue pair, and its port number means nothing. The
-            // previous Call of this thread may have been local, or from an unprivileged port.
+            // A peer needs privileges to create a queue pair, and its port number means nothing.
+            // The previous Call of this thread may have been local, or from an unprivileged port.
             let flags = addr_of_mut!((*rqstp).rq_flags);
             if flags.read_volatile() & (LOCAL | SECURE) != SECURE {
                 bindings::clear_bit(bindings::RQ_LOCAL as ffi::c_ulong, flags);

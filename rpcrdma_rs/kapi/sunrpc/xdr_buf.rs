@@ -385,8 +385,8 @@ fn fill(vec: &bindings::kvec, src: &[u8]) -> bool {
     true
 }
 
-/// Returns the length, roundup included, of a payload of `placed` bytes in the pages. `before` is the
-/// message up to the payload, so it ends with the length that the message claims for it.
+/// Returns the length, roundup included, of a payload of `placed` bytes in the pages. `before` is
+/// the message up to the payload, so it ends with the length that the message claims for it.
 ///
 /// If the message claims more than was placed, only whole words count. Otherwise the upper layer
 /// would take the roundup, which nobody has written, for a part of the payload.

@@ -294,14 +294,15 @@ impl<T: XprtOps> Xprt<T> {
         let xprt = self.as_ptr();
         // SAFETY: The transport is live while it is borrowed, longer than the guard.
         let guard = unsafe { set_window(xprt, credits) };
-        // SAFETY: We hold the transport lock, and the flag that a sender waits for a place is atomic.
+        // SAFETY: We hold the transport lock, and the flag that a sender waits for a place is
+        // atomic.
         let waits = unsafe {
             (*xprt).cong < (*xprt).cwnd && bindings::rpcrdma_shim_xprt_clear_cwnd_wait(xprt)
         };
         drop(guard);
         if waits {
-            // Begins and ends a wait for buffer space, because the end of one wakes the next sender. A
-            // sender that really waits for buffer space checks again.
+            // Begins and ends a wait for buffer space, because the end of one wakes the next
+            // sender. A sender that really waits for buffer space checks again.
             // SAFETY: The transport is live, and the function sets an atomic flag.
             unsafe { bindings::xprt_wait_for_buffer_space(xprt) };
             self.write_space();
@@ -371,8 +372,8 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// Nothing else may use the address of the transport at the same time, as sunrpc ensures when it
-    /// sets a port.
+    /// Nothing else may use the address of the transport at the same time, as sunrpc ensures when
+    /// it sets a port.
     pub(super) unsafe fn set_port(&self, port: u16) {
         // SAFETY: Nothing else uses the address, by this function's contract. The strings are
         // rewritten in place, and their last byte stays zero, so a concurrent reader sees a
@@ -391,8 +392,8 @@ impl<T: XprtOps> Xprt<T> {
         let xprt = self.as_ptr();
         // SAFETY: The transport is live while it is borrowed.
         let _guard = unsafe { lock_transport(xprt) };
-        // SAFETY: All these fields, including `timeout`, are written under the transport lock, which
-        // we hold.
+        // SAFETY: All these fields, including `timeout`, are written under the transport lock,
+        // which we hold.
         unsafe {
             if connect < (*xprt).connect_timeout {
                 let mut timeout = *(*xprt).timeout;

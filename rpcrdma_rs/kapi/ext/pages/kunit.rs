@@ -27,7 +27,8 @@ mod tests {
         array.reserve(3, GFP_KERNEL)?;
         let held = [page()?, page()?, page()?];
         for page in held {
-            // SAFETY: The page has two references now: the array gets one, the test keeps the other.
+            // SAFETY: The page has two references now: the array gets one, the test keeps the
+            // other.
             unsafe {
                 bindings::rpcrdma_shim_get_page(page.as_ptr());
                 array.push(page)?;

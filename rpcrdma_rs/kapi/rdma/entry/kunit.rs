@@ -68,8 +68,8 @@ impl Shared {
 
     /// Starts the entry for post `post`. Returns `false` if it is in flight.
     fn start(self: &Arc<Self>, post: u64) -> bool {
-        // SAFETY: The entry is in an `Arc`, so it does not move. One thread of a test starts it at a
-        // time.
+        // SAFETY: The entry is in an `Arc`, so it does not move. One thread of a test starts it at
+        // a time.
         unsafe { Entry::start(self.entry(), &self.entries, Ticket { qp: 1, post }) }
     }
 

@@ -90,8 +90,8 @@ impl<H: QpHandler> Qp<H> {
         to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask) })
     }
 
-    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps. A handler of
-    /// the id must not call this.
+    /// Ends the connection: moves the QP to its error state and tells the peer. Sleeps. A handler
+    /// of the id must not call this.
     ///
     /// # Errors
     ///
@@ -131,16 +131,16 @@ impl<H: QpHandler> Qp<H> {
         // QP is destroyed. `stop` says `stopped` only if the QP is in its error state.
         unsafe { self.pd.set_closed(stopped) };
         if !drained {
-            // SAFETY: No post is in progress, and the CQ is no longer polled. The QP is in its error
-            // state or destroyed, so the device does not use what the entries own.
+            // SAFETY: No post is in progress, and the CQ is no longer polled. The QP is in its
+            // error state or destroyed, so the device does not use what the entries own.
             unsafe { self.entries.flush(cq) };
         }
         *closed = true;
     }
 
     /// Destroys the C object, which the device has refused to stop: afterwards the device does not
-    /// use the buffers of Work Requests in flight. A device that refuses this as well counts as dead.
-    /// Sleeps. Called once, by [`Self::close`], when no post is in progress.
+    /// use the buffers of Work Requests in flight. A device that refuses this as well counts as
+    /// dead. Sleeps. Called once, by [`Self::close`], when no post is in progress.
     #[cold]
     fn destroy(&self) {
         shut(&self.uses);

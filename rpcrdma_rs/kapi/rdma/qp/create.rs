@@ -43,18 +43,19 @@ impl<H: QpHandler> Qp<H> {
             contexts => self.port().rw_max_send_wr(contexts),
         };
         let room = attrs.max_cqe.saturating_sub(recv);
-        // All requests complete together when they are flushed. Those of a drain would never complete
-        // if the CQ overran.
+        // All requests complete together when they are flushed. Those of a drain would never
+        // complete if the CQ overran.
         if send > room {
             return Err(EINVAL);
         }
         let send_depth = send.saturating_add(rw).min(attrs.max_qp_wr);
-        // As in the Send Queue, the share of rdma_rw is what the device has room for. A user that counts
-        // those requests in `max_send_wr` does not need it.
+        // As in the Send Queue, the share of rdma_rw is what the device has room for. A user that
+        // counts those requests in `max_send_wr` does not need it.
         let entries = send_depth.min(room).saturating_add(recv);
 
         let context: *const Self = self;
-        // SAFETY: The device is valid. The context is a field of this object, which outlives the CQ.
+        // SAFETY: The device is valid. The context is a field of this object, which outlives the
+        // CQ.
         let cq = from_err_ptr(unsafe {
             bindings::__ib_alloc_cq_any(
                 device.as_raw(),
@@ -126,8 +127,8 @@ unsafe extern "C" fn handle_event<H: QpHandler>(
     event: *mut bindings::ib_event,
     context: *mut c_void,
 ) {
-    // SAFETY: The event is valid, and `context` is the `Qp` of that QP, by this function's contract.
-    // A `Qp` outlives its C QP.
+    // SAFETY: The event is valid, and `context` is the `Qp` of that QP, by this function's
+    // contract. A `Qp` outlives its C QP.
     let (number, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
     if number == bindings::ib_event_type_IB_EVENT_COMM_EST {
         // The peer sends, so the connection is up, although its last CM message has not arrived. If

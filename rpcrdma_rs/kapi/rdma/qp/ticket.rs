@@ -17,8 +17,8 @@ use crate::kapi::{
 /// The posts of a QP that the device has certainly executed.
 ///
 /// Posts get their numbers when they begin. If two overlap, the device may execute the one with the
-/// larger number first. So a completed chain proves something about smaller numbers only if no other
-/// post was in progress when it began.
+/// larger number first. So a completed chain proves something about smaller numbers only if no
+/// other post was in progress when it began.
 pub(super) struct Executed {
     /// All posts with smaller numbers were executed.
     below: Atomic<u64>,
@@ -49,8 +49,8 @@ impl Executed {
         }
     }
 
-    /// Records that the chain `number` has completed. Called by completions of chains, which run one
-    /// at a time, in the order of execution.
+    /// Records that the chain `number` has completed. Called by completions of chains, which run
+    /// one at a time, in the order of execution.
     fn note_completed(&self, number: u64) {
         if number >= self.ordered_from.load(Relaxed) {
             self.below.store(number.wrapping_add(1), Relaxed);
@@ -67,18 +67,18 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Records that the device has executed a chain. Called by completions of chains, which run one at a
-    /// time.
+    /// Records that the device has executed a chain. Called by completions of chains, which run one
+    /// at a time.
     pub(in crate::kapi::rdma) fn note_executed(&self, ticket: Ticket) {
         self.executed.note_completed(ticket.post);
     }
 
-    /// Returns a ticket that follows those of the registrations which a Send With Invalidate that has
-    /// just arrived may concern. Called by completions of Receives.
+    /// Returns a ticket that follows those of the registrations which a Send With Invalidate that
+    /// has just arrived may concern. Called by completions of Receives.
     ///
-    /// Over InfiniBand and RoCE the device refuses such a Send unless it has executed the registration.
-    /// siw accepts any handle, so the chain of the registration must have completed. Otherwise a server
-    /// could invalidate a handle before the device makes it valid.
+    /// Over InfiniBand and RoCE the device refuses such a Send unless it has executed the
+    /// registration. siw accepts any handle, so the chain of the registration must have completed.
+    /// Otherwise a server could invalidate a handle before the device makes it valid.
     pub(in crate::kapi::rdma) fn invalidated_before(&self) -> Ticket {
         self.ticket(if self.is_iwarp() {
             self.executed.below.load(Relaxed)

@@ -6,8 +6,9 @@
 //!   octets of the pages ──► runs ──DMA──► elements ──as many as a request takes──► requests
 //! ```
 //!
-//! `rdma_rw_ctx_init` of ib_core does the same, but it allocates and clears arrays for each segment.
-//! Here the arrays are reused. An IOMMU may join runs, so there may be fewer elements than runs.
+//! `rdma_rw_ctx_init` of ib_core does the same, but it allocates and clears arrays for each
+//! segment. Here the arrays are reused. An IOMMU may join runs, so there may be fewer elements than
+//! runs.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
@@ -81,8 +82,8 @@ impl<'a> Target<'a> {
 /// # Invariants
 ///
 /// `runs` are DMA-mapped in `direction` for the device that the requests are for, by one call of
-/// [`map_list`] for each part that ends with a marked entry. `elements` are parts of these mappings.
-/// The first `used` requests refer to all of them, in order.
+/// [`map_list`] for each part that ends with a marked entry. `elements` are parts of these
+/// mappings. The first `used` requests refer to all of them, in order.
 pub(super) struct Direct {
     runs: KVec<bindings::scatterlist>,
     elements: KVec<bindings::ib_sge>,
@@ -107,15 +108,16 @@ fn grow<T>(items: &mut KVec<T>, more: usize) -> Result {
     Ok(items.reserve(more, GFP_KERNEL)?)
 }
 
-/// Appends `item`, for which there must be room. The functions of `KVec` that do this are not inlined,
-/// and `push_within_capacity` takes the item from memory.
+/// Appends `item`, for which there must be room. The functions of `KVec` that do this are not
+/// inlined, and `push_within_capacity` takes the item from memory.
 #[inline(always)]
 fn put<T>(items: &mut KVec<T>, item: T) -> Result {
     let at = items.len();
     if at >= items.capacity() {
         return Err(ENOMEM);
     }
-    // SAFETY: The array has memory for an element after the last one, which is written before it counts.
+    // SAFETY: The array has memory for an element after the last one, which is written before it
+    // counts.
     unsafe {
         items.as_mut_ptr().add(at).write(item);
         items.inc_len(1);
@@ -164,8 +166,8 @@ impl Direct {
     ///
     /// # Safety
     ///
-    /// While anything is mapped, every target must have the same device. The pages must stay allocated
-    /// until [`Self::unmap`].
+    /// While anything is mapped, every target must have the same device. The pages must stay
+    /// allocated until [`Self::unmap`].
     #[inline]
     pub(super) unsafe fn add(
         &mut self,
@@ -283,8 +285,8 @@ impl Direct {
         Ok(length)
     }
 
-    /// Fills in the requests for `count` mapped runs, starting at `start`. After an error some of them
-    /// may be there.
+    /// Fills in the requests for `count` mapped runs, starting at `start`. After an error some of
+    /// them may be there.
     #[inline(always)]
     fn make_requests(
         &mut self,

@@ -140,8 +140,8 @@ impl Registered {
             ..Default::default()
         };
         let qp = qp.raw_qp().ok_or_else(enotconn)?;
-        // SAFETY: The context is ours, the QP is valid as long as `qp`, and so are the elements; the
-        // elements' pages are those of the transfer, and stay until it is unmapped.
+        // SAFETY: The context is ours, the QP is valid as long as `qp`, and so are the elements;
+        // the elements' pages are those of the transfer, and stay until it is unmapped.
         let ret = unsafe {
             bindings::rdma_rw_ctx_init_bvec(
                 segment.context.get(),
@@ -273,14 +273,14 @@ impl Segment {
     }
 }
 
-/// Deregisters the memory regions of an rdma_rw context whose QP is destroyed. They are not in the QP's
-/// pool, so nothing else would deregister them. The rest, a few allocations and DMA mappings, leaks,
-/// because rdma_rw cannot free it without the QP. Sleeps.
+/// Deregisters the memory regions of an rdma_rw context whose QP is destroyed. They are not in the
+/// QP's pool, so nothing else would deregister them. The rest, a few allocations and DMA mappings,
+/// leaks, because rdma_rw cannot free it without the QP. Sleeps.
 ///
 /// # Safety
 ///
-/// `context` must be initialised, for an RDMA Read of an iWARP device, and not posted. Nobody may use
-/// it afterwards.
+/// `context` must be initialised, for an RDMA Read of an iWARP device, and not posted. Nobody may
+/// use it afterwards.
 #[cold]
 unsafe fn deregister(context: *mut bindings::rdma_rw_ctx) {
     // SAFETY: For an RDMA Read of an iWARP device rdma_rw registers memory, so `reg` is the member
@@ -313,8 +313,8 @@ unsafe fn link(
     let first = unsafe { bindings::rdma_rw_ctx_wrs(context, qp, port, null_mut(), end) };
     let mut last = first;
     let mut count = 1;
-    // SAFETY: C links the requests of a context up to the one to follow. They are the caller's, and C
-    // does not look at their entries.
+    // SAFETY: C links the requests of a context up to the one to follow. They are the caller's, and
+    // C does not look at their entries.
     unsafe {
         (*first).__bindgen_anon_1 = unsignaled();
         while (*last).next != end {

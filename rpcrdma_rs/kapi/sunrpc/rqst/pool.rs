@@ -48,8 +48,8 @@ unsafe fn clear(rqst: *mut bindings::rpc_rqst) {
     }
 }
 
-/// The number of free slots that keep their buffers. The RPCs that free memory by writing pages back
-/// need some.
+/// The number of free slots that keep their buffers. The RPCs that free memory by writing pages
+/// back need some.
 const KEPT: usize = 4;
 
 /// The slots of a transport, and a list of the free ones.

@@ -37,8 +37,8 @@ impl<T> Inner<T> {
         let mut addr = *addr;
         addr.set_port(0);
         let xprt = self.xprt.get();
-        // SAFETY: An address is not larger than a `sockaddr_storage`. Nobody reads the fields, by this
-        // function's contract.
+        // SAFETY: An address is not larger than a `sockaddr_storage`. Nobody reads the fields, by
+        // this function's contract.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 addr.as_ptr().cast::<u8>(),
@@ -59,8 +59,8 @@ impl<T> Inner<T> {
     pub(super) unsafe fn set_remote_name(&self, name: &CStr) {
         let text = name.to_bytes_with_nul();
         let xprt = self.xprt.get();
-        // SAFETY: The length is limited to the size of the buffer without the terminator. Nobody reads
-        // the buffer, by this function's contract.
+        // SAFETY: The length is limited to the size of the buffer without the terminator. Nobody
+        // reads the buffer, by this function's contract.
         unsafe {
             let buf = addr_of_mut!((*xprt).xpt_remotebuf);
             let len = text.len().min((*buf).len() - 1);

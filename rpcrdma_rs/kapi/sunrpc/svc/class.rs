@@ -63,8 +63,8 @@ pub(crate) trait Class: Sized + 'static {
 
 /// The static memory of the class `C`, and of no other.
 ///
-/// A transport refers to its class until it is freed, even if the class is no longer registered. So the
-/// class never changes, and may be registered again at any time.
+/// A transport refers to its class until it is freed, even if the class is no longer registered. So
+/// the class never changes, and may be registered again at any time.
 ///
 /// # Invariants
 ///
@@ -149,8 +149,8 @@ impl<C: Class> ClassTable<C> {
 ///
 /// # Invariants
 ///
-/// The class is that of a [`ClassCell`], and the others are valid during `'a`. `T` is the listener of the
-/// class, or the connection of that listener.
+/// The class is that of a [`ClassCell`], and the others are valid during `'a`. `T` is the listener
+/// of the class, or the connection of that listener.
 pub(crate) struct NewXprtArgs<'a, T> {
     pub(super) class: *mut bindings::svc_xprt_class,
     pub(super) serv: *mut bindings::svc_serv,
@@ -168,7 +168,8 @@ impl<T: Listener> NewXprtArgs<'_, T> {
         serv: *mut bindings::svc_serv,
         net: *mut bindings::net,
     ) -> Self {
-        // INVARIANT: The class is in the cell of `C`. The pointers are valid by this function's contract.
+        // INVARIANT: The class is in the cell of `C`. The pointers are valid by this function's
+        // contract.
         NewXprtArgs {
             class: C::cell().class.get(),
             serv,
@@ -204,9 +205,9 @@ impl<T: Listener> SvcXprt<T> {
         // SAFETY: The fields are set once, before anyone sees the transport.
         let (class, serv, net) =
             unsafe { ((*xprt).xpt_class, (*xprt).xpt_server, (*xprt).xpt_net) };
-        // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service after its
-        // live transports. This listener was created with arguments for a listener, so their class is in
-        // a cell, and this is the listener of that class.
+        // INVARIANT: The transport is live, by this function's contract. sunrpc ends a service
+        // after its live transports. This listener was created with arguments for a listener, so
+        // their class is in a cell, and this is the listener of that class.
         NewXprtArgs {
             class,
             serv,
@@ -226,8 +227,8 @@ impl<T: Listener> SvcXprt<T> {
 pub(in crate::kapi::sunrpc) unsafe fn is_connection_of<C: Class>(
     xprt: *mut bindings::svc_xprt,
 ) -> bool {
-    // SAFETY: The transport is live by this function's contract. The class does not change, nor does
-    // this flag of a live transport.
+    // SAFETY: The transport is live by this function's contract. The class does not change, nor
+    // does this flag of a live transport.
     unsafe {
         let flags = addr_of_mut!((*xprt).xpt_flags).read_volatile();
         core::ptr::eq((*xprt).xpt_class, C::cell().class.get())

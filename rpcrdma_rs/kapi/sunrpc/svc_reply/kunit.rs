@@ -78,7 +78,8 @@ impl Thread {
         self.rqst.rq_res.page_len = (count * PAGE_SIZE).saturating_sub(50) as _;
     }
 
-    /// Like `make`, with pages of the file in the slots, as `svc_rqst_replace_page` puts them there.
+    /// Like `make`, with pages of the file in the slots, as `svc_rqst_replace_page` puts them
+    /// there.
     fn splice(&mut self, count: usize) {
         for at in 0..count {
             // SAFETY: The slot owns a reference to its page, and gets one to the page of the file.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The fast path that decodes messages of the most common forms: it takes these, and decodes them to what
-//! the general path does.
+//! The fast path that decodes messages of the most common forms: it takes these, and decodes them
+//! to what the general path does.
 
 use super::mutation::{
     mutate,

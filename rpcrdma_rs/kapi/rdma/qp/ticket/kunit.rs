@@ -47,7 +47,8 @@ mod tests {
         // Its number is larger, but it is executed first.
         executed.note_completed(fast);
         assert!(executed.below.load(Relaxed) <= slow);
-        // This one begins when as many posts have ended as had begun before it, but not all of them.
+        // This one begins when as many posts have ended as had begun before it, but not all of
+        // them.
         let (third, other) = begin(&gate, &executed)?;
         drop(other);
         executed.note_completed(third);

@@ -76,8 +76,8 @@ fn requests(direct: &Direct) -> Result<KVec<Request>> {
     };
     let mut wr = list.first;
     loop {
-        // SAFETY: `wr` is a request of the list. Each is the first field of an `ib_rdma_wr`, and has
-        // `num_sge` SGEs.
+        // SAFETY: `wr` is a request of the list. Each is the first field of an `ib_rdma_wr`, and
+        // has `num_sge` SGEs.
         let next = unsafe {
             let rdma = wr.cast::<bindings::ib_rdma_wr>();
             let mut elements = KVec::new();
