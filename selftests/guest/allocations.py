@@ -47,8 +47,8 @@ PHASES = (
                 r"invalidate)|"
                 r"Arc::clnt::connect|StatusDir|Lender|EntryList|Qp::.*::populate|"
                 r"Connector|XprtOps::(new|bc_setup)\+|SendBuf|ScratchPage|"
-                r"ClntXprt::setup|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|BcRqst|"
-                r"RecvBox|Mr::new|"
+                r"ClntXprt::setup|LastPut::new|Pd::new|RemovalGuard::new|DmaBuf|QpOwner|SlotPool|"
+                r"BcRqst|RecvBox|Mr::new|"
                 r"svc_bc::setup|Listener::accept|connect_request|post_first_receives|svc::sq|"
                 r"svc::(accept|endpoint|client|conn|listen|status|pool|recv)|IdInner"),
     ("io", r"buf_alloc|RpcBuf|Mr::new|DmaBuf|SendCtx|SendBuf|InvCtx|RecvBox|"
