@@ -13,13 +13,15 @@ import errno
 import os
 import time
 
+import peer
 import wire
 from fake import DATA, GETATTR, READ, READDIR, READLINK, SYMLINK, WRITE
 from cases import Failed, Skip, Table
 from wire import Segment
 
 TABLE = Table()
-PATIENCE = 30
+# The time for a system call, in seconds.
+PATIENCE = 60 if peer.IWARP else 30
 # Seconds between unasked messages. The client posts three Receives or more for each Reply that is due, and a
 # busy guest needs this time to post others.
 UNASKED_PAUSE = 0.05

@@ -7,6 +7,7 @@ nothing specific to RPC-over-RDMA.
 """
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -434,8 +435,20 @@ def _param(endpoint, private, resources, depth, rnr_retry, retry=6):
     return param
 
 
-def connect(device, address, port, private=b"", receives=64, size=4096, sends=64, posted=None,
-            resources=16, depth=16, rnr_retry=7, retry=6, timeout=TIMEOUT, establish=True):
+def connect(device, address, port, private=b"", **options):
+    """Connect; `options` are those of `_connect`."""
+    for _ in range(8):
+        try:
+            return _connect(device, address, port, private, **options)
+        except PyverbsRDMAError as error:
+            # Over iWARP the port that rdma_cm has chosen may be one of a socket.
+            if error.error_code != errno.EADDRINUSE:
+                raise
+    raise Closed("eight ports in use")
+
+
+def _connect(device, address, port, private, receives=64, size=4096, sends=64, posted=None,
+             resources=16, depth=16, rnr_retry=7, retry=6, timeout=TIMEOUT, establish=True):
     """Connect; `resources` and `depth` are the RDMA Reads in flight from and to the other end.
 
     Without `establish`, the acceptance of the other end is not confirmed."""
@@ -525,8 +538,15 @@ class Listener:
             if self.broken:
                 self.broken -= 1
                 current.fail()
-            with nothing_between():
-                cmid.accept(_param(current, private, 0, 16, 7))
+            try:
+                with nothing_between():
+                    cmid.accept(_param(current, private, 0, 16, 7))
+            except PyverbsRDMAError as error:
+                # The client has given up meanwhile.
+                if error.error_code != errno.ECONNRESET:
+                    raise
+                current.close()
+                return None
         return current
 
     def close(self):
