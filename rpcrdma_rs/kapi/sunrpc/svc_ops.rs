@@ -57,6 +57,9 @@ pub(crate) trait Listener: Sized + Send + Sync + 'static {
     fn detach(this: &SvcXprt<Self>);
 }
 
+/// The transport's state of a Call of `T`.
+type CallState<T> = <<T as Connection>::Call as CallContext>::State;
+
 /// A connection. All functions run on service threads and may sleep, unless documented otherwise.
 #[vtable]
 pub(crate) trait Connection: Sized + Send + Sync + 'static {
@@ -89,7 +92,7 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     fn send(
         this: &SvcXprt<Self>,
         reply: &mut Reply<'_>,
-        call: CallRef<'_, <Self::Call as CallContext>::State>,
+        call: CallRef<'_, CallState<Self>>,
     ) -> Result;
 
     /// Records that the reply to `call` will have a payload of `length` bytes at `offset` that is
@@ -102,7 +105,7 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// reported when the Reply is sent.
     fn result_payload(
         this: &SvcXprt<Self>,
-        call: CallRef<'_, <Self::Call as CallContext>::State>,
+        call: CallRef<'_, CallState<Self>>,
         offset: u32,
         length: u32,
     ) -> Result;
@@ -115,9 +118,6 @@ pub(crate) trait Connection: Sized + Send + Sync + 'static {
     /// be in progress.
     fn detach(this: &SvcXprt<Self>);
 }
-
-/// The context of a Call of `T`.
-type CallState<T> = <<T as Connection>::Call as CallContext>::State;
 
 /// Returns whether the data that a READ has just added to `reply`, `length` bytes at `offset`,
 /// begins in a page that holds results of other operations. nfsd reads into the page behind those
