@@ -118,14 +118,12 @@ class Subject:
         if errors:
             raise Failed(f"fake server: {errors[0][-300:]}")
 
-    def expect(self, connections, questions, more=False):
+    def expect(self, connections, questions, lost=0):
         """Check how often the client connected and requested version 2, and that it sent no Call twice.
-        With `more`, other connections may have been lost before the client requested it."""
+        Up to `lost` more connections may have ended before the client requested it."""
         fake = self.fake
         seen = (fake.connections, len(fake.questions))
-        if more and seen[0] > connections:
-            connections = seen[0]
-        if seen != (connections, questions):
+        if not 0 <= seen[0] - connections <= lost or seen[1] != questions:
             raise Failed(f"connections and questions: {seen}, wanted {(connections, questions)}")
         if len(set(fake.calls)) != len(fake.calls):
             raise Failed("a Call was sent twice")
