@@ -616,8 +616,8 @@ def main():
     others = [boot for boot in chosen if
               (boot.alone if args.debug else not boot.name.startswith("pair"))]
     if args.debug:
-        # The hostile peer takes longest. Over both devices it starts before the other tests with one
-        # guest, so that both threads end at about the same time.
+        # The hostile peer takes half an hour over each device. It starts before the shorter boots
+        # named "alone", so that both threads end at about the same time.
         others.sort(key=lambda boot: boot.name.startswith("alone"))
     first = [boot for boot in chosen if boot not in others]
     args.live = not others or len(chosen) == 1
