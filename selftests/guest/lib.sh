@@ -268,7 +268,7 @@ what_waits() {
 	for process in /proc/[0-9]*; do
 		grep -q -e rpc_ -e nfs -e svc_ -e rdma "$process/stack" || continue
 		# Skip a thread that waits for work.
-		! grep -q svc_recv "$process/stack" || continue
+		! head -n 2 "$process/stack" | grep -q svc_recv || continue
 		echo "$process $(cat "$process/comm")"
 		cat "$process/stack"
 	done

@@ -35,11 +35,14 @@ nothing_left() {
 	return 1
 }
 
-# within SECONDS COMMAND...: the command ends in time.
+# within SECONDS COMMAND...: the command ends in time. If not, print what it waits for.
 within() {
-	local begun=$EPOCHREALTIME limit=$1 ms
+	local begun=$EPOCHREALTIME limit=$1 ms command
 	shift
-	timeout 60 "$@" || return
+	timeout 60 "$@" &
+	command=$!
+	timeout "$limit" tail -s 0.1 --pid=$command -f /dev/null || what_waits 2>&1 | sed 's/^/# /'
+	wait $command || return
 	ms=$(((${EPOCHREALTIME/./} - ${begun/./}) / 1000))
 	echo "# $*: $ms ms"
 	[ "$ms" -le $((limit * 1000)) ]
