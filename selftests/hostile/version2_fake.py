@@ -118,12 +118,11 @@ class Subject:
         if errors:
             raise Failed(f"fake server: {errors[0][-300:]}")
 
-    def expect(self, connections, questions, lost=0):
-        """Check how often the client connected and requested version 2, and that it sent no Call twice.
-        Up to `lost` more connections may have ended before the client requested it."""
+    def expect(self, connections, questions):
+        """Check how often the client connected and requested version 2, and that it sent no Call twice."""
         fake = self.fake
         seen = (fake.connections, len(fake.questions))
-        if not 0 <= seen[0] - connections <= lost or seen[1] != questions:
+        if seen != (connections, questions):
             raise Failed(f"connections and questions: {seen}, wanted {(connections, questions)}")
         if len(set(fake.calls)) != len(fake.calls):
             raise Failed("a Call was sent twice")
