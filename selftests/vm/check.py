@@ -322,8 +322,7 @@ class Boot:
             for file in TEST_MODULES:
                 shutil.copy(file, self.folder)
         say(f"{self.name}: boot, run folder {host_name(self.folder)}")
-        nice = 5 if self.alone and args.debug else 0
-        kind = machine(args, self.device, self.cpus, nice)
+        kind = machine(args, self.device, self.cpus)
         self.pair = Pair(self.folder, kind, self.alone, echo=lambda line: None)
 
     def run_groups(self, times):

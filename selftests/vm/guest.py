@@ -11,7 +11,6 @@ in the other guest ("peer"), or to take this guest's link down or up ("link").
 
 import contextlib
 import ctypes
-import functools
 import glob
 import json
 import mmap
@@ -42,10 +41,9 @@ class GuestError(Exception):
 LIBC = ctypes.CDLL(None)
 
 
-def _die_with_parent(nice):
+def _die_with_parent():
     LIBC.prctl(1, signal.SIGKILL)
     os.setpgid(0, 0)
-    os.nice(nice)
 
 
 def accelerator():
@@ -102,15 +100,13 @@ def tsc_khz():
 @dataclass
 class Machine:
     """The machine of a guest: `memory` in MiB, `device` the kind of RDMA device (rxe
-    or siw), `boot` a directory that boot-files created, `nice` for QEMU's priority. With
-    `counted`, an instruction takes one nanosecond of the guest's time, and waiting takes
-    none. Measurements then do not depend on this machine's load. `plugin` has the arguments of
-    QEMU's -plugin."""
+    or siw), `boot` a directory that boot-files created. With `counted`, an instruction takes one
+    nanosecond of the guest's time, and waiting takes none. Measurements then do not depend on
+    this machine's load. `plugin` has the arguments of QEMU's -plugin."""
 
     memory: int = 3000
     cpus: int = 1
     device: str = "rxe"
-    nice: int = 0
     counted: bool = False
     plugin: str = ""
     boot: str = field(default_factory=lambda: os.environ["BOOT"])
@@ -134,8 +130,7 @@ class Guest:
         with open(self._path("qemu"), "wb") as log:
             self.qemu = subprocess.Popen(
                 self._command(addresses, net, machine), stdin=subprocess.DEVNULL,
-                preexec_fn=functools.partial(_die_with_parent, machine.nice),
-                stdout=log, stderr=subprocess.STDOUT)
+                preexec_fn=_die_with_parent, stdout=log, stderr=subprocess.STDOUT)
         self.port = self._connect("jobs")
         self.ask = self._connect("ask")
         self.console = self._connect("con")

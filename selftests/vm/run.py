@@ -171,10 +171,10 @@ def add_machine_options(parser, device="rxe", devices=""):
     parser.add_argument("--cpus", type=int, default=1)
 
 
-def machine(args, device=None, cpus=1, nice=0):
-    """Return the machine that the options describe, perhaps with another kind of RDMA device,
-    more processors, or a lower priority."""
-    return Machine(args.memory, max(args.cpus, cpus), device or args.device, nice)
+def machine(args, device=None, cpus=1):
+    """Return the machine that the options describe, perhaps with another kind of RDMA device or
+    more processors."""
+    return Machine(args.memory, max(args.cpus, cpus), device or args.device)
 
 
 def default_module(args):
