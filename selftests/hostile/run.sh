@@ -37,13 +37,15 @@ nothing_left() {
 
 # within SECONDS COMMAND...: the command ends in time. If not, print what it waits for.
 within() {
-	local begun=$EPOCHREALTIME limit=$1 ms command
+	local begun=$EPOCHREALTIME limit=$1 ms command watcher
 	shift
 	timeout 60 "$@" &
 	command=$!
-	timeout "$limit" tail -s 0.1 --pid=$command -f /dev/null || what_waits 2>&1 | sed 's/^/# /'
+	timeout "$limit" tail -s 0.1 --pid=$command -f /dev/null || what_waits 2>&1 | sed 's/^/# /' &
+	watcher=$!
 	wait $command || return
 	ms=$(((${EPOCHREALTIME/./} - ${begun/./}) / 1000))
+	wait $watcher
 	echo "# $*: $ms ms"
 	[ "$ms" -le $((limit * 1000)) ]
 }
