@@ -4,6 +4,7 @@
 Idle; never established; with answers that find no Receive; with Read chunks in
 flight; and new ones all the time. Prints "ready", continues until it is killed."""
 
+import contextlib
 import sys
 
 import peer
@@ -23,9 +24,11 @@ def main(address, port):
     for _ in range(4):
         client = server.connect(receives=0, sends=64, retry=7)
         held.append(client)
-        for _ in range(16):
-            client.send(null())
-            client.send(large_read(server, region))
+        # Over iWARP the first answer ends such a connection, perhaps before all is sent.
+        with contextlib.suppress(peer.Closed):
+            for _ in range(16):
+                client.send(null())
+                client.send(large_read(server, region))
     print("ready", flush=True)
     while True:
         try:

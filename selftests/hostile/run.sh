@@ -66,7 +66,8 @@ mounts_again() {
 	return 1
 }
 
-# hold_connections: start all_states.py and wait until its connections exist; sets pid.
+# hold_connections: start all_states.py and wait until its connections exist; sets pid. If it fails,
+# print what it says.
 hold_connections() {
 	local line
 	mkfifo /run/all_states
@@ -76,7 +77,10 @@ hold_connections() {
 	rm /run/all_states
 	read -r -t 60 line <&7
 	[ "$line" = ready ] && return
-	echo "# all_states.py: $line"
+	{
+		echo "all_states.py: $line"
+		timeout 5 cat <&7
+	} | sed 's/^/# /'
 	return 1
 }
 
