@@ -143,7 +143,7 @@ def one(version, flavor):
     expect("new connections", delta.connect_count, 0)
 
 
-# From the end of its standard input on, calls stat() for some seconds. Prints the longest time that one
+# Calls stat() for some seconds, once its standard input has ended. Prints the longest time that one
 # took, in seconds, and how many there were.
 STATS = """
 import os, sys, time
