@@ -3,8 +3,8 @@
 //! Callbacks: Calls from the server to the client, over the client's connection (RFC 8167).
 //!
 //! Callbacks have their own credits, their own Receives for replies, and no chunks. They share the
-//! Send Queue with forward replies, but do not wait for room in it: a callback that finds no room
-//! is sent later.
+//! Send Queue with forward replies. One that finds no room in it is queued behind them: sunrpc
+//! would repeat it at intervals, and while replies keep the queue full it might never find room.
 
 use super::{
     endpoint::{
@@ -73,7 +73,7 @@ impl Callbacks for Conn {
     fn send_call(this: &SvcXprt<Self>, xid: u32, call: &XdrBuf) -> Result {
         let sent = this.send_callback(xid, call);
         match sent {
-            Err(e) if e == ENOMEM || e == EAGAIN => Err(enobufs()),
+            Err(ENOMEM) => Err(enobufs()),
             Err(e) => {
                 if e != EMSGSIZE {
                     this.ep().fail();
@@ -99,7 +99,7 @@ impl Endpoint {
 }
 
 impl Conn {
-    /// Posts a callback. May sleep for memory, without I/O.
+    /// Posts or queues a callback. May sleep for memory, without I/O.
     fn send_callback(&self, xid: u32, call: &XdrBuf) -> Result {
         // Reclaim may be waiting for the worker that runs this function.
         let _no_io = NoIo::begin();
@@ -127,15 +127,13 @@ impl Conn {
                 Err(EINVAL)
             }
         });
-        // Reserve entries last: only the completion may return them.
-        let reserved = written.and_then(|end| {
+        let written = written.and_then(|end| {
             ctx.as_mut().set_message(end, None)?;
-            ep.sq.try_reserve(ctx.as_mut().project().reservation, 1)?;
             Ok(end)
         });
-        match reserved {
+        match written {
             Ok(octets) => {
-                let posted = ep.post(self.qp(), ChainCtx::Reply(ctx));
+                let posted = ep.submit(self.qp(), ChainCtx::Reply(ctx));
                 posted.map_err(|_| enotconn())?;
                 ep.params.status.traffic.note_sent(octets);
                 Ok(())

@@ -28,7 +28,10 @@ use super::{
         PullPermit, //
     },
     layout::Layout,
-    limits::Sizes,
+    limits::{
+        Sizes,
+        CALLBACK_CREDITS, //
+    },
     negotiation::Negotiation,
     order::ArrivalSeq,
     pool::PagePool,
@@ -239,8 +242,9 @@ impl Endpoint {
             addr: params.peer,
             status: params.status.clone(),
         };
-        let contexts = params.sizes.contexts as usize;
-        Sq::new(params.sizes.sends, contexts, owner, CHECK_MS)
+        // CAST: `usize` has at least 32 bits.
+        let queued = params.sizes.contexts.saturating_add(CALLBACK_CREDITS) as usize;
+        Sq::new(params.sizes.sends, queued, owner, CHECK_MS)
     }
 
     /// Closes the connection after an error, and refuses further chains. Idempotent. Process

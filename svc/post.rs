@@ -11,8 +11,9 @@
 //! ```
 //!
 //! While a chain is queued, sunrpc assigns no further service thread to the connection. Threads
-//! that work for it already still queue replies, and completions queue pulls. The backlog has room
-//! for `Sizes::contexts` chains; one more closes the connection.
+//! that work for it already still queue replies, completions queue pulls, and nfsd's workers queue
+//! callbacks. The backlog has room for a chain of each of the `Sizes::contexts` Receives and for
+//! each callback; one more closes the connection.
 
 use super::{
     endpoint::{

@@ -16,6 +16,7 @@ import wire
 from client import XIDS
 from cases import Failed
 from server_cases import FILE, TABLE, equal
+from server_stalls import NO_RNR
 from server_version2 import BRS, CONNPROP, RBSIZ, answers, check_null, ours, two
 
 case = TABLE.case
@@ -32,6 +33,8 @@ WRITE_LT, WRITEW_LT = 2, 4
 EVERYTHING = struct.pack(">QQ", 0, (1 << 64) - 1)
 # How long to wait for a callback that must not arrive; one that arrives takes far less.
 QUIET = 3
+# More READs than nfsd has threads, so that some of them begin after a callback was queued.
+READS, SEGMENTS = 20, 200
 
 
 class Session:
@@ -132,16 +135,22 @@ class Session:
         return call
 
 
+def locked(client, backward):
+    """Return a session of a client with this Backward Request Support, and the lock that an owner waits for."""
+    body = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, backward, 0)
+    answers(client, two(next(XIDS), CONNPROP, body=body), peer.TIMEOUT)
+    session = Session(client)
+    state = session.open()
+    held = session.lock(state, WRITE_LT, b"one").take(16)
+    session.lock(state, WRITEW_LT, b"two", DENIED)
+    return session, held
+
+
 @contextlib.contextmanager
 def waiting(server, backward):
     """A session of a client with this Backward Request Support, which nfsd has to call."""
     with server.connect() as client:
-        body = wire.u32(2, RBSIZ, 4, 4096, BRS, 4, backward, 0)
-        answers(client, two(next(XIDS), CONNPROP, body=body), peer.TIMEOUT)
-        session = Session(client)
-        state = session.open()
-        held = session.lock(state, WRITE_LT, b"one").take(16)
-        session.lock(state, WRITEW_LT, b"two", DENIED)
+        session, held = locked(client, backward)
         session.unlock(held)
         yield client, session
 
@@ -188,3 +197,41 @@ def malformed_reply(server):
             time.sleep(0.1)
         # nfsd may call again, so the next message need not be a Reply.
         session.call()
+
+
+def segmented_read(server, region):
+    """Return a READ with a Write chunk of so many segments that the Send Queue has room for two replies."""
+    xid, size = next(XIDS), 4
+    chunk = b"".join(struct.pack(">IIQ", region.rkey, size, region.address + size * i) for i in range(SEGMENTS))
+    return two(xid, wire.MSG, 0, 0, 0, 1, SEGMENTS, body=chunk + wire.u32(0, 0)
+               + wire.v3_read(xid, server.handle(FILE), 0, size * SEGMENTS))
+
+
+@case("version 2: a callback is sent while replies fill the Send Queue", skip=NO_RNR)
+def among_replies(server):
+    if not ours(server):
+        return
+    region = server.device.region(4 * SEGMENTS)
+    with server.connect(receives=64, posted=1, rnr_retry=7, retry=7) as client, server.connect() as other:
+        client.end.refill = True
+        session, held = locked(client, INLINE)
+        # From now on the client takes one message at a time. The next one finds a Receive.
+        client.end.refill = False
+        client.end.send(*(segmented_read(server, region) for _ in range(READS)))
+        time.sleep(1)
+        # The connection gets no service thread while replies wait, so another one has to unlock.
+        session.client = other
+        session.unlock(held)
+        seen = []
+        for slot in range(1, READS + 1):
+            data, _ = client.end.receive()
+            seen.append(int.from_bytes(data[16:20], "big"))
+            if seen[-1] == wire.CALL:
+                break
+            # Longer than the interval at which sunrpc repeats a callback.
+            time.sleep(0.4)
+            client.end.post_receive(slot)
+    region.close()
+    if wire.CALL not in seen:
+        raise Failed(f"no callback before the last of {READS} replies")
+    server.notes.append(f"{len(seen) - 1} replies came before the callback")
