@@ -24,7 +24,6 @@ use super::{
         Events, //
     },
     state::{
-        DownReason,
         Event,
         Step, //
     },
@@ -157,10 +156,11 @@ impl Conn {
             .connect(xprt, events)
             .and_then(|()| conn.negotiate(xprt, events));
         if let Err(mut failed) = made {
+            let lost = events.fsm.lock().is_lost();
             // The watchdog may be queued, and has a reference.
             conn.shutdown();
             // The queues are drained, so a response that arrived before the loss is known by now.
-            failed.unanswered &= conn.ep.negotiation.is_unanswered();
+            failed.unanswered = lost && conn.ep.negotiation.is_unanswered();
             return Err(failed);
         }
         Ok(conn)
@@ -254,17 +254,9 @@ impl Conn {
             let responded = events.step(Step::Version, VERSION_MS, send);
             // The server may have disconnected right after its response.
             self.check_outcome(xprt)?;
-            responded.map_err(|failed| {
-                let lost = !matches!(
-                    events.fsm.lock().outcome(),
-                    Some(Err(DownReason::DeviceGone)) | Some(Ok(()))
-                );
-                ConnectError {
-                    unanswered: lost,
-                    ..failed
-                }
-            })?;
+            responded?;
         }
+        events.fsm.lock().finish()?;
         negotiation.agree(&events.peer.lock());
         let ours = negotiation.ours();
         if let Some(agreed) = negotiation.agreed() {

@@ -270,21 +270,11 @@ impl Endpoint {
         self.link.get()
     }
 
-    /// Disconnects the transport because the connection is broken. Later calls have no effect.
+    /// Ends the connection because it is broken. Later calls have no effect.
     pub(super) fn fail(&self, why: Ended) {
-        if self.negotiation.is_pending() {
-            return self.fail_negotiation();
-        }
         if !self.reported.xchg(true, Relaxed) {
-            // The Receives of an attempt to connect that fails are flushed, but no connection ends.
-            let connected = self.status.is_connected();
             self.status.set_state(ConnState::Lost);
-            if let Some(xprt) = self.link.get() {
-                if connected {
-                    xprt.note_end(why);
-                }
-                xprt.force_disconnect();
-            }
+            self.events.fail(why);
         }
     }
 

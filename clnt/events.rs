@@ -85,26 +85,32 @@ impl Events {
         )
     }
 
-    /// Handles an event.
+    /// Handles an event of the connection manager or of the device, or a response.
     pub(super) fn handle(&self, event: Event) {
+        let why = match event {
+            Event::Down(DownReason::DeviceGone) => Ended::Device,
+            _ => Ended::Peer,
+        };
+        self.handle_as(event, why);
+    }
+
+    /// Ends the connection, which was found broken or is given up.
+    pub(super) fn fail(&self, why: Ended) {
+        self.handle_as(Event::Broken, why);
+    }
+
+    /// Handles an event. If an established connection ends, the reason is `why`.
+    fn handle_as(&self, event: Event, why: Ended) {
         let mut fsm = self.fsm.lock();
         match fsm.event(event) {
             Action::None => (),
             Action::Wake => self.wait.wake_all(),
             Action::Disconnect => {
-                self.note_end(event);
+                if let Some(xprt) = self.link.get() {
+                    xprt.note_end(why);
+                }
                 self.force_disconnect(&fsm);
             }
-        }
-    }
-
-    /// Records why an established connection ends.
-    fn note_end(&self, event: Event) {
-        if let Some(xprt) = self.link.get() {
-            xprt.note_end(match event {
-                Event::Down(DownReason::DeviceGone) => Ended::Device,
-                _ => Ended::Peer,
-            });
         }
     }
 

@@ -46,7 +46,6 @@ use super::{
     },
     pools::MessageKind,
     state::{
-        DownReason,
         Event,
         Step, //
     },
@@ -279,16 +278,6 @@ impl Endpoint {
             self.drop_message(buffer, MessageKind::Other);
         }
         self.restore_receives(qp);
-    }
-
-    /// Handles the loss of the connection while the response to the request for version 2 is
-    /// pending.
-    #[cold]
-    pub(super) fn fail_negotiation(&self) {
-        // Before the request is sent, the connection manager reports the loss, and knows its cause.
-        if self.negotiation.is_connprop_sent() {
-            self.events.handle(Event::Down(DownReason::Lost));
-        }
     }
 
     /// Returns whether the server may call, so that a malformed message may be a Call.

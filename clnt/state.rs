@@ -3,19 +3,20 @@
 //! The state of one connection, which its events change. Pure.
 //!
 //! ```text
-//!   Ready ─begin(Address)─▶ Waiting ─done─▶ Ready ─begin(Route)─▶ Waiting ─done─▶ Ready
-//!   Ready ─begin(Connect)─▶ Waiting ─done─▶ Established
-//!   Established ─begin(Version)─▶ Waiting ─done─▶ Established, if version 2 is requested
+//!   Ready ─begin(step)─▶ Waiting ─done─▶ Ready, for each step
+//!   Ready ─finish─▶ Established
 //!
-//!   Ready, Waiting ─failed─▶ Down: the worker is woken
+//!   Ready, Waiting ─failed, lost─▶ Down: the worker is woken
 //!   Established ─lost─▶ Down: the transport is disconnected
 //!   any state ─shut down, or connecting failed─▶ Retired
 //! ```
 //!
 //! One thread takes the steps and waits for each; events arrive on other threads. Handling an event
-//! returns an action: none, wake the waiting worker, or disconnect the transport. In `Down` further
-//! events have no effect. A connection that was shut down is `Retired`: later events do not affect
-//! the transport, which may have another connection by then.
+//! returns an action: none, wake the waiting worker, or disconnect the transport. Before `finish`
+//! no event disconnects the transport: sunrpc would do so after the worker has returned, and by
+//! then the worker may have made another connection. In `Down` further events have no effect. A
+//! connection that was shut down is `Retired`: later events do not affect the transport, which may
+//! have another connection by then.
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,9 @@ pub(super) enum Event {
     Done(Step),
     /// A step has failed, or the connection was lost.
     Down(DownReason),
+    /// A completion has found the connection broken, or this side gives it up. If the peer has
+    /// ended it, the connection manager reports the reason in another event.
+    Broken,
 }
 
 /// The action for an event.
@@ -85,12 +89,19 @@ enum State {
 
 /// The state of one connection.
 #[derive(Debug)]
-pub(super) struct Fsm(State);
+pub(super) struct Fsm {
+    state: State,
+    /// Whether the connection was found broken before it was established.
+    broken: bool,
+}
 
 impl Fsm {
     /// Creates the state of a connection before its first step.
     pub(super) const fn new() -> Self {
-        Self(State::Ready)
+        Self {
+            state: State::Ready,
+            broken: false,
+        }
     }
 
     /// Begins a step.
@@ -99,43 +110,62 @@ impl Fsm {
     ///
     /// The reason, if the attempt has failed already.
     pub(super) fn begin(&mut self, step: Step) -> Result<(), DownReason> {
-        match self.0 {
-            State::Down(failure) => Err(failure),
-            State::Retired => Err(DownReason::Lost),
-            _ => {
-                self.0 = State::Waiting(step);
-                Ok(())
-            }
+        self.advance(State::Waiting(step))
+    }
+
+    /// Records that the last step has succeeded. From now on the loss of the connection disconnects
+    /// the transport.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the connection was lost meanwhile.
+    pub(super) fn finish(&mut self) -> Result<(), DownReason> {
+        self.advance(State::Established)
+    }
+
+    fn advance(&mut self, next: State) -> Result<(), DownReason> {
+        self.state = match self.state {
+            State::Down(failure) => return Err(failure),
+            State::Retired => return Err(DownReason::Lost),
+            _ if self.broken => State::Down(DownReason::Lost),
+            _ => next,
+        };
+        if self.broken {
+            Err(DownReason::Lost)
+        } else {
+            Ok(())
         }
     }
 
     /// Handles an event.
     pub(super) fn event(&mut self, event: Event) -> Action {
-        match (self.0, event) {
+        let failure = match (self.state, event) {
             (State::Waiting(step), Event::Done(done)) if step == done => {
-                self.0 = match step {
-                    Step::Connect | Step::Version => State::Established,
-                    Step::Address | Step::Route => State::Ready,
-                };
-                Action::Wake
+                self.state = State::Ready;
+                return Action::Wake;
             }
             // The event belongs to an abandoned step, or the peer repeats it.
-            (_, Event::Done(_)) => Action::None,
-            (State::Down(_) | State::Retired, Event::Down(_)) => Action::None,
-            (State::Established, Event::Down(failure)) => {
-                self.0 = State::Down(failure);
-                Action::Disconnect
+            (_, Event::Done(_)) | (State::Down(_) | State::Retired, _) => return Action::None,
+            (_, Event::Down(failure)) => failure,
+            (State::Established | State::Waiting(Step::Version), Event::Broken) => DownReason::Lost,
+            // The connection manager is about to report why the step has failed. If it does not,
+            // the next step fails.
+            (State::Ready | State::Waiting(_), Event::Broken) => {
+                self.broken = true;
+                return Action::None;
             }
-            (_, Event::Down(failure)) => {
-                self.0 = State::Down(failure);
-                Action::Wake
-            }
-        }
+        };
+        let action = match self.state {
+            State::Established => Action::Disconnect,
+            _ => Action::Wake,
+        };
+        self.state = State::Down(failure);
+        action
     }
 
     /// Returns the result of the current step; `None` if it has not ended.
     pub(super) fn outcome(&self) -> Option<Result<(), DownReason>> {
-        match self.0 {
+        match self.state {
             State::Waiting(_) => None,
             State::Ready | State::Established => Some(Ok(())),
             State::Down(failure) => Some(Err(failure)),
@@ -145,12 +175,21 @@ impl Fsm {
 
     /// Records that the connection is being shut down.
     pub(super) fn retire(&mut self) {
-        self.0 = State::Retired;
+        self.state = State::Retired;
     }
 
     /// Returns whether the connection is retired.
     pub(super) fn is_retired(&self) -> bool {
-        self.0 == State::Retired
+        self.state == State::Retired
+    }
+
+    /// Returns whether the connection was lost, or the current step has not ended, while the device
+    /// is still there.
+    pub(super) fn is_lost(&self) -> bool {
+        !matches!(
+            self.outcome(),
+            Some(Err(DownReason::DeviceGone)) | Some(Ok(()))
+        )
     }
 }
 
@@ -158,14 +197,22 @@ impl Fsm {
 mod tests {
     use super::*;
 
-    fn established() -> Fsm {
+    const STEPS: [Step; 4] = [Step::Address, Step::Route, Step::Connect, Step::Version];
+
+    fn after(steps: &[Step]) -> Fsm {
         let mut fsm = Fsm::new();
-        for step in [Step::Address, Step::Route, Step::Connect] {
-            assert_eq!(fsm.begin(step), Ok(()));
+        for step in steps {
+            assert_eq!(fsm.begin(*step), Ok(()));
             assert_eq!(fsm.outcome(), None);
-            assert_eq!(fsm.event(Event::Done(step)), Action::Wake);
+            assert_eq!(fsm.event(Event::Done(*step)), Action::Wake);
             assert_eq!(fsm.outcome(), Some(Ok(())));
         }
+        fsm
+    }
+
+    fn established() -> Fsm {
+        let mut fsm = after(&STEPS[..3]);
+        assert_eq!(fsm.finish(), Ok(()));
         fsm
     }
 
@@ -179,6 +226,67 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_found_broken_disconnects_once() {
+        let mut fsm = established();
+        assert_eq!(fsm.event(Event::Broken), Action::Disconnect);
+        assert_eq!(fsm.event(Event::Broken), Action::None);
+        assert_eq!(fsm.event(Event::Down(DownReason::Lost)), Action::None);
+        assert!(fsm.is_lost());
+    }
+
+    #[test]
+    fn until_the_worker_has_finished_nothing_is_disconnected() {
+        for steps in 0..=STEPS.len() {
+            let mut fsm = after(&STEPS[..steps]);
+            assert!(!fsm.is_lost());
+            assert_eq!(fsm.event(Event::Down(DownReason::Lost)), Action::Wake);
+            assert!(fsm.is_lost());
+            assert_eq!(fsm.finish(), Err(DownReason::Lost));
+            assert_eq!(fsm.event(Event::Broken), Action::None);
+        }
+    }
+
+    #[test]
+    fn one_that_is_found_broken_is_not_finished() {
+        for steps in 0..=STEPS.len() {
+            let mut fsm = after(&STEPS[..steps]);
+            assert_eq!(fsm.event(Event::Broken), Action::None);
+            assert_eq!(fsm.finish(), Err(DownReason::Lost));
+            assert!(fsm.is_lost());
+            let mut fsm = after(&STEPS[..steps]);
+            assert_eq!(fsm.event(Event::Broken), Action::None);
+            assert_eq!(fsm.begin(Step::Version), Err(DownReason::Lost));
+        }
+    }
+
+    #[test]
+    fn a_step_fails_for_the_reason_of_the_connection_manager() {
+        let mut fsm = after(&STEPS[..2]);
+        assert_eq!(fsm.begin(Step::Connect), Ok(()));
+        assert_eq!(fsm.event(Event::Broken), Action::None);
+        assert_eq!(fsm.outcome(), None);
+        assert_eq!(fsm.event(Event::Down(DownReason::Refused)), Action::Wake);
+        assert_eq!(fsm.outcome(), Some(Err(DownReason::Refused)));
+    }
+
+    #[test]
+    fn a_broken_connection_gets_no_response() {
+        let mut fsm = after(&STEPS[..3]);
+        assert_eq!(fsm.begin(Step::Version), Ok(()));
+        assert_eq!(fsm.event(Event::Broken), Action::Wake);
+        assert_eq!(fsm.outcome(), Some(Err(DownReason::Lost)));
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_no_loss() {
+        let mut fsm = after(&STEPS[..3]);
+        assert_eq!(fsm.begin(Step::Version), Ok(()));
+        assert!(fsm.is_lost());
+        assert_eq!(fsm.event(Event::Down(DownReason::DeviceGone)), Action::Wake);
+        assert!(!fsm.is_lost());
+    }
+
+    #[test]
     fn one_that_is_shut_down_disconnects_nothing() {
         for failure in [None, Some(DownReason::DeviceGone)] {
             let mut fsm = established();
@@ -189,6 +297,7 @@ mod tests {
             fsm.retire();
             assert!(fsm.is_retired());
             assert_eq!(fsm.event(Event::Down(DownReason::Lost)), Action::None);
+            assert_eq!(fsm.event(Event::Broken), Action::None);
             assert_eq!(fsm.event(Event::Done(Step::Connect)), Action::None);
             assert!(fsm.is_retired());
             assert_eq!(fsm.outcome(), Some(Err(DownReason::Lost)));
@@ -198,7 +307,7 @@ mod tests {
 
     #[test]
     fn every_step_can_fail_and_stays_failed() {
-        for step in [Step::Address, Step::Route, Step::Connect] {
+        for step in STEPS {
             let mut fsm = Fsm::new();
             assert_eq!(fsm.begin(step), Ok(()));
             assert_eq!(fsm.event(Event::Down(DownReason::Route)), Action::Wake);

@@ -37,6 +37,9 @@ fn after(steps: &[Step]) -> Result<Arc<SpinLock<Shared>>> {
         fsm.begin(*step).map_err(|_| EIO)?;
         fsm.event(Event::Done(*step));
     }
+    if steps.contains(&Step::Connect) {
+        fsm.finish().map_err(|_| EIO)?;
+    }
     let shared = Shared {
         fsm,
         wake: 0,
@@ -57,6 +60,7 @@ mod tests {
             contend(4, move |number| {
                 let failure = [DownReason::Lost, DownReason::DeviceGone][number % 2];
                 theirs.lock().event(Event::Down(failure));
+                theirs.lock().event(Event::Broken);
                 theirs.lock().event(Event::Done(Step::Connect));
             })?;
             let now = shared.lock();

@@ -123,6 +123,18 @@ def refuses_and_hangs_up(subject):
     gives_up(subject, greeting)
 
 
+@case("a server that hangs up right after ERR_VERS is called in version 1 on the next connection")
+def refuses_and_is_gone(subject):
+    def greeting(xid):
+        subject.fake.refuse(xid)
+        raise peer.Closed("by the case")
+    with busy(6):
+        for _ in range(5):
+            # One with the request for version 2, and one in version 1 that stays.
+            with subject.mount(greeting):
+                subject.expect(2, 1)
+
+
 @contextlib.contextmanager
 def busy(count):
     """Keep the processor busy, so that the client's threads run late."""
