@@ -202,6 +202,10 @@ impl Endpoint {
                 rejected,
                 other,
             } if self.negotiation.has_requested_with(parsed.header.xid) => {
+                if let Some(xprt) = self.xprt() {
+                    let requested = Credits(self.limits().requests);
+                    self.set_credits(&xprt, parsed.header.credits.usable(requested));
+                }
                 let request = self.end_request();
                 request.and_then(|octets| granted(octets, done, rejected, other))
             }

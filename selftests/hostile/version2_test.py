@@ -11,7 +11,7 @@ import time
 import peer
 import version2_start  # noqa: F401  (adds its cases to the table)
 import wire
-from cases import Failed, leave
+from cases import Failed, leave, views
 from client import XIDS
 from client_cases import PATIENCE, POOL
 from fake import DATA, GETATTR, MountServer, READ, READDIR, WRITE
@@ -212,6 +212,28 @@ def lowered(subject):
         if not 0 < fake.longest <= 4096:
             raise Failed(f"a message of {fake.longest} octets")
     subject.expect(1, 1)
+
+
+@case("the credits in the response to a request are granted")
+def response_grants(subject):
+    fake, granted = subject.fake, []
+
+    def respond(xid):
+        fake.end.send(wire.u32(xid, 2, 5, RESPROP, 1, 1, 0, 0))
+        end = time.monotonic() + PATIENCE
+        # No Reply, which has a grant as well, is sent meanwhile.
+        while granted[-1:] != ["5"] and time.monotonic() < end:
+            time.sleep(0.1)
+            granted[:] = [view["credits_granted"] for view in views("client")
+                          if view["state"] == "connected"]
+    with large_sends(subject) as mount:
+        fake.requested = respond
+        with setting(SENDS, 4096):
+            await_request(fake, mount, 4096)
+            mount.attempt(mount.getattr)
+    subject.expect(1, 1)
+    if granted != ["5"]:
+        raise Failed(f"credits granted: {granted}")
 
 
 @case("a request for smaller Receives that the server rejects is withdrawn by one for the former size")
