@@ -348,7 +348,10 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
                 })
             }
             Err(e) => {
+                // The namespace is put with the transport. Handles may outlive it, and do nothing
+                // from now on, as after `drop` of `NewXprt`.
                 handle.0.set(bindings::XPT_CLOSE);
+                handle.0.set(bindings::XPT_DEAD);
                 // SAFETY: This is the only reference. `xpo_free` accepts a transport without data.
                 unsafe { bindings::svc_xprt_put(xprt) };
                 Err(e)
