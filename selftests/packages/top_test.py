@@ -186,7 +186,7 @@ def interrupted(folder):
                           text=True, stdout=subprocess.PIPE) as child:
         lines = [child.stdout.readline()]
         child.send_signal(signal.SIGINT)
-        lines += child.stdout.readlines()
+        lines += child.communicate(timeout=60)[0].splitlines()
     expect("exit status", child.returncode, 0)
     expect("lines that are no JSON", [line for line in lines if not line.startswith('{"time"')], [])
 
@@ -204,6 +204,8 @@ TESTS = (values, rates, table, sizes, odd_names, counted_again, unreadable, ende
 def main():
     """The tests."""
     failed = 0
+    # A shell starts background jobs with this signal ignored, and programs inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(f"1..{len(TESTS)}")
     for number, test in enumerate(TESTS, 1):
         folder = tempfile.mkdtemp()
