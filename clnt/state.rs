@@ -124,16 +124,17 @@ impl Fsm {
     }
 
     fn advance(&mut self, next: State) -> Result<(), DownReason> {
-        self.state = match self.state {
-            State::Down(failure) => return Err(failure),
-            State::Retired => return Err(DownReason::Lost),
-            _ if self.broken => State::Down(DownReason::Lost),
-            _ => next,
-        };
-        if self.broken {
-            Err(DownReason::Lost)
-        } else {
-            Ok(())
+        match self.state {
+            State::Down(failure) => Err(failure),
+            State::Retired => Err(DownReason::Lost),
+            _ if self.broken => {
+                self.state = State::Down(DownReason::Lost);
+                Err(DownReason::Lost)
+            }
+            _ => {
+                self.state = next;
+                Ok(())
+            }
         }
     }
 
