@@ -18,6 +18,8 @@ from cases import Failed
 from server_cases import FILE, TABLE, equal
 from server_stalls import NO_RNR
 from server_version2 import BRS, CONNPROP, RBSIZ, answers, check_null, ours, two
+from version2_fuzz import in_version_2
+from wire import Segment
 
 case = TABLE.case
 
@@ -202,9 +204,9 @@ def malformed_reply(server):
 def segmented_read(server, region):
     """Return a READ with a Write chunk of so many segments that the Send Queue has room for two replies."""
     xid, size = next(XIDS), 4
-    chunk = b"".join(struct.pack(">IIQ", region.rkey, size, region.address + size * i) for i in range(SEGMENTS))
-    return two(xid, wire.MSG, 0, 0, 0, 1, SEGMENTS, body=chunk + wire.u32(0, 0)
-               + wire.v3_read(xid, server.handle(FILE), 0, size * SEGMENTS))
+    chunk = [Segment(region.rkey, size, region.address + size * i) for i in range(SEGMENTS)]
+    return in_version_2(wire.header(xid, writes=[chunk])
+                        + wire.v3_read(xid, server.handle(FILE), 0, size * SEGMENTS), direction=wire.CALL)
 
 
 @case("version 2: a callback is sent while replies fill the Send Queue", skip=NO_RNR)
