@@ -228,7 +228,7 @@ impl Endpoint {
     ///
     /// Those of [`Self::send_message`].
     pub(super) fn send_connprop(self: &Arc<Self>, qp: &Qp<Endpoint>, xid: Xid) -> Result {
-        // Responses to earlier messages of the server may be in flight.
+        // Nothing was sent before on this connection, so one of the preallocated Sends is free.
         let ctx = self.take_bc_send(true).ok_or_else(enobufs)?;
         let mut pools = self.pools.lock();
         // From here on the server may request another size. The response to that request must not
@@ -271,11 +271,13 @@ impl Endpoint {
     }
 
     /// Sends the Reply to a Call of the reverse direction, or an error report if it is too long.
+    /// May sleep.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS` if too many Replies are in flight; `ENOTCONN` if the connection is broken, or must
-    /// be closed because neither Reply nor report can be sent (RFC 8166, section 4.5.4).
+    /// `ENOBUFS` if memory is short or all Sends are in flight; `ENOTCONN` if the connection is
+    /// broken, or must be closed because neither Reply nor report can be sent (RFC 8166, section
+    /// 4.5.4).
     pub(super) fn bc_send_reply(
         self: &Arc<Self>,
         qp: &Qp<Endpoint>,

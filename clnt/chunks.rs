@@ -277,8 +277,8 @@ impl Chunks {
 pub(super) struct SlotChunks {
     #[pin]
     chunks: Mutex<Chunks>,
-    /// Whether the chunks may contain regions: the lock was taken since the last
-    /// [`LockedChunks::take`]. Written under the lock.
+    /// Whether the chunks may contain regions. Set when the lock is taken, and cleared by
+    /// [`LockedChunks::take`] and [`LockedChunks::connection_lost`]. Written under the lock.
     used: Atomic<bool>,
 }
 

@@ -324,8 +324,9 @@ impl Conn {
         let _ = self.qp.disconnect();
     }
 
-    /// Shuts down the connection. On return no completion runs, and the server cannot access memory
-    /// of the client. Sleeps.
+    /// Shuts down the connection. On return no completion runs. The server can no longer access
+    /// memory of the client, unless the device has refused to stop the QP: then dropping the
+    /// regions ends the access. Sleeps.
     pub(super) fn shutdown(&self) {
         self.id.handler().fsm.lock().retire();
         self.ep.retire();

@@ -11,7 +11,7 @@
 //! ```text
 //!   unwatched ──a chain is posted──▶ watched ──check: quiet──▶ trimmed, unwatched
 //!                                     │    └─check: active──▶ watched
-//!                                     └──check: stalled──▶ the connection is lost
+//!                                     └──check: stalled, or no credits──▶ the connection is lost
 //! ```
 
 use core::pin::Pin;
@@ -144,7 +144,7 @@ pub(super) struct Endpoint {
     pub(super) events: Arc<Events>,
     /// The version of the connection and its message sizes.
     pub(super) negotiation: Negotiation,
-    /// The grant of the last Reply.
+    /// The credits that the server has granted last, by a Reply or a message about properties.
     credits: Atomic<u32>,
     /// The debugfs status.
     pub(super) status: Arc<ConnStatus>,
@@ -220,13 +220,14 @@ impl Endpoint {
         Xid(property_xid(self.number).0.wrapping_add(count))
     }
 
-    /// Returns whether a message about properties was sent with this XID.
+    /// Returns whether a message about properties may have been sent with this XID. Also true for
+    /// the XID of the first one on a connection that does not request version 2.
     pub(super) fn is_property_xid(&self, Xid(xid): Xid) -> bool {
         let after = xid.wrapping_sub(property_xid(self.number).0);
         after <= self.properties_sent.load(Relaxed)
     }
 
-    /// Returns the grant of the last Reply.
+    /// Returns the credits that the server has granted last.
     pub(super) fn granted(&self) -> u32 {
         self.credits.load(Relaxed)
     }
@@ -270,7 +271,8 @@ impl Endpoint {
         self.link.get()
     }
 
-    /// Ends the connection because it is broken. Later calls have no effect.
+    /// Ends the connection because it is broken. Later calls have no effect. Does not sleep. Takes
+    /// sunrpc's transport lock, so it must not be called from an interrupt.
     pub(super) fn fail(&self, why: Ended) {
         if !self.reported.xchg(true, Relaxed) {
             self.status.set_state(ConnState::Lost);
@@ -289,7 +291,8 @@ impl Endpoint {
         self.pools.lock().retire();
     }
 
-    /// Records that the connection is drained, so that the last regions can be dropped.
+    /// Cancels the refill and the watchdog, and wakes the tasks in [`Self::wait_closed`]. Called
+    /// when the connection is drained. Sleeps.
     pub(super) fn set_closed(self: &Arc<Self>) {
         cancel_delayed_sync::<_, REFILL>(self);
         cancel_delayed_sync::<_, WATCHDOG>(self);
@@ -331,7 +334,8 @@ impl Endpoint {
         self.update_window(xprt);
     }
 
-    /// Calls `f` with the pools, and wakes the sender if it waits for a resource.
+    /// Calls `f` under the lock of the pools, a spin lock, so `f` must not sleep. Then wakes the
+    /// sender if it waits for a resource.
     pub(super) fn return_to_pools(&self, f: impl FnOnce(&mut Pools)) {
         let starved = {
             let mut pools = self.pools.lock();
@@ -401,7 +405,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Errors of the device.
+    /// `ENOMEM` or `ENOBUFS` if memory is short, and errors of the device.
     pub(super) fn begin(self: &Arc<Self>, xprt: &Xprt<ClntXprt>, qp: &Qp<Endpoint>) -> Result {
         if xprt.is_bc_allowed() {
             self.allow_bc();

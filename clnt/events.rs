@@ -210,10 +210,10 @@ impl ConnectError {
         }
     }
 
-    /// Returns the error for `error` of a device or of the kernel, which may be gone at the next
-    /// attempt. Its status makes the RPC layer fail a new mount at once, and retry the RPCs of an
-    /// established mount after a delay. A device that is being removed, or is short of a resource,
-    /// may return any error, and a hard mount must not fail because of that.
+    /// Returns the result of an attempt that failed with `error`, which a device or the kernel has
+    /// returned. The next attempt may succeed, so the status makes the RPC layer fail a new mount
+    /// at once, but retry the RPCs of an established mount after a delay. A device that is being
+    /// removed, or is short of a resource, may return any error. A hard mount must not fail then.
     pub(super) fn transient(error: Error) -> Self {
         let retried = [
             eproto(),

@@ -145,7 +145,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// The connection is broken. The error contains both arguments.
+    /// The chain was not posted, so the caller has to end the connection. The error contains both
+    /// arguments.
     pub(super) fn invalidate(
         self: &Arc<Self>,
         qp: &Qp<Endpoint>,

@@ -121,7 +121,7 @@ pub(super) struct Plan {
 ///
 /// # Errors
 ///
-/// `ENOBUFS` if no pages for the Reply are available; `EMSGSIZE` if the Call cannot be sent at all.
+/// `ENOBUFS` if no pages for the Reply are available.
 pub(super) fn plan<T: XprtOps>(
     xprt: &SendLocked<'_, T>,
     mut thresholds: Thresholds,
@@ -229,8 +229,8 @@ fn edge(len: usize) -> usize {
 ///
 /// # Errors
 ///
-/// `ENOMEM` if the IOMMU has no room. Any other error means that the Call cannot be sent at all.
-/// `chunks` may contain regions to be recycled then.
+/// `ENOMEM` if memory is short or the IOMMU has no room. After any other error the Call cannot be
+/// sent at all. In both cases `chunks` may contain regions, which the caller recycles.
 pub(super) fn marshal<T: XprtOps>(
     with: &Marshal<'_>,
     plan: &Plan,

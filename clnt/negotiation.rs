@@ -128,7 +128,8 @@ impl Agreed {
         self.send.store(fit.0, Relaxed);
     }
 
-    /// Records that the client's Receives have the size `size` from now on.
+    /// Records that the client has announced Receives of `size` to the server, which may be smaller
+    /// than the last size.
     pub(super) fn grow(&self, size: InlineSize) {
         let max = InlineSize(self.peer_max_send.load(Relaxed));
         self.receive.store(size.min(max).0, Relaxed);
@@ -354,9 +355,9 @@ impl Negotiation {
         }
     }
 
-    /// Records that the server cannot send Replies as long as the client's Receives: it had no room
-    /// for one that would fit inline, or did not note their size. The caller holds the lock of the
-    /// pools.
+    /// Limits inline Replies to the default size of the version. Called when the server has
+    /// reported that an inline Reply did not fit, or has refused to note the size of the client's
+    /// Receives. The caller holds the lock of the pools.
     pub(super) fn reset_receive_threshold(&self) {
         if let Some(agreed) = self.agreed() {
             let default_size = agreed.version.default_inline().min(agreed.receive());

@@ -8,9 +8,9 @@
 //! allocated when it is first needed, up to the limits of the connection. When a busy connection
 //! has become quiet, its surplus resources are freed.
 //!
-//! A Receive is posted for each outstanding Reply, and for each credit of the reverse direction. A
-//! Call is not sent before the Receive for its Reply is posted. So if memory is short, a Call
-//! waits, and the connection is not lost.
+//! A Receive is posted for each outstanding Reply, and two for each credit of the reverse
+//! direction, see [`BC_MAX_CALLS`]. A Call is not sent before the Receive for its Reply is posted.
+//! So if memory is short, a Call waits, and the connection is not lost.
 
 use core::pin::Pin;
 
@@ -61,7 +61,7 @@ const SENDS_KEPT: usize = 4;
 pub(super) const BC_SENDS_KEPT: usize = 2;
 /// The number of Receives that are posted together.
 const RECEIVE_BATCH: u32 = 16;
-/// The largest number of idle regions after a refill.
+/// The largest number of idle regions after a refill, unless a single request may need more.
 const REFILL: usize = 32;
 
 type Pool<T> = KVec<Pin<KBox<T>>>;
@@ -199,7 +199,9 @@ impl Pools {
         1 + 2 * regions as u32
     }
 
-    /// Returns the number of Receives that must be posted while `owed` Replies are due.
+    /// Returns the number of Receives that must be posted while `owed` Replies are due: one for
+    /// each Reply, and those for the server's Calls. A server that may not call gets two, for
+    /// messages about properties.
     fn receives_needed(&self, owed: u32) -> u32 {
         let bc = if self.bc_allowed { BC_MAX_CALLS } else { 2 };
         owed.saturating_add(bc).min(self.limits.recv_wr)
@@ -213,8 +215,8 @@ impl Pools {
         ready >= self.receives_needed(self.owed.saturating_add(1))
     }
 
-    /// Takes the resources of a Call: a Send, and up to `count` idle regions, which are appended to
-    /// `regions`. Returns the Send, or which resource is short; nothing is taken then.
+    /// Takes the resources of a Call: a Send, and `count` idle regions, which it appends to
+    /// `regions`. Returns the Send. If a resource is short, takes nothing and returns which one.
     #[inline(always)]
     pub(super) fn take(
         &mut self,

@@ -148,8 +148,8 @@ impl QpHandler for Endpoint {
     fn event(&self, event: QpEvent) {
         match event {
             QpEvent::Broken => self.fail(Ended::Completion),
-            // This may be an interrupt, in which sunrpc's locks must not be taken. The QP is in its
-            // error state, so the flushed Receives report the loss.
+            // This may be an interrupt, in which sunrpc's locks must not be taken. After `Fatal`
+            // the QP is in its error state, so the flushed Receives report the loss.
             QpEvent::Fatal | QpEvent::Other => (),
         }
     }
@@ -293,7 +293,8 @@ impl Endpoint {
         is_reply && pools.has_given_up()
     }
 
-    /// Returns the buffer of a message that no RPC needs to the pool.
+    /// Discards a message, or a flushed Receive, and returns its buffer to the pool. `kind` is what
+    /// it counts as.
     fn drop_message(&self, buffer: RecvBox<()>, kind: MessageKind) {
         self.return_to_pools(|pools| {
             pools.received(kind, buffer.capacity());
@@ -301,16 +302,16 @@ impl Endpoint {
         });
     }
 
-    /// Drops a message that is no Reply to a Call on this connection.
+    /// Discards a message that does not count as a Reply, and posts Receives if too few are posted.
     #[cold]
     fn drop_other(self: &Arc<Self>, qp: &Qp<Endpoint>, buffer: RecvBox<()>) {
         self.drop_message(buffer, MessageKind::Other);
         self.restore_receives(qp);
     }
 
-    /// Handles `parsed`, the message `bytes`, while the response to the request for version 2 is
-    /// pending. Returns whether the caller can drop the message: it is not the response, or has no
-    /// other purpose.
+    /// Handles a message while the response to the request for version 2 is pending. `parsed` was
+    /// decoded from `bytes`. Returns whether the caller has to drop the message. It has to if the
+    /// message is not the response, has no other purpose, or arrived before the request was sent.
     #[cold]
     fn handle_response(
         self: &Arc<Self>,

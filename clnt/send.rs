@@ -60,12 +60,13 @@ use crate::kapi::{
     },
 };
 
-/// Sends the Call in `slot` on `connection`.
+/// Sends the Call in `slot` on `conn`. May sleep.
 ///
 /// # Errors
 ///
-/// * `EAGAIN`: no Send or region is available; the sender is woken when there is one.
-/// * `ENOBUFS`, `ENOMEM`: another resource is short.
+/// * `EAGAIN`: a Send, a region, a Receive or room in the Send Queue is short; the sender is woken
+///   when one is returned.
+/// * `ENOBUFS`, `ENOMEM`: memory or room in the IOMMU is short; the sender retries after a delay.
 /// * `ENOTCONN`: the connection is broken.
 /// * Anything else: the Call cannot be sent at all.
 // Its only caller is the operation of sunrpc.
@@ -90,7 +91,8 @@ pub(super) fn send_call(
         let ctx = ep
             .take_more(xprt, conn.qp(), plan.regions, &mut regions, shortage)
             .map_err(retried)?;
-        // `take_more` may have requested smaller Receives. No longer message may follow.
+        // `take_more` may have requested smaller Receives from the server. Plan the Call again if it
+        // may be too long for them.
         if ep.thresholds().send >= limits.send {
             break (plan, ctx);
         }
@@ -114,8 +116,8 @@ pub(super) fn send_call(
 }
 
 impl Endpoint {
-    /// Takes the resources of a Call from the pools: a Send, and up to `count` regions, which are
-    /// appended to `regions`. Returns which resource is short otherwise. Does not sleep.
+    /// Takes the resources of a Call from the pools: a Send, and `count` regions, which it appends
+    /// to `regions`. If a resource is short, takes nothing and returns which one. Does not sleep.
     #[inline(always)]
     fn try_take(
         self: &Arc<Self>,
@@ -184,8 +186,9 @@ impl Endpoint {
     }
 }
 
-/// Returns the error for the sender if `error` left no resources for its Call. After an error of
-/// the device the connection is useless: the sender closes it, and sends the Call on the next one.
+/// Converts an error of [`Endpoint::take_more`] for sunrpc. After a shortage sunrpc retries the
+/// Call on this connection. Any other error is one of the device. It becomes `ENOTCONN`: the
+/// connection is closed, and the Call is sent on the next one.
 fn retried(error: Error) -> Error {
     if [EAGAIN, ENOMEM, enobufs()].contains(&error) {
         error

@@ -12,7 +12,8 @@
 pub(super) enum Progress {
     /// A chain that was not posted recently has not completed.
     Stalled,
-    /// Calls that were given up hold all credits, and the server does not reply to them.
+    /// Calls that were given up hold all credits, and the server does not reply to them. The queue
+    /// itself never returns this; `Pools::check_progress` does.
     Blocked,
     /// A chain was posted recently.
     Active,

@@ -33,7 +33,7 @@ pub(super) enum DownReason {
     Unreachable,
     /// Connecting failed in some other way.
     Connect,
-    /// The device or the address was removed.
+    /// The device was removed, or the hardware address of its interface has changed.
     DeviceGone,
     /// The connection was established, and was lost.
     Lost,

@@ -49,8 +49,8 @@ pub(crate) struct ClntXprt {
     link: XprtLink<Self>,
     /// Whether the last attempt to connect failed. If so, it was logged.
     failed: Atomic<bool>,
-    /// Whether the server supports no version that the client does, since a connection was made
-    /// last.
+    /// Set when the server turns out to support none of the client's versions. Cleared when an
+    /// attempt to connect succeeds.
     refused: Atomic<bool>,
     /// Whether a good Reply, or a good Call of the server, has arrived since the last attempt.
     useful: Atomic<bool>,
@@ -139,8 +139,9 @@ impl ClntXprt {
         self.link.clone()
     }
 
-    /// Records that a good Reply or a good Call of the server has arrived. If the connection is
-    /// lost, the client reconnects at once.
+    /// Records that a good Reply or a good Call of the server has arrived: a Reply that does not
+    /// fail its RPC, or a Call of at least the minimum length. If the connection is lost then, the
+    /// client normally reconnects at once, see [`Backoff`].
     pub(super) fn note_use(&self) {
         if !self.useful.load(Relaxed) {
             self.useful.store(true, Relaxed);
@@ -176,8 +177,9 @@ impl ClntXprt {
         since != 0 && jiffies().wrapping_sub(since) < msecs_to_jiffies(AVOID_MS)
     }
 
-    /// Records for a while that the server cannot handle the request for version 2, and logs it.
-    /// `does` is the part of that message that says what the server does instead.
+    /// Records that the server cannot handle the request for version 2, which is not sent again for
+    /// [`AVOID_MS`]. Only the first call for a transport logs this. `does` is the part of the log
+    /// message that says what the server does instead.
     pub(super) fn avoid_version_2(&self, does: &str) {
         let before = self.no_version_2.xchg(jiffies().max(1), Relaxed);
         if let (0, Some(xprt)) = (before, self.link.get()) {

@@ -2,9 +2,9 @@
 
 //! The callbacks of sunrpc for a transport.
 //!
-//! Connecting, sending and closing run under sunrpc's send lock, one at a time. Replies,
-//! completions and requests that are given up arrive at any time; they hold a reference to the
-//! connection.
+//! Connecting, sending and closing run under sunrpc's send lock, one at a time. Completions, and so
+//! Replies, run at any time without that lock; closing the connection waits for them. A task may
+//! also give up its request at any time; it holds a reference to the connection while it does so.
 //!
 //! Lock order: the lock of a request's chunks, then the lock of the connection's pools or of the
 //! reference to the connection. The latter two are spin locks.
@@ -94,8 +94,8 @@ fn fence_buffers(xprt: &Xprt<ClntXprt>, slot: &Slot<ClntXprt>) {
     let conn = xprt.conn();
     let chunks = slot.chunks.lock();
     if let (true, Some(conn)) = (chunks.is_outstanding(), &conn) {
-        // While the lock is held the connection cannot be closed, so the window is still that of
-        // this connection.
+        // `close` takes the lock of each slot before the next connection is made. As this Call is
+        // still outstanding, the window is that of this connection.
         conn.ep().note_given_up(xprt);
     }
     let list = chunks.take();

@@ -55,9 +55,9 @@ pub(crate) struct ListCounts {
 }
 
 impl ListCounts {
-    /// Reads and checks lists without a chunk, or with one chunk of one segment, as in most
-    /// headers. Also returns the segment. Returns `None` for lists of another form, and for lists
-    /// that [`Survey::decode`] would refuse.
+    /// Reads and checks lists without a chunk, or whose only chunk is a Read chunk or a Write chunk
+    /// of one segment, as in most headers. Also returns the segment; it is all zeros if there is no
+    /// chunk. Returns `None` for other lists, and for lists that [`Survey::decode`] would refuse.
     #[inline(always)]
     pub(crate) fn decode_fast(r: &mut Reader<'_>, limits: &ListLimits) -> Option<(Self, Segment)> {
         const NONE: Segment = Segment {

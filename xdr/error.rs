@@ -179,8 +179,8 @@ impl ErrorBody {
         }
     }
 
-    /// Returns this report as `version` can express it: version 1 has ERR_CHUNK for every error
-    /// except a wrong version.
+    /// Returns this report as `version` can express it. Version 1 has ERR_CHUNK for every error
+    /// except a wrong version. [`ErrorBody::Unknown`] stays as it is.
     pub(crate) const fn in_version(self, version: Version) -> Self {
         match (version, self) {
             (Version::Two, report) => report,
@@ -229,10 +229,10 @@ impl DecodeError {
 pub(crate) enum EncodeError {
     /// The buffer is too small for the header.
     NoSpace,
-    /// A chunk of no segments, or of more segments than the count field can hold.
+    /// A chunk of no segments in version 1, or of more segments than the count field can hold.
     SegmentCount,
     /// More octets than the offered chunk can hold.
     TooLong,
-    /// The offered chunk lists are not those that were announced.
+    /// Octets in a chunk that was not offered, or a property or procedure that is not encoded.
     Mismatch,
 }

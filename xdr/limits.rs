@@ -54,8 +54,8 @@ pub(crate) const CHUNKS_PER_RPC: u32 = 2;
 /// The minimum number of SGEs in a Send: transport header, head, tail.
 const MIN_SEND_SGES: u32 = 3;
 
-/// The largest number of SGEs in a Requester's Send: the pages of the largest inline message in
-/// addition.
+/// The largest number of SGEs in a Requester's Send: [`MIN_SEND_SGES`], and one for each page of
+/// the largest inline message, 64 KiB.
 pub(crate) const CLIENT_SEND_SGES: u32 = 19;
 
 /// Completion Queue entries for draining both queues.
@@ -79,7 +79,8 @@ pub(crate) struct ClientLimits {
     pub(crate) send_wr: u32,
     /// Receive Queue entries, reverse direction included.
     pub(crate) recv_wr: u32,
-    /// The number of Receives that are posted together in advance.
+    /// Receive Queue entries in addition to one for each request and those for the reverse
+    /// direction.
     pub(crate) recv_batch: u32,
 }
 
@@ -112,7 +113,8 @@ impl ClientLimits {
             .saturating_mul(2)
             .saturating_add(1);
         let room = queue_room(device, reverse);
-        // A request needs at most two Receives, the advance included, so the Receives fit as well.
+        // A request needs at most two Receives, its share of `recv_batch` included, so the Receives
+        // fit as well.
         let requests = requests.min(room.checked_div(per_request).unwrap_or(0));
         let sized = |requests: u32| {
             let recv_batch = (requests / 4).max(1);

@@ -392,9 +392,9 @@ fn decode_any_into<'a>(
     Ok(slot.insert(decode_any(bytes, limits, accepts)?))
 }
 
-/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one chunk
-/// of one segment. Returns `None` for another message, and for one that [`decode_any`] would
-/// refuse.
+/// Decodes a message of one of the most common forms: RDMA_MSG without a chunk, or with one Read
+/// chunk or Write chunk of one segment. Returns `None` for any other message, and for one that
+/// [`decode_any`] would refuse.
 // Inlined, so that the header is built where the caller keeps it.
 #[inline(always)]
 pub(crate) fn decode_fast(bytes: &[u8], limits: &ListLimits, accepts: Versions) -> Option<Parsed> {

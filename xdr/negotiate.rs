@@ -21,8 +21,8 @@
 //! version is decided.
 //!
 //! The client sends no RPC before the version is decided, so it never has to send one again in the
-//! other version. A server never sends the first version 2 message: a client that does not
-//! implement version 2 would discard it.
+//! other version. Our server never sends the first version 2 message, because a client that does
+//! not implement version 2 would discard it. Other servers may.
 
 use super::error::ErrorBody;
 use super::header::Proc;
@@ -91,7 +91,8 @@ pub(crate) fn client_outcome(
                 Negotiated::Failed { low, high }
             })
         }
-        // Another error report says that the server knows the version and no properties.
+        // A report about another message decides nothing. A report about the request, other than
+        // ERR_VERS, shows that the server knows version 2 but not its properties.
         Body::Error(ErrorBody::Version { .. }) => None,
         Body::Error(_) if !ours => None,
         Body::Property(Proc::ConnProp) => match parsed.properties(message) {

@@ -7,8 +7,8 @@ use super::header::Proc;
 use super::units::WORD;
 use super::version::Version;
 
-/// Returns whether a message seems to have a Read list, judging by its first words. A completion
-/// decodes no other message.
+/// Returns whether a message seems to have a Read list, judging by its first words. The server's
+/// completions decode only such messages, and those that pass [`may_have_properties`].
 pub(crate) fn may_have_read_list(bytes: &[u8]) -> bool {
     let word = |at: usize| {
         let word = bytes.get(at..at.saturating_add(WORD))?;

@@ -268,7 +268,8 @@ pub(crate) enum ResponseMode {
     Inline,
     /// The message in the Reply chunk; RDMA_NOMSG.
     ReplyChunk,
-    /// The Reply does not fit anywhere; RDMA_ERROR, ERR_CHUNK is sent instead.
+    /// The Reply fits neither inline nor in the Reply chunk. The caller sends it inline from a
+    /// larger buffer if the Requester can receive that, and otherwise sends an error report.
     TooLarge,
 }
 

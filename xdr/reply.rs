@@ -42,9 +42,9 @@ pub(crate) enum Outcome<'a> {
 ///
 /// # Errors
 ///
-/// [`DecodeError::Mismatch`], [`DecodeError::ReadListInReply`] and
-/// [`DecodeError::PayloadLocation`]: the RPC has failed. The XID was good, so the RPC need not wait
-/// for another Reply.
+/// [`DecodeError::Mismatch`], [`DecodeError::ReadListInReply`], [`DecodeError::PayloadLocation`],
+/// and [`DecodeError::TooLong`] if a chunk holds more than `u32::MAX` octets. The RPC has failed.
+/// The XID was good, so the RPC need not wait for another Reply.
 pub(crate) fn check<'a, W, R>(
     parsed: &Parsed,
     message: &'a [u8],
