@@ -91,8 +91,8 @@ pub(super) fn send_call(
         let ctx = ep
             .take_more(xprt, conn.qp(), plan.regions, &mut regions, shortage)
             .map_err(retried)?;
-        // `take_more` may have requested smaller Receives from the server. Plan the Call again if it
-        // may be too long for them.
+        // `take_more` may have requested smaller Receives from the server. Plan the Call again if
+        // it may be too long for them.
         if ep.thresholds().send >= limits.send {
             break (plan, ctx);
         }

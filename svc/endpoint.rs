@@ -181,12 +181,13 @@ pub(super) struct Endpoint {
     /// Spare pages for the next RPCs.
     #[pin]
     pub(super) pages: SpinLock<PagePool>,
-    /// Scheduled while the connection keeps spare pages, or had some until recently.
+    /// Scheduled while the connection has memory that it may release, or had some until recently.
     #[pin]
     pub(super) trimming: DelayedWork<Endpoint>,
     /// Whether `trimming` is scheduled.
     pub(super) trimming_runs: Atomic<bool>,
-    /// Whether the last run of `trim` found no spare pages, and no chain that may return some.
+    /// Whether the last run of `trimming` found nothing that a later run could release: no pages,
+    /// contexts or Receives, and no chain that may return some.
     pub(super) without_pages: Atomic<bool>,
 }
 
@@ -388,7 +389,7 @@ pub(super) struct SqConn {
     pub(super) status: Arc<ConnStatus>,
 }
 
-/// The chain of a reply: the RDMA Writes of `transfer`, and a Send of `header`.
+/// The chain of a reply: the RDMA Writes of `transfer`, and a Send of `message`.
 #[pin_data]
 pub(super) struct SendCtx {
     #[pin]

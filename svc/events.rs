@@ -112,7 +112,8 @@ impl<C: 'static> Events<C> {
         }
     }
 
-    /// Returns whether service threads take messages that arrive.
+    /// Returns whether the connection is established. Before that, an arriving message does not
+    /// wake a service thread.
     pub(super) fn is_open(&self) -> bool {
         self.phase() == Phase::Open
     }

@@ -15,11 +15,11 @@
 //! A client decides how long a pull takes, because its device executes the RDMA Reads, and the pull
 //! holds pages of the server meanwhile. So a client that has not proved that it has access gets one
 //! pull at a time. Its other messages wait until that Call was delivered. Before its first Reply a
-//! client has only one credit anyway (RFC 8166, section 3.3.1). The pull may use [`FIRST_PAGES`];
-//! for what exceeds them, all such clients share [`NO_ACCESS_PAGES`]. So they cannot delay a client
-//! that has lost its connection and repeats a WRITE, unless the WRITE is larger than that. If the
-//! pages are not available, or the device is short of memory regions for RDMA Reads, the Call is
-//! held back without a thread, and is tried again later.
+//! client has only one credit anyway (RFC 8166, section 3.3.1). The pull may use [`FIRST_PAGES`]
+//! pages. A larger pull takes the rest from [`NO_ACCESS_PAGES`], which all such clients share. So
+//! these clients cannot delay one that reconnects and repeats a WRITE of up to [`FIRST_PAGES`]. If
+//! the pages are not available, or the device is short of memory regions for RDMA Reads, the Call
+//! is held back without a thread, and is tried again later.
 //!
 //! While a Call with Kerberos is pulled, messages that arrive after it wait, on all connections of
 //! the client, see [`super::order`]. Messages about properties do not wait for
@@ -207,7 +207,8 @@ impl Endpoint {
         inbox.push(message);
         self.handle.set_data();
         drop(inbox);
-        // Pairs with the exchange in `Events::step`: one of the two sees the other.
+        // Pairs with the exchange in `Events::step` and with the barrier in `post_waiting`: of each
+        // pair, one sees the other.
         smp_mb();
         if self.events.is_open() {
             self.handle.enqueue();

@@ -189,7 +189,12 @@ impl Layout {
         })
     }
 
-    /// Adds the RDMA Reads of the parts to pull to `transfer`, which already has the pages.
+    /// Adds the RDMA Reads of the parts to pull to `transfer`, which already has the pages. May
+    /// sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Transfer::add`]. Some parts may be mapped then, so the caller must unmap them.
     pub(super) fn map<H: QpHandler>(
         &self,
         qp: &Qp<H>,

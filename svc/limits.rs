@@ -12,7 +12,7 @@ pub(super) const CALLBACK_CREDITS: u32 = 2;
 /// Receives that are posted together.
 const RECV_BATCH: u32 = 8;
 
-/// Work Requests that are provided for the payloads of one RPC of ordinary size.
+/// Pages of the payload of one RPC of ordinary size: 1 MiB that may begin inside a page.
 const PAYLOAD_PAGES: u32 = 257;
 
 /// The minimum number of Work Requests for one RPC that a device must support.

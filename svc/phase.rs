@@ -8,8 +8,9 @@
 //!       +-------- Lost --------+-----> Lost, which nothing changes
 //! ```
 //!
-//! A message may arrive before the Established event, and waits for it. A connection may be lost
-//! before its transport exists; the transport is closed as soon as it exists.
+//! A message may arrive before the Established event. It waits for that event, or until a service
+//! thread has accepted the connection. A connection may be lost before its transport exists; the
+//! transport is closed as soon as it exists.
 
 /// The state of a connection. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

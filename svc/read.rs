@@ -303,9 +303,9 @@ impl Endpoint {
         self.drop_call(qp, ctx.as_mut());
     }
 
-    /// Frees a Call whose pull has failed. The context stays until the connection is freed, which
-    /// is about to end: a device may complete the chain again, and that completion finds the entry
-    /// of the context idle.
+    /// Frees a Call whose pull has failed. The connection is about to be closed. The context is
+    /// kept until the connection is freed, and is not reused: if the device completes the chain a
+    /// second time, the completion finds the context's entry idle.
     #[cold]
     fn keep_failed(&self, qp: &Qp<Endpoint>, mut ctx: Pin<KBox<ReadCtx>>) {
         self.drop_call(qp, ctx.as_mut());

@@ -27,7 +27,7 @@ const NO_ACCESS_CHECKS: usize = 2;
 /// Checks after which any chain must be complete.
 const CHECKS: usize = 12;
 
-/// Consecutive checks between which no chain may complete although one is admitted.
+/// Consecutive checks without a completed chain, although one was admitted, that count as a stall.
 const STILL_CHECKS: u32 = 6;
 
 /// The result of a request for entries.

@@ -14,9 +14,9 @@
 //! A layer imports only the layers below it, which `selftests/lint` checks. The rules of `kapi`:
 //!
 //! * `unsafe` code, C types and the bindings are private to it. Its public items are safe.
-//! * `ext` and `rdma` do not know RPC-over-RDMA, and `sunrpc` knows only the names, timeouts and
-//!   flags under which sunrpc knows it. `trace` and `status` use its terms, but no layer imports
-//!   `xdr`, `clnt` or `svc`.
+//! * `ext` and `rdma` know nothing of RPC-over-RDMA. The layer `sunrpc` contains only the names,
+//!   timeouts and flags that the kernel's sunrpc needs for it. `trace` and `status` use its terms,
+//!   but no layer imports `xdr`, `clnt` or `svc`.
 //! * No `&mut` exists to memory that C or a device may use at the same time.
 
 mod bindings;

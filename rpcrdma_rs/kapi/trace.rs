@@ -129,7 +129,7 @@ unsafe trait Argument: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Lazy<F>(pub(crate) F);
 
-// SAFETY: What the function returns is an argument, and no reference to anything of `self`.
+// SAFETY: `into_c` returns a number, and no pointer.
 unsafe impl<F: Fn() -> TransferMode + Copy> Argument for Lazy<F> {
     type C = u32;
 
@@ -141,9 +141,9 @@ unsafe impl<F: Fn() -> TransferMode + Copy> Argument for Lazy<F> {
 
 macro_rules! impl_argument {
     ($($(#[$safety:meta])* $ty:ty => $c:ty, |$this:ident| $value:expr;)*) => {$(
-        // SAFETY: Not a pointer, or one to what outlives the reference it was made from: all
-        // of a `SockAddr` is initialised and larger than either family, as a `sockaddr_storage`
-        // is; a `CStr` is a C string, and an `Mr` has its region.
+        // SAFETY: The value is no pointer, or it points to an object that `self` borrows: a
+        // `SockAddr` or a `sockaddr_storage`, which are initialised and larger than an address of
+        // either family; a C string; or the region of an `Mr`.
         unsafe impl Argument for $ty {
             type C = $c;
 

@@ -174,9 +174,9 @@ impl<'a, I: Iterator<Item = MemSeg<'a>>> LentSegs<'a, I> {
     /// # Safety
     ///
     /// The memory of `runs` must be valid while a loan of `lender` exists, even after `'a`. With
-    /// [`Access::SharedRead`] the owner may give up its references to the pages earlier. In that
-    /// time no Rust reference to the memory may exist with [`Access::RemoteWrite`], and nobody may
-    /// write to the memory with any other access.
+    /// [`Access::SharedRead`] the owner may give up its references to the pages earlier. While a
+    /// loan exists, no Rust reference to the memory may exist if `access` is
+    /// [`Access::RemoteWrite`], and nobody may write to the memory otherwise.
     pub(in crate::kapi) unsafe fn new(runs: I, lender: &'a Lender, access: Access) -> Self {
         // INVARIANT: By this function's contract.
         LentSegs {

@@ -332,7 +332,7 @@ impl Drop for PageVec {
 ///
 /// # Invariants
 ///
-/// Each page has exactly one reference, which the array owns.
+/// The array owns a reference to each page. Nobody else accesses the bytes of the pages.
 #[derive(Default)]
 pub(crate) struct SparePages(PageVec);
 
@@ -363,9 +363,9 @@ impl SparePages {
         };
         // Pairs with the release by the last other user when it dropped its reference.
         smp_mb();
-        // INVARIANT: The last `kept` pages have no other reference. A walker by page number, such
-        // as compaction, may take one for a moment, and does not access the bytes. If there is no
-        // room, no page is moved.
+        // INVARIANT: The last `kept` pages had no other reference, so they have no other user. A
+        // walker by page number, such as compaction, may take a reference for a moment, but does
+        // not access the bytes. If there is no room, no page is moved.
         let _ = self
             .0
             .take_from(pages, kept.min(count), GFP_NOWAIT | __GFP_NOWARN);
@@ -393,7 +393,7 @@ impl SparePages {
     /// sleep.
     pub(crate) fn split_off(&mut self, count: usize) -> SparePages {
         let mut rest = PageVec::new();
-        // INVARIANT: These pages come from this array, so they have no other reference.
+        // INVARIANT: These pages come from this array, so they have no other user.
         let _ = rest.take_from(&mut self.0, count, GFP_NOWAIT | __GFP_NOWARN);
         SparePages(rest)
     }

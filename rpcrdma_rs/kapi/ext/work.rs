@@ -44,8 +44,9 @@ static OWN: Atomic<*mut bindings::workqueue_struct> = Atomic::new(null_mut());
 
 /// The module's own work queue, for work that module unload has to wait for.
 ///
-/// Dropping it waits for all work on the queue and destroys the queue. Nothing may enqueue work
-/// afterwards.
+/// Dropping it waits for all work on the queue and destroys the queue. It does not wait for delayed
+/// work whose timer still runs: that must be cancelled first, see [`cancel_delayed_sync`]. Nothing
+/// may enqueue work afterwards.
 ///
 /// # Examples
 ///
@@ -94,7 +95,8 @@ impl OwnQueue {
         Self::queue().enqueue(work)
     }
 
-    /// Queues `work` after `delay`, in jiffies. Otherwise like [`Self::enqueue`].
+    /// Queues `work` after `delay`, in jiffies. Otherwise like [`Self::enqueue`]. Its owner must
+    /// cancel it before the [`OwnQueue`] is dropped.
     pub(crate) fn enqueue_delayed<W, const ID: u64>(work: W, delay: Jiffies) -> W::EnqueueOutput
     where
         W: RawDelayedWorkItem<ID> + Send + 'static,

@@ -179,7 +179,7 @@ impl Drop for Registration {
     }
 }
 
-/// Delays the removal of a device until it is dropped.
+/// Delays the removal of a device until it is dropped. Dropping it may sleep.
 ///
 /// # Examples
 ///
@@ -279,7 +279,8 @@ unsafe extern "C" fn add_device(device: *mut bindings::ib_device) -> c_int {
 ///
 /// # Safety
 ///
-/// `data` must be what `add_device` set.
+/// `device` must be valid until this function returns. `data` must be null, or what `add_device`
+/// set.
 unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut c_void) {
     if data.is_null() {
         return;

@@ -218,9 +218,9 @@ impl WcError {
         })
     }
 
-    /// Returns the error of a chain, of whose last request `self` is the error. If an earlier
-    /// request of the chain failed, and the last one was therefore flushed, returns the error of
-    /// the earlier one.
+    /// Returns the error of a chain whose last request failed with `self`. If an earlier request of
+    /// the chain failed, and the last one was therefore flushed, returns the error of the earlier
+    /// one.
     fn of_chain(self, failure: &Failure) -> Self {
         match failure.take() {
             Some((status, vendor)) if self.flushed() => WcError {

@@ -90,8 +90,8 @@ enum State {
 /// # Invariants
 ///
 /// `mr` is a region of `pd` for up to `list.len()` entries. In every state but `Idle` the
-/// first `nents` entries of `list` are mapped for the device in `direction`, and `reg` and `inv`
-/// register and invalidate that mapping.
+/// first `nents` entries of `list` are mapped for the device in the direction of `access`, and
+/// `reg` and `inv` register and invalidate that mapping.
 pub(crate) struct MrInner {
     mr: *mut bindings::ib_mr,
     reg: Opaque<bindings::ib_reg_wr>,

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! While the QP is open, any holder of a reference may post. [`QpOwner::close`] refuses further
-//! posts, drains both queues, and waits until every completion has run. From then on no peer can
-//! access memory that is registered in the PD, and the device does not access the buffers.
+//! posts, drains both queues, and waits until every completion has run. From then on the device
+//! does not access the buffers. No peer can access memory that is registered in the PD either,
+//! unless the device has refused to stop the QP, see [`Pd::is_fenced`].
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
@@ -307,8 +308,8 @@ impl<H: QpHandler> Qp<H> {
             if !unsafe { Entry::start(entry, &self.entries, ticket) } {
                 return Err(EBUSY);
             }
-            // SAFETY: The owner was given up and is not taken back before this post has ended; a
-            // pointer that is in flight is borrowed shared only.
+            // SAFETY: The owner was given up. A completion may take it back once the device has the
+            // chain, which is after the last use of this reference.
             let object = unsafe { owner.as_ref() };
             // SAFETY: The QP is valid until this post has ended, and the chain is dropped before.
             let mut chain = unsafe { Chain::new(self.as_raw(), self.pd.as_raw(), ticket) };

@@ -270,11 +270,11 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `xprt` must be a transport that [`Xprt::setup`] made. `rqst` is a request of it,
-    /// whose task is done with it.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. `rqst` must be a request of it that is
+    /// not one of the backchannel, and its task must be done with it.
     unsafe extern "C" fn free_slot(xprt: *mut bindings::rpc_xprt, rqst: *mut bindings::rpc_rqst) {
-        // SAFETY: `xprt` is ours, and so is `rqst`, by this function's contract; all requests of
-        // a transport of ours that have a task are embedded in slots.
+        // SAFETY: `xprt` is ours, and so is `rqst`, by this function's contract. A request that is
+        // not one of the backchannel is embedded in a slot.
         let (this, slot) = unsafe { (Xprt::<T>::from_raw(xprt), Slot::<T>::from_rqst(rqst)) };
         // SAFETY: The slot is one of this transport. Nobody uses it: its task is done with it,
         // by this function's contract.
@@ -283,9 +283,9 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `xprt` must be a transport that [`Xprt::setup`] made. Nothing else uses its address.
+    /// `xprt` must be a transport that [`Xprt::setup`] made. Nobody else sets its port.
     unsafe extern "C" fn set_port(xprt: *mut bindings::rpc_xprt, port: c_ushort) {
-        // SAFETY: `xprt` is a transport of ours whose address nothing else uses, by this function's
+        // SAFETY: `xprt` is a transport of ours whose port nobody else sets, by this function's
         // contract.
         unsafe { Xprt::<T>::from_raw(xprt).set_port(port) };
     }
@@ -334,7 +334,7 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `task` must run, and have a request of a transport of ours.
+    /// `task` must run, and have a request of a transport of ours, not one of the backchannel.
     unsafe extern "C" fn buf_alloc(task: *mut bindings::rpc_task) -> c_int {
         // SAFETY: The task runs, and has a request of ours, by this function's contract.
         let (this, slot) = unsafe { Self::of_task(task) };
@@ -390,7 +390,8 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `task` must run, have a request of a transport of ours, and have waited for its Reply.
+    /// `task` must run, have a request of a transport of ours, not one of the backchannel, and have
+    /// waited for its Reply.
     unsafe extern "C" fn timer(_xprt: *mut bindings::rpc_xprt, task: *mut bindings::rpc_task) {
         // SAFETY: The task runs, and has a request of ours, by this function's contract.
         let (this, slot) = unsafe { Self::of_task(task) };
@@ -525,10 +526,10 @@ impl<T: XprtOps> OpsTable<T> {
 
     /// # Safety
     ///
-    /// `task` must run, and have a request of a transport of ours.
+    /// `task` must run, and have a request of a transport of ours, not one of the backchannel.
     unsafe fn of_task<'a>(task: *mut bindings::rpc_task) -> (&'a Xprt<T>, &'a Slot<T>) {
-        // SAFETY: The task's request is of a transport of ours, by this function's contract;
-        // those that have a task are in slots, and stay as long as the task has them.
+        // SAFETY: By this function's contract the task's request is of a transport of ours, and not
+        // one of the backchannel. So it is in a slot, and stays as long as the task has it.
         unsafe {
             let rqst = (*task).tk_rqstp;
             (Xprt::from_raw((*rqst).rq_xprt), Slot::from_rqst(rqst))

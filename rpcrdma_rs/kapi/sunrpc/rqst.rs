@@ -96,7 +96,8 @@ impl Encoding {
 ///
 /// # Invariants
 ///
-/// * `rqst` belongs to sunrpc. Of the other fields, only `data` is used by several threads.
+/// * `rqst` belongs to sunrpc. Of the other fields, only `data` and `lender`, which are `Sync`, are
+///   used by several threads at a time.
 /// * `call` and `reply` change in `->buf_alloc`, when the task that owns the slot has no message
 ///   in them yet, and while the slot is free. [`Pinned::complete_inline`] writes to the memory of
 ///   `reply`, which belongs to the task before the Call is sent and after the RPC completes.
@@ -119,7 +120,8 @@ pub(crate) struct Slot<T: XprtOps> {
 // SAFETY: By the invariants the fields that are not `Sync` are used by one thread at a time;
 // `T::Slot` is `Send` and `Sync`.
 unsafe impl<T: XprtOps> Send for Slot<T> {}
-// SAFETY: By the invariants only `data`, which is `Sync`, is used by several threads at a time.
+// SAFETY: By the invariants only `data` and `lender`, which are `Sync`, are used by several threads
+// at a time.
 unsafe impl<T: XprtOps> Sync for Slot<T> {}
 
 impl<T: XprtOps> Slot<T> {
@@ -323,7 +325,8 @@ impl<T: XprtOps> Slot<T> {
 
     /// Returns the number of the connection on which the Call was last sent.
     pub(crate) fn connect_cookie(&self) -> u32 {
-        // SAFETY: Written only by the task that owns the slot, under the transport's send lock.
+        // SAFETY: The field is an aligned word. The task that owns the slot writes it when it gets
+        // the slot or waits for a connection; the holder of the send lock, when it sends the Call.
         unsafe { (*self.as_rqst()).rq_connect_cookie }
     }
 
@@ -380,14 +383,15 @@ impl<T: XprtOps> Slot<T> {
     }
 
     /// Takes a place in the congestion window, unless the request has one. Returns `false` if the
-    /// window is full.
+    /// window is full. Takes the transport lock; does not sleep.
     pub(crate) fn get_cong(&self) -> bool {
         let rqst = self.as_rqst();
         // SAFETY: The request and its transport are live.
         unsafe { bindings::xprt_request_get_cong((*rqst).rq_xprt, rqst) }
     }
 
-    /// Releases the place in the congestion window, if the request has one. Does not sleep.
+    /// Releases the place in the congestion window, if the request has one. Takes the transport
+    /// lock; does not sleep.
     pub(super) fn put_cong(&self) {
         let rqst = self.as_rqst();
         // SAFETY: A request that is in use has its task and its transport. The field is a word that
@@ -504,7 +508,7 @@ impl<T: XprtOps> Pinned<T> {
     ///
     /// # Errors
     ///
-    /// `EIO` if the message does not fit the memory that the upper layer has provided.
+    /// `EIO` if the head exceeds the memory for Replies; any other excess is truncated.
     #[inline(always)]
     fn deliver(&self, bytes: &[u8], placed: usize) -> Result<(usize, usize)> {
         let reply = self.reply_buf();
@@ -576,9 +580,9 @@ impl<T: XprtOps> Pinned<T> {
     ///
     /// # Errors
     ///
-    /// `EIO` if the message does not fit the buffers of the RPC, which completes with the same
-    /// error. `EIO` also if memory of the request is still lent, which is a bug; the RPC does not
-    /// complete then.
+    /// `EIO` if the head of the message is longer than the slot's memory for Replies; the RPC
+    /// completes with the same error. Any other message that is too long is truncated. `EIO` also
+    /// if memory of the request is still lent, which is a bug; the RPC does not complete then.
     #[inline(always)]
     pub(crate) fn complete_inline(self, bytes: &[u8], placed: usize) -> Result<usize> {
         if kernel::warn_on!(!self.lender.has_all()) {

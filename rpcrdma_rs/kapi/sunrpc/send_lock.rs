@@ -157,7 +157,7 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
 
     /// Makes the sender wait for [`Xprt::write_space`].
     pub(crate) fn wait_for_buffer_space(&self) {
-        // SAFETY: The transport is live, and the function requires the send lock, which we hold.
+        // SAFETY: The transport is live, and the function only sets an atomic flag.
         unsafe { bindings::xprt_wait_for_buffer_space(self.as_ptr()) };
     }
 
@@ -190,8 +190,8 @@ impl<'a, T: XprtOps> SendLocked<'a, T> {
     fn finish_connect(mut self, result: Result<Arc<T::Conn>>) {
         let xprt = self.as_ptr();
         let result = result.map(|conn| self.set_conn(Some(conn)));
-        // SAFETY: The transport is live and has the send lock, under which all these fields are
-        // written.
+        // SAFETY: The transport is live, and we hold its send lock, under which all these fields
+        // are written.
         let status = unsafe {
             bindings::rpcrdma_shim_xprt_clear_connecting(xprt);
             // Also after a failure: a task that learns of this attempt may ask for a disconnect of
@@ -248,7 +248,7 @@ impl<T: XprtOps> WorkItem for Connector<T> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // The transport holds the send lock, so it cannot be in `->destroy`.
+        // This work holds the send lock, so the transport cannot be in `->destroy`.
         let Some(xprt) = this.link.get() else {
             return;
         };

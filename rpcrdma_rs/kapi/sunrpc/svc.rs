@@ -271,9 +271,8 @@ impl<T: Connection> SvcXprt<T> {
 
     /// Creates a connection between these addresses with the data that `build` returns. May sleep.
     ///
-    /// Handles read the network namespace of the transport, which is released with the last
-    /// reference. So everything that may fail belongs in `build`, which ends the callbacks by
-    /// dropping the data.
+    /// Everything that may fail belongs in `build`. When `build` fails, it drops the data, which
+    /// ends the callbacks, before the transport releases its network namespace: handles read that.
     ///
     /// # Errors
     ///
@@ -420,8 +419,8 @@ impl<T: Send + Sync + 'static> SvcXprt<T> {
 }
 
 /// A transport that sunrpc does not know yet, with its first reference. There is one for each
-/// transport, so sunrpc gets each transport once. Dropping it closes the transport, in process
-/// context.
+/// transport, so sunrpc gets each transport once. Dropping it closes the transport; it must be
+/// dropped in process context, and may sleep.
 ///
 /// It can be returned only from the call that got the arguments of which it was made: `'a` is
 /// invariant, and the same as that of the arguments.

@@ -74,7 +74,8 @@ pub(crate) trait Callbacks: Connection {
     /// Returns the longest Call in bytes.
     fn max_call(this: &SvcXprt<Self>) -> usize;
 
-    /// Sends the Call `xid`, in host order. Must not wait for forward replies.
+    /// Sends the Call `xid`, in host order. Called by an RPC task with the send lock held. May
+    /// sleep for memory, but must not wait for forward replies.
     ///
     /// # Errors
     ///

@@ -81,7 +81,7 @@ pub(crate) struct HeldPages {
 // SAFETY: The array may be sent, and the pointer is not followed.
 unsafe impl Send for HeldPages {}
 
-// SAFETY: Shared access does nothing.
+// SAFETY: Shared access only reads.
 unsafe impl Sync for HeldPages {}
 
 impl Default for HeldPages {
@@ -152,7 +152,7 @@ impl HeldPages {
 /// # Invariants
 ///
 /// The thread is in the transport's `xpo_sendto`. The pages of the reply are the entries of
-/// `rq_respages` before `rq_next_page`; an entry is null only if [`Reply::take_pages`] emptied it.
+/// `rq_respages` before `rq_next_page`; an entry is null only if this object emptied it.
 /// The held pages are those that the thread had when it received the Call.
 pub(crate) struct Reply<'a> {
     rqstp: NonNull<bindings::svc_rqst>,
@@ -185,7 +185,8 @@ impl<'a> Reply<'a> {
         if held.thread != rqstp.cast_const() || !unsafe { (*rqstp).rq_deferred }.is_null() {
             held.pages.truncate(0);
         }
-        // INVARIANT: The context was delivered to this thread, and it has received nothing since.
+        // INVARIANT: No page is held, or the Call was delivered to this thread, which has received
+        // nothing since.
         let mut reply = Reply {
             // SAFETY: It is not null, by this function's contract.
             rqstp: unsafe { NonNull::new_unchecked(rqstp) },
@@ -335,9 +336,9 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Moves the pages in the first `count` of the slots whose pages are held for `pages`, and the
-    /// held pages back to all of these slots. Returns whether the moved pages are the thread's own;
-    /// their slots are empty then.
+    /// Moves the pages in the first `count` of the held slots to `pages`, which must be empty. Each
+    /// held slot whose page was replaced gets the held page back; a slot whose own page was moved
+    /// is left empty. Returns whether all moved pages were the thread's own.
     fn take_held(&mut self, pages: &mut PageVec, count: usize) -> bool {
         core::mem::swap(pages, &mut self.held.pages);
         let first = self.held.first;

@@ -291,7 +291,7 @@ impl<'a, C: CallContext> Receiver<'a, C> {
         let Some(first) = pages.first().copied() else {
             return Err(call);
         };
-        // SAFETY: sunrpc allocates the pages of a thread such that they have an address.
+        // SAFETY: By the type's invariant the entry is a page, as none was taken.
         let head = unsafe { page_address(first) }.cast();
         // SAFETY: The head is the first page, which is the thread's; the lengths are those of its
         // pages.
@@ -351,7 +351,7 @@ struct Lengths {
 
 impl Lengths {
     /// Returns `None` if the Call is empty, too large for the fields of `xdr_buf`, or has a tail
-    /// and no pages: nfsd copies a deferred Call without pages as if it were contiguous.
+    /// and no pages: `svc_defer` of Linux 7.2 treats a Call without pages as contiguous.
     fn new(head: usize, pages: usize, tail: usize) -> Option<Self> {
         let total = head.checked_add(pages)?.checked_add(tail)?;
         let result = ffi::c_int::try_from(total).ok()?;

@@ -372,12 +372,12 @@ impl<T: XprtOps> Xprt<T> {
     ///
     /// # Safety
     ///
-    /// Nothing else may use the address of the transport at the same time, as sunrpc ensures when
-    /// it sets a port.
+    /// Nobody else may set the port at the same time, as sunrpc ensures by `XPRT_BINDING`.
     pub(super) unsafe fn set_port(&self, port: u16) {
-        // SAFETY: Nothing else uses the address, by this function's contract. The strings are
-        // rewritten in place, and their last byte stays zero, so a concurrent reader sees a
-        // terminated string.
+        // SAFETY: Nobody else sets the port, by this function's contract. `server` may read the
+        // address at the same time, and sysfs may replace it, so no reference to it is made. The
+        // strings are rewritten in place, and their last byte stays zero, so a concurrent reader
+        // sees a terminated string.
         unsafe {
             let addr = (&raw mut (*self.as_ptr()).addr).cast::<bindings::sockaddr>();
             bindings::rpcrdma_shim_rpc_set_port(addr, port);
@@ -385,9 +385,10 @@ impl<T: XprtOps> Xprt<T> {
         }
     }
 
-    /// `->set_connect_timeout`: lowers the time limit of a connection attempt, and with it the
-    /// transport's own RPC timeout, to `connect` jiffies, and the longest pause before reconnecting
-    /// to `reconnect` jiffies. A value that is already lower stays.
+    /// `->set_connect_timeout`: lowers the time limit of a connection attempt to `connect` jiffies,
+    /// and the longest pause before reconnecting to `reconnect` jiffies. A value that is already
+    /// lower stays. The transport's own RPC timeout is lowered with the time limit, but not below
+    /// [`MIN_TIMEOUT_MS`].
     pub(super) fn set_timeouts(&self, connect: c_ulong, reconnect: c_ulong) {
         let xprt = self.as_ptr();
         // SAFETY: The transport is live while it is borrowed.

@@ -43,14 +43,14 @@ impl<H: QpHandler> Qp<H> {
             contexts => self.port().rw_max_send_wr(contexts),
         };
         let room = attrs.max_cqe.saturating_sub(recv);
-        // All requests complete together when they are flushed. Those of a drain would never
-        // complete if the CQ overran.
+        // When the QP is flushed, all requests complete at once. If that overran the CQ, the
+        // requests of the drain would never complete.
         if send > room {
             return Err(EINVAL);
         }
         let send_depth = send.saturating_add(rw).min(attrs.max_qp_wr);
-        // As in the Send Queue, the share of rdma_rw is what the device has room for. A user that
-        // counts those requests in `max_send_wr` does not need it.
+        // As in the Send Queue, entries for rdma_rw are added as far as the device has room. A user
+        // that counts the requests of rdma_rw in `max_send_wr` does not need them.
         let entries = send_depth.min(room).saturating_add(recv);
 
         let context: *const Self = self;

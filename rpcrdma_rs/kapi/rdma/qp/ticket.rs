@@ -73,8 +73,8 @@ impl<H: QpHandler> Qp<H> {
         self.executed.note_completed(ticket.post);
     }
 
-    /// Returns a ticket that follows those of the registrations which a Send With Invalidate that
-    /// has just arrived may concern. Called by completions of Receives.
+    /// Returns the upper bound for a Send With Invalidate that has just arrived: it can invalidate
+    /// only a region whose registration precedes this ticket. Called by completions of Receives.
     ///
     /// Over InfiniBand and RoCE the device refuses such a Send unless it has executed the
     /// registration. siw accepts any handle, so the chain of the registration must have completed.

@@ -12,7 +12,8 @@ use crate::kapi::bindings;
 ///
 /// # Invariants
 ///
-/// `ptr` is a `kmalloc` allocation of at least `len` bytes, or null with `len` zero.
+/// `ptr` is a `kmalloc` allocation of at least `len` bytes, which this object owns, or null with
+/// `len` zero.
 pub(super) struct RpcBuf {
     ptr: *mut u8,
     len: usize,
