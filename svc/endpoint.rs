@@ -48,6 +48,7 @@ use super::{
 };
 use crate::{
     kapi::{
+        compat::smp_mb,
         ext::{
             atomic::Atomic,
             debugfs::StatusDir,
@@ -269,7 +270,7 @@ impl Endpoint {
     /// nfsd cannot be stopped while a thread waits.
     pub(super) fn retry_while_short<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         let mut backpressure = None;
-        retry_while_short(
+        let result = retry_while_short(
             || self.is_closing(),
             || {
                 let result = f();
@@ -279,7 +280,13 @@ impl Endpoint {
                 }
                 result
             },
-        )
+        );
+        if backpressure.take().is_some() {
+            // `queue_message` wakes no thread while backpressure applies. Pairs with its barrier.
+            smp_mb();
+            self.handle.enqueue();
+        }
+        result
     }
 
     /// Calls `map` to map the pages of a reply in `transfer`, and retries it as
