@@ -327,7 +327,7 @@ impl<T: XprtOps> Slot<T> {
     pub(crate) fn connect_cookie(&self) -> u32 {
         // SAFETY: The field is an aligned word. The task that owns the slot writes it when it gets
         // the slot or waits for a connection; the holder of the send lock, when it sends the Call.
-        unsafe { (*self.as_rqst()).rq_connect_cookie }
+        unsafe { (&raw const (*self.as_rqst()).rq_connect_cookie).read_volatile() }
     }
 
     /// Records that the whole Call is about to be sent, and extends its deadline to at least the
