@@ -578,7 +578,7 @@ impl WorkItem<WATCHDOG> for Endpoint {
             // Twice `WATCHDOG_MS`.
             Progress::Stalled => this.end("server has not acknowledged a message for 10 s"),
             Progress::Blocked => {
-                this.end("Calls of ended processes hold all credits, and the server does not reply")
+                this.end("all credits are held by abandoned Calls that the server has not answered")
             }
         }
     }

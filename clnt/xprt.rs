@@ -73,7 +73,7 @@ pub(super) static CLASS: XprtClass<ClntXprt> = XprtClass::new(c"rdma", 256, [c"r
 fn note_attempt(xprt: &Xprt<ClntXprt>, failed: Option<ConnectError>) {
     let failed_before = xprt.note_attempt(failed.is_some());
     if let (Some(failed), false) = (failed, failed_before) {
-        let hint = if failed.status == eproto() {
+        let hint = if failed.cause == eproto() {
             " (that address does not answer, or no RDMA device with a link leads there)"
         } else {
             ""

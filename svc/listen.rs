@@ -291,7 +291,7 @@ impl Listen {
         current.tries = tries;
         if tries == PAUSES.saturating_add(1) {
             pr_warn!(
-                "server: cannot listen on {} any more: {:?}; retrying\n",
+                "server: can no longer listen on {}: {:?}; retrying\n",
                 self.addr,
                 error
             );
