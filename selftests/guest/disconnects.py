@@ -13,7 +13,7 @@ import os
 import random
 import time
 
-from faultio import Churn, force_disconnect, grows
+from faultio import Churn, force_disconnect, grows, print_what_waits
 from harness import DEBUG, LONG, PATIENCE, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
@@ -67,8 +67,7 @@ def comes_back(folder, before, useless):
         if not useless:
             grows(folder, "recvs", counters(folder)["recvs"], end)
     except AssertionError:
-        for where, script in ("client", "what_waits"), ("server", "peer what_waits"):
-            print(f"{where}:\n{shell(script, check=False)}")
+        print_what_waits()
         raise
 
 

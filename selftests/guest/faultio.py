@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from harness import EXPORT, SERVER, counters, data, expect, expect_that, shell
+from harness import EXPORT, PATIENCE, SERVER, counters, data, expect, expect_that, shell
 
 DISK = f"""
 modprobe -a loop ext4
@@ -20,6 +20,12 @@ mkdir -p /srv/disk/export /srv/disk/nfsdcld &&
 mount --bind /srv/disk/export {EXPORT} &&
 mount --bind /srv/disk/nfsdcld /var/lib/nfs/nfsdcld
 """
+
+
+def print_what_waits():
+    """Print what RPCs and connections wait for, in both guests."""
+    for where, script in ("client", "what_waits"), ("server", "peer what_waits"):
+        print(f"{where}:\n{shell(script, check=False)}")
 
 
 def revive():
@@ -192,10 +198,14 @@ class Churn:
         if self.job.poll() is not None:
             raise AssertionError(f"verified I/O ended early: {self.job.stdout.read()[-300:]}")
 
-    def stop(self, seconds=120):
+    def stop(self, seconds=PATIENCE):
         """End the process. Neither it nor a comparison with the server's own disk may find a fault.
         Returns the number of rounds."""
-        output = self.job.communicate(timeout=seconds)[0]
+        try:
+            output = self.job.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            print_what_waits()
+            raise
         expect(f"exit status of the verified I/O ({output[-300:]})", self.job.returncode, 0)
         turns, *files = output.split()
         expect_that("no verified I/O was done", int(turns) > 0)

@@ -17,7 +17,7 @@ import sys
 import time
 
 from faultio import DISK, Churn, force_disconnect, grows, no_link, serve_from_disk
-from harness import IWARP, LONG, SERVER, Skip, case, counters, data, expect, expect_that, \
+from harness import IWARP, LONG, PATIENCE, SERVER, Skip, case, counters, data, expect, expect_that, \
     in_background, mount, read_file, shell, umount, write_file
 
 CLIENT, MODULE = os.environ["CLIENT_MODULE"], os.environ["SERVER_MODULE"]
@@ -54,7 +54,7 @@ while True:
         os.unlink(f"{folder}/busy-{i}")
 
 
-def under_io(folder, fault, seconds=120):
+def under_io(folder, fault, seconds=PATIENCE):
     """Run verified I/O, buffered and direct, before, during and after `fault`."""
     with Churn(f"{folder}/buffered") as one, Churn(f"{folder}/direct", os.O_DIRECT) as two:
         time.sleep(1)
@@ -227,8 +227,8 @@ def server_killed(folder):
         shell(f"peer 'module_load {MODULE} && {DISK.strip()} && server_start'")
 
     with Churn(f"{other}/killed-3") as churn:
-        under_io(folder, power_cut, 200)
-        churn.stop(200)
+        under_io(folder, power_cut, max(200, PATIENCE))
+        churn.stop(max(200, PATIENCE))
     expect_that("a file synced before is not what it was",
                 read_file(f"{folder}/before", os.O_DIRECT) == known)
     umount(other)
