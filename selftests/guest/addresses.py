@@ -12,7 +12,7 @@ each time.
 import os
 import time
 
-from faultio import Churn, revive
+from faultio import Churn, revive, stop_all
 from harness import Skip, case, counters, expect, expect_that, mount, shell, umount
 
 RUST_CLIENT = os.environ["CLIENT_MODULE"] == "rust"
@@ -75,7 +75,7 @@ def moved(change, device, reconnects=True):
             time.sleep(1)
             revive()
         time.sleep(1)
-        turns = one.stop() + two.stop()
+        turns = stop_all(one, two)
     print(f"{counters(FOLDER)['connect_count'] - before} new connections; {turns} rounds of "
           f"verified I/O, over {time.monotonic() - started:.1f} s after the change")
     expect_that(f"the server has no connection on {device}", connections(device) > 0)

@@ -13,7 +13,7 @@ import os
 import random
 import time
 
-from faultio import Churn, force_disconnect, grows, print_what_waits
+from faultio import Churn, force_disconnect, grows, print_what_waits, stop_all
 from harness import DEBUG, LONG, PATIENCE, SERVER, Skip, case, counters, expect_that, mount, shell, umount
 
 FAIL = "/sys/kernel/debug/fail_sunrpc"
@@ -89,12 +89,12 @@ def forced(count, force):
                 churn.runs()
             time.sleep(CHANCE.random() * 0.1)
         seconds = time.monotonic() - started
-        turns = [churn.stop() for churn in churns]
+        turns = stop_all(*churns)
     finally:
         for churn in churns:
             churn.kill()
     print(f"{count * len(MOUNTS)} disconnects in {seconds:.0f} s, the slowest took "
-          f"{slowest:.1f} s; {sum(turns)} rounds of verified I/O")
+          f"{slowest:.1f} s; {turns} rounds of verified I/O")
 
 
 def injected(count, side):
@@ -124,14 +124,14 @@ def injected(count, side):
             for churn in churns:
                 churn.runs()
             time.sleep(1)
-        turns = [churn.stop() for churn in churns]
+        turns = stop_all(*churns)
     finally:
         run(f"echo 0 >{FAIL}/probability")
         for churn in churns:
             churn.kill()
     grown = sum(map(connections, MOUNTS)) - before
     print(f"{count} injected, {grown} new connections in {time.monotonic() - begun:.0f} s; "
-          f"{sum(turns)} rounds of verified I/O")
+          f"{turns} rounds of verified I/O")
     expect_that(f"only {grown} new connections", grown > count // 10)
 
 

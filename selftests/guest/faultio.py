@@ -198,6 +198,12 @@ class Churn:
         if self.job.poll() is not None:
             raise AssertionError(f"verified I/O ended early: {self.job.stdout.read()[-300:]}")
 
+    def end(self):
+        """Have the process end, and do not wait for it."""
+        with contextlib.suppress(BrokenPipeError):
+            self.job.stdin.write("\n")
+            self.job.stdin.flush()
+
     def stop(self, seconds=PATIENCE):
         """End the process. Neither it nor a comparison with the server's own disk may find a fault.
         Returns the number of rounds."""
@@ -222,3 +228,10 @@ class Churn:
         """Kill the process."""
         self.job.kill()
         self.job.wait(60)
+
+
+def stop_all(*churns, seconds=PATIENCE):
+    """End all of these processes at once: see `Churn.stop`. Returns their rounds together."""
+    for churn in churns:
+        churn.end()
+    return sum(churn.stop(seconds) for churn in churns)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from faultio import DISK, Churn, force_disconnect, grows, no_link, serve_from_disk
+from faultio import DISK, Churn, force_disconnect, grows, no_link, serve_from_disk, stop_all
 from harness import IWARP, LONG, PATIENCE, SERVER, Skip, case, counters, data, expect, expect_that, \
     in_background, mount, read_file, shell, umount, write_file
 
@@ -62,7 +62,7 @@ def under_io(folder, fault, seconds=PATIENCE):
         begun = time.monotonic()
         for churn in one, two:
             churn.runs()
-        turns = one.stop(seconds) + two.stop(seconds)
+        turns = stop_all(one, two, seconds=seconds)
     print(f"{turns} rounds; ended {time.monotonic() - begun:.1f} s after the fault")
 
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from faultio import Churn, force_disconnect, grows, revive
+from faultio import Churn, force_disconnect, grows, revive, stop_all
 from harness import LONG, SERVER, Skip, case, counters, data, expect, expect_that, mount, \
     read_file, shell, umount, write_file
 
@@ -61,7 +61,7 @@ def bad_network(network, folders, seconds):
                     break
             one.runs()
             two.runs()
-        turns = one.stop() + two.stop()
+        turns = stop_all(one, two)
     connected = sum(counters(folder)["connect_count"] - before[folder] for folder in folders)
     print(f"{mine['packets']} packets sent, {mine['drops']} dropped; {connected} new "
           f"connections; {turns} rounds of verified I/O")
@@ -107,7 +107,7 @@ def refills():
             revive()
             regions = [refilled(folder) for _ in range(10)]
             killed_mounts("/mnt/net-killed")
-        turns = one.stop() + two.stop()
+        turns = stop_all(one, two)
     umount(folder)
     print(f"regions allocated on a new connection: {regions}; {turns} rounds of verified I/O")
     expect_that("connections did not allocate regions", sum(map(bool, regions)) >= 5)
