@@ -226,9 +226,10 @@ def server_killed(folder):
         churn.runs()
         shell(f"peer 'module_load {MODULE} && {DISK.strip()} && server_start'")
 
+    seconds = max(200, PATIENCE)
     with Churn(f"{other}/killed-3") as churn:
-        under_io(folder, power_cut, max(200, PATIENCE))
-        churn.stop(max(200, PATIENCE))
+        under_io(folder, power_cut, seconds)
+        churn.stop(seconds)
     expect_that("a file synced before is not what it was",
                 read_file(f"{folder}/before", os.O_DIRECT) == known)
     umount(other)
