@@ -166,6 +166,7 @@ fn connection<'a>(
             ..ConnParam::default()
         })
         .inspect_err(|e| trace_svcrdma_accept_err(&peer, e.to_errno()))?;
+        conn.expect_first_message();
         Ok(conn)
     })
 }

@@ -98,6 +98,7 @@ impl Drop for Conn {
         cancel_delayed_sync(&self.ep.events);
         cancel_delayed_sync::<_, 0>(&self.ep);
         cancel_delayed_sync::<_, 1>(&self.ep);
+        cancel_delayed_sync::<_, 2>(&self.ep);
         self.ep.sq.close();
         // On return no completion runs, and the device does not access memory.
         self.qp.close();

@@ -166,6 +166,9 @@ pub(super) struct Endpoint {
     /// Wakes a service thread for Calls that are held back.
     #[pin]
     pub(super) retry: DelayedWork<Endpoint, 1>,
+    /// Closes a connection over iWARP on which no message arrives.
+    #[pin]
+    pub(super) first_message: DelayedWork<Endpoint, 2>,
     /// Receives that are not posted, and the number of all Receives.
     #[pin]
     pub(super) recvs: SpinLock<Receives>,
@@ -222,6 +225,7 @@ impl Endpoint {
                 member,
                 inbox <- new_spinlock!(Inbox::new(contexts)?),
                 retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
+                first_message <- new_delayed_work!("rpcrdma_rs: first message"),
                 recvs <- new_spinlock!(Receives::new(receive)),
                 granted: Atomic::new(1),
                 few_receives: Atomic::new(false),

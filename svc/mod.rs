@@ -13,6 +13,7 @@
 //!   fast_path      sends Replies of the most common forms
 //!   sendctx        the contexts of messages to send, and their completions
 //!   properties     messages of version 2 about properties
+//!   first_message  waits for a client's first message over iWARP
 //!   trim           releases memory of a quiet connection
 //!   backchannel    callbacks, in the reverse direction (RFC 8167)
 //!   gate           decides when a service thread may take a message
@@ -59,6 +60,7 @@ mod contexts;
 mod endpoint;
 mod events;
 mod fast_path;
+mod first_message;
 mod gate;
 mod inbox;
 mod layout;

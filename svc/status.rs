@@ -113,6 +113,11 @@ impl ConnStatus {
         self.state.store(state as u32, Relaxed);
     }
 
+    /// Returns whether the client has sent a message, or the connection is being closed.
+    pub(super) fn has_received(&self) -> bool {
+        self.state.load(Relaxed) != ConnState::Accepted as u32
+    }
+
     /// Counts the message of a Receive.
     pub(super) fn note_received(&self, wc: &RecvWc) {
         if self.state.load(Relaxed) == ConnState::Accepted as u32 {

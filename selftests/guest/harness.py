@@ -23,9 +23,9 @@ with open("/proc/cmdline", encoding="ascii") as _file:
 IWARP = "guest.device=siw" in WORDS
 ONE_GUEST = "guest.addresses=1,2" in WORDS
 # Seconds in which a mount must get Replies again.
-# The RPC layer's timer of 60 s recovers messages that siw loses on a new connection and, with the C
-# server, a Call that nfsd drops because it still processes the first copy (NFSv3). Until then a
-# new connection has one credit. On a busy machine siw was seen to lose messages three times in a row.
+# With the C server, the RPC layer's timer of 60 s recovers messages that siw loses on a new connection, and
+# a Call that nfsd drops because it still processes the first copy (NFSv3). Until then a new connection has
+# one credit. On a busy machine siw was seen to lose messages three times in a row.
 PATIENCE = 400 if IWARP else 150
 COUNTERS = (
     "srcport bind_count connect_count connect_time idle_time sends recvs bad_xids req_u bklog_u "

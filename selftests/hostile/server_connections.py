@@ -11,7 +11,7 @@ import wire
 from client import XIDS, check_null
 from cases import Failed, Skip, shell
 from server_cases import FILE, FILE_SIZE, PAGE, TABLE, equal, null, pattern, write_call
-from server_stalls import NO_RNR, access
+from server_stalls import NO_RNR, access, ended, only_ours
 from wire import Segment
 
 case = TABLE.case
@@ -365,6 +365,22 @@ def never_established(server):
     finally:
         for client in clients:
             client.end.close()
+
+
+# svc/first_message.rs waits 10 s.
+SILENT_ENDS = 9, 20
+
+
+@case("over iWARP, a client that sends nothing loses its connection",
+      skip=not peer.IWARP and "only over iWARP must the client send first")
+def silent(server):
+    only_ours(server)
+    with server.connect() as greeted:
+        greeted.null()
+        begun = time.monotonic()
+        with server.connect() as client:
+            ended(client, begun, SILENT_ENDS, "nothing is sent")
+        greeted.null()
 
 
 @contextlib.contextmanager
