@@ -150,6 +150,12 @@ class Evidence:
         with open(f"{self.folder}/{name}", "w", encoding="utf-8") as file:
             file.write(text)
 
+    def keep_capture(self):
+        """Copy the capture as it is now."""
+        # A captured packet reaches the file within a second.
+        time.sleep(2)
+        shutil.copy(self.capture, f"{self.folder}/capture.pcap")
+
     def wrong(self, path, seen, known):
         """Keep the evidence about a file in which the client sees `seen`; `known` names contents.
 
@@ -168,9 +174,7 @@ class Evidence:
         lines += [line for line in contents(f"{self.folder}/states.*").splitlines()
                   if f'/{name}"' in line or f'"{name}"' in line]
         if self.capture:
-            # A captured packet reaches the file within a second.
-            time.sleep(2)
-            shutil.copy(self.capture, f"{self.folder}/capture.pcap")
+            self.keep_capture()
             lines += ["on the wire:", *wire(self.capture, inode, name)]
         self.keep(f"{name}.txt", "\n".join(lines) + "\n")
         return f"{name}: {'; '.join(held)}"

@@ -122,6 +122,13 @@ class Opened:
                f"({self.evidence.folder})", wrong, [])
         self.close(name)
 
+    def none_revoked(self):
+        """Check that the server has revoked no delegation."""
+        if count := revoked():
+            self.evidence.states("revoked")
+            self.evidence.keep_capture()
+        expect(f"delegations revoked ({self.evidence.folder})", count, 0)
+
     def close(self, *names):
         """Close the files of some sets."""
         for job in [job for job in self.files if job[0] in names]:
@@ -331,7 +338,7 @@ def test_recalls(opened):
             recalled(opened, "write", 16)
         opened.see("read")
         opened.see("write")
-        expect("delegations revoked", revoked(), 0)
+        opened.none_revoked()
         print({name: delta.moved[name] for name in ("sends", "read_chunks", "write_chunks")})
         expect("new connections", delta.connect_count, 0)
         expect_that("I/O of the forward direction",
@@ -343,7 +350,7 @@ def test_recalls(opened):
             recalled(opened, "rburst", BURST)
         opened.see("rburst")
         print(counts)
-        expect("delegations revoked", revoked(), 0)
+        opened.none_revoked()
         expect_that("not every callback has its trace events",
                     counts["xprtrdma_cb_call"] == counts["xprtrdma_cb_reply"]
                     >= opened.held[("rburst", "r")])
