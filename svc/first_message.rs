@@ -35,7 +35,7 @@ impl WorkItem<2> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.params.status.has_received() || this.is_closing() {
+        if !this.params.status.is_silent() || this.is_closing() {
             return;
         }
         limited!(pr_warn!(

@@ -113,14 +113,14 @@ impl ConnStatus {
         self.state.store(state as u32, Relaxed);
     }
 
-    /// Returns whether the client has sent a message, or the connection is being closed.
-    pub(super) fn has_received(&self) -> bool {
-        self.state.load(Relaxed) != ConnState::Accepted as u32
+    /// Returns whether the client has sent nothing yet. False once the connection is detached.
+    pub(super) fn is_silent(&self) -> bool {
+        self.state.load(Relaxed) == ConnState::Accepted as u32
     }
 
     /// Counts the message of a Receive.
     pub(super) fn note_received(&self, wc: &RecvWc) {
-        if self.state.load(Relaxed) == ConnState::Accepted as u32 {
+        if self.is_silent() {
             self.set_state(ConnState::Connected);
         }
         self.traffic.note_received(wc);
