@@ -170,7 +170,7 @@ impl cm::Handler for Events {
 const REJECT_STALE: i32 = 10;
 
 impl Removal for Events {
-    fn removed(&self) {
+    fn removing(&self) {
         self.handle(Event::Down(DownReason::DeviceGone));
         // In any state, because device removal waits for this connection.
         self.force_disconnect(&self.fsm.lock());

@@ -179,7 +179,7 @@ impl<C: 'static> Handler for Events<C> {
 }
 
 impl<C: 'static> Removal for Events<C> {
-    fn removed(&self) {
+    fn removing(&self) {
         let _ = self.step(ConnEvent::Lost);
         if let Some(handle) = self.conn.as_ref() {
             // All service threads may be busy, so do not leave it to one of them.

@@ -142,7 +142,7 @@ struct Request {
 }
 
 impl Removal for Request {
-    fn removed(&self) {
+    fn removing(&self) {
         self.listen.refuse(&self.events);
     }
 }

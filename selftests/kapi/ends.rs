@@ -182,7 +182,7 @@ impl QpHandler for End {
 }
 
 impl Removal for End {
-    fn removed(&self) {}
+    fn removing(&self) {}
 }
 
 /// The owner of a chain.

@@ -44,9 +44,9 @@ pub(crate) trait StoreOrder {
 }
 
 /// An ordering that a read-modify-write operation can have.
-pub(crate) trait BothOrder {
+pub(crate) trait RmwOrder {
     /// The ordering as `core::sync::atomic` names it.
-    const BOTH: Ordering;
+    const RMW: Ordering;
     /// The ordering of a compare-exchange that fails, which is a load only.
     const FAILED: Ordering;
     /// Whether a full memory barrier is needed before and after the operation.
@@ -65,20 +65,20 @@ impl StoreOrder for Relaxed {
 impl StoreOrder for Release {
     const STORE: Ordering = Ordering::Release;
 }
-impl BothOrder for Relaxed {
-    const BOTH: Ordering = Ordering::Relaxed;
+impl RmwOrder for Relaxed {
+    const RMW: Ordering = Ordering::Relaxed;
     const FAILED: Ordering = Ordering::Relaxed;
 }
-impl BothOrder for Acquire {
-    const BOTH: Ordering = Ordering::Acquire;
+impl RmwOrder for Acquire {
+    const RMW: Ordering = Ordering::Acquire;
     const FAILED: Ordering = Ordering::Relaxed;
 }
-impl BothOrder for Release {
-    const BOTH: Ordering = Ordering::Release;
+impl RmwOrder for Release {
+    const RMW: Ordering = Ordering::Release;
     const FAILED: Ordering = Ordering::Relaxed;
 }
-impl BothOrder for Full {
-    const BOTH: Ordering = Ordering::SeqCst;
+impl RmwOrder for Full {
+    const RMW: Ordering = Ordering::SeqCst;
     const FAILED: Ordering = Ordering::SeqCst;
     const FENCED: bool = true;
 }
@@ -142,7 +142,7 @@ unsafe impl<T: Word> Sync for Atomic<T> {}
 
 /// Runs `operation`, with a full memory barrier before and after it if `O` requires them.
 #[inline(always)]
-fn fenced<O: BothOrder, R>(operation: impl FnOnce() -> R) -> R {
+fn fenced<O: RmwOrder, R>(operation: impl FnOnce() -> R) -> R {
     if !O::FENCED {
         return operation();
     }
@@ -179,8 +179,8 @@ impl<T: Word> Atomic<T> {
 
     /// Stores `value` and returns the previous value.
     #[inline(always)]
-    pub(crate) fn xchg<O: BothOrder>(&self, value: T, _: O) -> T {
-        fenced::<O, _>(|| T::swap(self.inner(), value, O::BOTH))
+    pub(crate) fn xchg<O: RmwOrder>(&self, value: T, _: O) -> T {
+        fenced::<O, _>(|| T::swap(self.inner(), value, O::RMW))
     }
 
     /// Stores `new` if the current value is `old`, and returns `old` then.
@@ -189,8 +189,8 @@ impl<T: Word> Atomic<T> {
     ///
     /// The current value, if it is not `old`.
     #[inline(always)]
-    pub(crate) fn cmpxchg<O: BothOrder>(&self, old: T, new: T, _: O) -> Result<T, T> {
-        fenced::<O, _>(|| T::compare_exchange(self.inner(), old, new, O::BOTH, O::FAILED))
+    pub(crate) fn cmpxchg<O: RmwOrder>(&self, old: T, new: T, _: O) -> Result<T, T> {
+        fenced::<O, _>(|| T::compare_exchange(self.inner(), old, new, O::RMW, O::FAILED))
     }
 }
 
@@ -198,19 +198,19 @@ impl<T: Word> Atomic<T> {
 impl<T: Number> Atomic<T> {
     /// Adds `value` and returns the previous value.
     #[inline(always)]
-    pub(crate) fn fetch_add<O: BothOrder>(&self, value: T, _: O) -> T {
-        fenced::<O, _>(|| T::fetch_add(self.inner(), value, O::BOTH))
+    pub(crate) fn fetch_add<O: RmwOrder>(&self, value: T, _: O) -> T {
+        fenced::<O, _>(|| T::fetch_add(self.inner(), value, O::RMW))
     }
 
     /// Subtracts `value` and returns the previous value.
     #[inline(always)]
-    pub(crate) fn fetch_sub<O: BothOrder>(&self, value: T, _: O) -> T {
-        fenced::<O, _>(|| T::fetch_sub(self.inner(), value, O::BOTH))
+    pub(crate) fn fetch_sub<O: RmwOrder>(&self, value: T, _: O) -> T {
+        fenced::<O, _>(|| T::fetch_sub(self.inner(), value, O::RMW))
     }
 
     /// Adds `value`.
     #[inline(always)]
-    pub(crate) fn add<O: BothOrder>(&self, value: T, order: O) {
+    pub(crate) fn add<O: RmwOrder>(&self, value: T, order: O) {
         self.fetch_add(value, order);
     }
 }

@@ -6,7 +6,7 @@
 //! their resources. An object with resources on a device holds a [`RemovalGuard`] for it:
 //!
 //! ```text
-//!   RemovalGuard::new ──► guarding ─device removal─► notified (Removal::removed) ──► dropped
+//!   RemovalGuard::new ──► guarding ─device removal─► notified (Removal::removing) ──► dropped
 //!                            └──────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -82,7 +82,7 @@ fn notify(device: &Device, what: impl FnOnce(&dyn DeviceEvents, &CStr)) {
 pub(crate) trait Removal: Send + Sync + 'static {
     /// Called when the device is being removed. The guard must be dropped soon; this function may
     /// drop it. May sleep.
-    fn removed(&self);
+    fn removing(&self);
 }
 
 /// The guards of one device.
@@ -296,7 +296,7 @@ unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut 
     // SAFETY: The device is valid until we return.
     let device = unsafe { Device::from_raw(device) };
     notify(device, |events, name| events.removing(name));
-    // Notify the guards one by one and without the lock, because `removed` may drop its guard,
+    // Notify the guards one by one and without the lock, because `removing` may drop its guard,
     // which takes the lock. No guard is added any more, and the keys in the list increase.
     let mut notified = None;
     loop {
@@ -311,7 +311,7 @@ unsafe extern "C" fn remove_device(device: *mut bindings::ib_device, data: *mut 
         match next {
             Some((key, removal)) => {
                 notified = Some(key);
-                removal.removed();
+                removal.removing();
             }
             None if empty => return notify(device, |events, name| events.removed(name)),
             None => break,

@@ -427,13 +427,13 @@ impl RawQp<'_> {
     }
 }
 
-/// An object that holds a reference to a QP.
-pub(super) trait KeepQp: Send + Sync {
+/// A QP, whatever its handler.
+pub(super) trait AnyQp: Send + Sync {
     /// Borrows the C object; `None` if closing the QP has destroyed it, or is about to.
     fn raw_qp(&self) -> Option<RawQp<'_>>;
 }
 
-impl<H: QpHandler> KeepQp for Qp<H> {
+impl<H: QpHandler> AnyQp for Qp<H> {
     fn raw_qp(&self) -> Option<RawQp<'_>> {
         let (_, entered) = self.uses.enter(1);
         entered.map(|entered| RawQp {

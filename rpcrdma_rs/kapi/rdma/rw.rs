@@ -34,7 +34,7 @@ use kernel::{
 use super::{
     pd::Pd,
     qp::{
-        KeepQp,
+        AnyQp,
         Qp,
         QpHandler,
         RawQp, //

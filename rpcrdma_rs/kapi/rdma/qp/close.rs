@@ -33,8 +33,8 @@ use kernel::{
 };
 
 use super::{
+    AnyQp,
     Gate,
-    KeepQp,
     Qp,
     QpHandler, //
 };

@@ -17,7 +17,7 @@ use kernel::{
 };
 
 use super::{
-    KeepQp,
+    AnyQp,
     Qp,
     QpHandler,
     RawQp,
@@ -65,7 +65,7 @@ pub(super) struct Registered {
     segments: KVec<KBox<Segment>>,
     used: usize,
     sqes: u32,
-    qp: Option<Arc<dyn KeepQp>>,
+    qp: Option<Arc<dyn AnyQp>>,
 }
 
 impl Registered {
