@@ -17,7 +17,10 @@ use super::{
     endpoint::{
         Conn,
         Endpoint,
-        Pulled, //
+        Pulled,
+        FIRST_MESSAGE,
+        RETRY,
+        TRIM, //
     },
     inbox::Incoming,
     payloads::Payload,
@@ -96,9 +99,9 @@ impl QpHandler for Endpoint {
 impl Drop for Conn {
     fn drop(&mut self) {
         cancel_delayed_sync(&self.ep.events);
-        cancel_delayed_sync::<_, 0>(&self.ep);
-        cancel_delayed_sync::<_, 1>(&self.ep);
-        cancel_delayed_sync::<_, 2>(&self.ep);
+        cancel_delayed_sync::<_, TRIM>(&self.ep);
+        cancel_delayed_sync::<_, RETRY>(&self.ep);
+        cancel_delayed_sync::<_, FIRST_MESSAGE>(&self.ep);
         self.ep.sq.close();
         // On return no completion runs, and the device does not access memory.
         self.qp.close();

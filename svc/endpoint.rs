@@ -137,6 +137,13 @@ pub(super) fn list_limits(max_pages: usize) -> ListLimits {
     }
 }
 
+/// The work item that releases unused memory.
+pub(super) const TRIM: u64 = 0;
+/// The work item that tries Calls again that were held back.
+pub(super) const RETRY: u64 = 1;
+/// The work item that closes a silent connection over iWARP.
+pub(super) const FIRST_MESSAGE: u64 = 2;
+
 /// A connection. The order of the fields is the order of teardown.
 pub(super) struct Conn {
     _status_dir: StatusDir<ConnStatus>,
@@ -165,10 +172,10 @@ pub(super) struct Endpoint {
     pub(super) inbox: SpinLock<Inbox<Pulled>>,
     /// Wakes a service thread for Calls that are held back.
     #[pin]
-    pub(super) retry: DelayedWork<Endpoint, 1>,
+    pub(super) retry: DelayedWork<Endpoint, RETRY>,
     /// Closes a connection over iWARP on which no message arrives.
     #[pin]
-    pub(super) first_message: DelayedWork<Endpoint, 2>,
+    pub(super) first_message: DelayedWork<Endpoint, FIRST_MESSAGE>,
     /// Receives that are not posted, and the number of all Receives.
     #[pin]
     pub(super) recvs: SpinLock<Receives>,
@@ -187,7 +194,7 @@ pub(super) struct Endpoint {
     pub(super) pages: SpinLock<PagePool>,
     /// Scheduled while the connection has memory that it may release, or had some until recently.
     #[pin]
-    pub(super) trimming: DelayedWork<Endpoint>,
+    pub(super) trimming: DelayedWork<Endpoint, TRIM>,
     /// Whether `trimming` is scheduled.
     pub(super) trimming_runs: Atomic<bool>,
     /// Whether the last run of `trimming` found nothing that a later run could release: no pages,
@@ -196,7 +203,9 @@ pub(super) struct Endpoint {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self> for Endpoint { self.trimming }
+    impl HasDelayedWork<Self, TRIM> for Endpoint { self.trimming }
+    impl HasDelayedWork<Self, RETRY> for Endpoint { self.retry }
+    impl HasDelayedWork<Self, FIRST_MESSAGE> for Endpoint { self.first_message }
 }
 
 impl Endpoint {
@@ -210,7 +219,7 @@ impl Endpoint {
         events: Arc<Events<Conn>>,
         member: Member,
     ) -> Result<Arc<Self>> {
-        let contexts = params.sizes.contexts as usize;
+        let contexts = params.sizes.buffers as usize;
         let receive = len_to_u32(params.receive_size).unwrap_or(u32::MAX);
         let sq = Self::send_queue(&params, &handle)?;
         let sends = Contexts::new(contexts)?;
@@ -249,7 +258,7 @@ impl Endpoint {
             status: params.status.clone(),
         };
         // CAST: `usize` has at least 32 bits.
-        let queued = params.sizes.contexts.saturating_add(CALLBACK_CREDITS) as usize;
+        let queued = params.sizes.buffers.saturating_add(CALLBACK_CREDITS) as usize;
         Sq::new(params.sizes.sends, queued, owner, CHECK_MS)
     }
 

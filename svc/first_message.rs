@@ -10,14 +10,14 @@
 
 use super::endpoint::{
     Conn,
-    Endpoint, //
+    Endpoint,
+    FIRST_MESSAGE, //
 };
 use crate::kapi::ext::{
     ratelimit::limited,
     work::xprtiod, //
 };
 use kernel::{
-    impl_has_delayed_work,
     prelude::*,
     sync::Arc,
     time::msecs_to_jiffies,
@@ -27,11 +27,7 @@ use kernel::{
 /// How long the server waits for the first message, in ms.
 const FIRST_MESSAGE_MS: u32 = 10_000;
 
-impl_has_delayed_work! {
-    impl HasDelayedWork<Self, 2> for Endpoint { self.first_message }
-}
-
-impl WorkItem<2> for Endpoint {
+impl WorkItem<FIRST_MESSAGE> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -53,7 +49,7 @@ impl Conn {
     pub(super) fn expect_first_message(&self) {
         if self.id.port().is_some_and(|port| port.iwarp()) {
             let pause = msecs_to_jiffies(FIRST_MESSAGE_MS);
-            let _ = xprtiod().enqueue_delayed::<_, 2>(self.shared_ep().clone(), pause);
+            let _ = xprtiod().enqueue_delayed::<_, FIRST_MESSAGE>(self.shared_ep().clone(), pause);
         }
     }
 }

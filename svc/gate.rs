@@ -35,7 +35,8 @@ use super::{
     client::OLDEST_PULL_MS,
     endpoint::{
         Endpoint,
-        Pulled, //
+        Pulled,
+        RETRY, //
     },
     inbox::{
         Inbox,
@@ -58,7 +59,6 @@ use crate::{
     xdr::message::Parsed, //
 };
 use kernel::{
-    impl_has_delayed_work,
     page::PAGE_SIZE,
     sync::Arc,
     time::msecs_to_jiffies,
@@ -77,11 +77,7 @@ static NO_ACCESS: Budget = Budget::new(NO_ACCESS_PAGES);
 /// Milliseconds after which a Call that was held back is tried again.
 const RETRY_MS: u32 = 500;
 
-impl_has_delayed_work! {
-    impl HasDelayedWork<Self, 1> for Endpoint { self.retry }
-}
-
-impl WorkItem<1> for Endpoint {
+impl WorkItem<RETRY> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -135,7 +131,7 @@ impl Endpoint {
                 // If the work is already scheduled, it runs earlier than this, and wakes a thread
                 // that gets here again.
                 let delay = msecs_to_jiffies(OLDEST_PULL_MS);
-                let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), delay);
+                let _ = xprtiod().enqueue_delayed::<_, RETRY>(self.clone(), delay);
             }
         }
         next
@@ -251,7 +247,7 @@ impl Endpoint {
         inbox.hold(buf, self.handle.has_access());
         drop(inbox);
         // The work may be scheduled already.
-        let _ = xprtiod().enqueue_delayed::<_, 1>(self.clone(), msecs_to_jiffies(RETRY_MS));
+        let _ = xprtiod().enqueue_delayed::<_, RETRY>(self.clone(), msecs_to_jiffies(RETRY_MS));
     }
 
     /// Releases the permission of a pull that has completed or was abandoned.

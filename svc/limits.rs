@@ -56,7 +56,7 @@ pub(super) struct Sizes {
     pub(super) batch: u32,
     /// The largest number of Receive buffers: `receives`, which are posted, and one more for each
     /// credit. So as many Calls as there are credits may have a Reply and still hold their buffers.
-    pub(super) contexts: u32,
+    pub(super) buffers: u32,
     /// Entries of the Send Queue.
     pub(super) sends: u32,
 }
@@ -96,7 +96,7 @@ impl Sizes {
             credits,
             receives,
             batch,
-            contexts: credits.checked_add(receives)?,
+            buffers: credits.checked_add(receives)?,
             sends,
         })
     }
@@ -104,7 +104,7 @@ impl Sizes {
     /// Returns whether all of `total` Receives may be replaced by others. The replaced ones are
     /// released when their Calls end, and the client decides when that is.
     pub(super) fn may_exchange(&self, total: u32) -> bool {
-        total <= self.contexts
+        total <= self.buffers
     }
 
     /// Returns whether Receives have to be posted when `free` are free and `posted` are posted.
@@ -124,7 +124,7 @@ impl Sizes {
 
     /// Returns the number of Receives to add to `total` for those that Calls hold.
     pub(super) fn addition(&self, total: u32) -> u32 {
-        self.batch.min(self.contexts.saturating_sub(total))
+        self.batch.min(self.buffers.saturating_sub(total))
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
         let sizes = Sizes::new(&LARGE).unwrap();
         assert_eq!(sizes.credits, 128);
         assert_eq!(sizes.receives, 138);
-        assert_eq!(sizes.contexts, 266);
+        assert_eq!(sizes.buffers, 266);
         assert_eq!(sizes.sends, 480 + 2);
     }
 
@@ -253,7 +253,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                assert!(receives.total <= sizes.contexts);
+                assert!(receives.total <= sizes.buffers);
             }
         }
     }
@@ -272,7 +272,7 @@ mod tests {
             for _ in 0..2 * sizes.credits {
                 receives.arrive(&sizes);
             }
-            assert!(receives.total <= sizes.contexts);
+            assert!(receives.total <= sizes.buffers);
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
             if sizes.may_exchange(total) {
                 total += total;
             }
-            assert!(total <= 2 * sizes.contexts);
+            assert!(total <= 2 * sizes.buffers);
         }
     }
 

@@ -12,7 +12,7 @@
 //!
 //! While a chain is queued, sunrpc assigns no further service thread to the connection. Threads
 //! that work for it already still queue replies, completions queue pulls, and nfsd's workers queue
-//! callbacks. The backlog has room for a chain of each of the `Sizes::contexts` Receives and for
+//! callbacks. The backlog has room for a chain of each of the `Sizes::buffers` Receives and for
 //! each callback; one more closes the connection.
 
 use super::{

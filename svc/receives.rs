@@ -66,13 +66,13 @@ impl Receives {
 
     /// Moves buffers from `list` to the pool, and raises the number of Receives to post by as many,
     /// up to `sizes.receives`. Returns the number of buffers moved. Buffers in excess of
-    /// `sizes.contexts` stay in `list`: several threads may add some at the same time. All stay
+    /// `sizes.buffers` stay in `list`: several threads may add some at the same time. All stay
     /// there if their size is not that of the Receives.
     pub(super) fn add(&mut self, list: &mut RecvList<CallData<CallState>>, sizes: &Sizes) -> u32 {
         if !list.iter().all(|buf| self.resize.keeps(buf.capacity())) {
             return 0;
         }
-        let room = sizes.contexts.saturating_sub(self.total);
+        let room = sizes.buffers.saturating_sub(self.total);
         let added = list.take_front(u32_to_usize(room));
         // CAST: There are fewer buffers than a queue can have entries.
         let made = added.len() as u32;

@@ -214,7 +214,7 @@ impl Endpoint {
         let mut guard = self.recvs.lock();
         let recvs = &mut *guard;
         change(recvs);
-        if recvs.pool.posted() < recvs.target / 2 && recvs.total < sizes.contexts {
+        if recvs.pool.posted() < recvs.target / 2 && recvs.total < sizes.buffers {
             self.few_receives.store(true, Relaxed);
         }
         if sizes.is_post_due(recvs.pool.free(), recvs.pool.posted()) {

@@ -9,7 +9,8 @@ use super::{
     contexts::Contexts,
     endpoint::{
         Conn,
-        Endpoint, //
+        Endpoint,
+        TRIM, //
     }, //
 };
 use crate::kapi::ext::{
@@ -26,7 +27,7 @@ use kernel::{
 /// The period of the timer in ms.
 const PERIOD_MS: u32 = 5_000;
 
-impl WorkItem for Endpoint {
+impl WorkItem<TRIM> for Endpoint {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -64,7 +65,7 @@ fn free_unused<C>(contexts: &SpinLock<Contexts<C>>) -> bool {
 /// Starts the timer unless it runs.
 fn start(ep: &Arc<Endpoint>) {
     if !ep.trimming_runs.xchg(true, Relaxed) {
-        let _ = xprtiod().enqueue_delayed::<_, 0>(ep.clone(), msecs_to_jiffies(PERIOD_MS));
+        let _ = xprtiod().enqueue_delayed::<_, TRIM>(ep.clone(), msecs_to_jiffies(PERIOD_MS));
     }
 }
 

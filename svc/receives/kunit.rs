@@ -21,13 +21,13 @@ fn four(pd: &Arc<Pd>, size: usize) -> Result<RecvList<CallData<CallState>>> {
     Ok(list)
 }
 
-/// Returns sizes that permit `receives` posted Receives, and `contexts` in all.
-fn sizes(receives: u32, contexts: u32) -> Sizes {
+/// Returns sizes that permit `receives` posted Receives, and `buffers` in all.
+fn sizes(receives: u32, buffers: u32) -> Sizes {
     Sizes {
         credits: 1,
         receives,
         batch: 1,
-        contexts,
+        buffers,
         sends: 1,
     }
 }
