@@ -74,10 +74,10 @@ use crate::{
 };
 
 /// How long address and route may take to resolve, each.
-const RESOLVE_MS: u32 = 5_000;
+const RESOLVE_TIMEOUT_MS: u32 = 5_000;
 /// How long the worker waits for the result. The connection manager reports why it failed after
-/// [`RESOLVE_MS`], on a busy machine some time later.
-const RESOLVED_MS: u32 = 10_000;
+/// [`RESOLVE_TIMEOUT_MS`], on a busy machine some time later.
+const RESOLVE_WAIT_MS: u32 = 10_000;
 /// How long connecting may take. The connection manager normally reports a failure earlier.
 const CONNECT_MS: u32 = 120_000;
 /// How long a server may take to respond to the request for version 2. It needs a free service
@@ -146,10 +146,12 @@ impl Conn {
     ) -> Result<Arc<Self>, ConnectError> {
         let server = xprt.server();
         let mut id = cm::Id::create(xprt.net(), events.clone()).map_err(ConnectError::transient)?;
-        events.step(Step::Address, RESOLVED_MS, || {
-            id.resolve_addr(&server, RESOLVE_MS)
+        events.step(Step::Address, RESOLVE_WAIT_MS, || {
+            id.resolve_addr(&server, RESOLVE_TIMEOUT_MS)
         })?;
-        events.step(Step::Route, RESOLVED_MS, || id.resolve_route(RESOLVE_MS))?;
+        events.step(Step::Route, RESOLVE_WAIT_MS, || {
+            id.resolve_route(RESOLVE_TIMEOUT_MS)
+        })?;
         let device = id.device().ok_or(ConnectError::transient(ENODEV))?;
         let limits = limits(device, xprt.max_reqs(), &server)
             .map_err(|error| ConnectError::unsuitable(error, xprt.counters().connects != 0))?;

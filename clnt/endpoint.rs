@@ -164,8 +164,8 @@ pub(super) struct Endpoint {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self, 0> for Endpoint { self.refill }
-    impl HasDelayedWork<Self, 1> for Endpoint { self.watchdog }
+    impl HasDelayedWork<Self, REFILL> for Endpoint { self.refill }
+    impl HasDelayedWork<Self, WATCHDOG> for Endpoint { self.watchdog }
 }
 
 impl Endpoint {

@@ -130,7 +130,7 @@ impl Agreed {
 
     /// Records that the client has announced Receives of `size` to the server, which may be smaller
     /// than the last size.
-    pub(super) fn grow(&self, size: InlineSize) {
+    pub(super) fn note_announced(&self, size: InlineSize) {
         let max = InlineSize(self.peer_max_send.load(Relaxed));
         self.receive.store(size.min(max).0, Relaxed);
     }

@@ -525,12 +525,12 @@ impl Pools {
 
     /// Returns the Receive size to announce to the server, if it is larger than the server knows
     /// and an announcement may be sent in addition to a Call. Counts as announced, see
-    /// [`Resize::due`].
+    /// [`Resize::take_due`].
     pub(super) fn announcement(&mut self, granted: u32, requested: bool) -> Option<u32> {
         let may_send = self.resize.is_due()
             && !self.reserve.has_update()
             && self.has_credit(granted, requested);
-        may_send.then(|| self.resize.due()).flatten()
+        may_send.then(|| self.resize.take_due()).flatten()
     }
 
     /// Records that the announcement was posted or, if it was not `sent`, that it could not be.

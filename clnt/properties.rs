@@ -129,7 +129,7 @@ impl Endpoint {
         let mut pools = self.pools.lock();
         pools.end_announcement(sent.is_ok());
         // The server handles the message before any Call that is sent later.
-        agreed.grow(InlineSize(pools.resize.announced()));
+        agreed.note_announced(InlineSize(pools.resize.announced()));
         drop(pools);
         if sent.is_ok() {
             trace_xprtrdma_property(Peer::of(xprt), Proc::UpdProp.to_u32(), octets);
@@ -252,7 +252,7 @@ impl Endpoint {
             _ => 0,
         };
         if let (1.., Some(agreed)) = (max, self.negotiation.agreed()) {
-            agreed.grow(InlineSize(max));
+            agreed.note_announced(InlineSize(max));
             self.status.show_sizes(agreed);
         }
         Version::Two.default_inline().0..=max

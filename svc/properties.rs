@@ -99,7 +99,7 @@ impl Endpoint {
 impl Conn {
     /// Announces the size of the Receives, if they are larger than the client knows. May sleep.
     pub(super) fn announce_receive_size(&self) {
-        let due = self.ep().recvs.lock().resize.due();
+        let due = self.ep().recvs.lock().resize.take_due();
         let Some(size) = due else {
             return;
         };

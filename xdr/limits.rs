@@ -81,7 +81,7 @@ pub(crate) struct ClientLimits {
     pub(crate) recv_wr: u32,
     /// Receive Queue entries in addition to one for each request and those for the reverse
     /// direction.
-    pub(crate) recv_batch: u32,
+    pub(crate) spare_recv_wr: u32,
 }
 
 impl ClientLimits {
@@ -113,19 +113,21 @@ impl ClientLimits {
             .saturating_mul(2)
             .saturating_add(1);
         let room = queue_room(device, reverse);
-        // A request needs at most two Receives, its share of `recv_batch` included, so the Receives
-        // fit as well.
+        // A request needs at most two Receives, its share of `spare_recv_wr` included, so the
+        // Receives fit as well.
         let requests = requests.min(room.checked_div(per_request).unwrap_or(0));
         let sized = |requests: u32| {
-            let recv_batch = (requests / 4).max(1);
+            let spare_recv_wr = (requests / 4).max(1);
             Self {
                 requests,
                 pages_per_segment: pages,
                 segments,
                 send_sges: device.max_send_sge.min(CLIENT_SEND_SGES),
                 send_wr: send_wr(requests, pages, segments).saturating_add(reverse),
-                recv_wr: requests.saturating_add(recv_batch).saturating_add(reverse),
-                recv_batch,
+                recv_wr: requests
+                    .saturating_add(spare_recv_wr)
+                    .saturating_add(reverse),
+                spare_recv_wr,
             }
         };
         // Both queues share a CQ, and all their entries complete together when they are flushed.

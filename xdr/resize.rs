@@ -137,7 +137,7 @@ impl Resize {
 
     /// Returns the larger size to announce to the peer, if there is one, and counts it as
     /// announced. The caller sends the announcement, and calls [`Self::end_announcement`].
-    pub(crate) fn due(&mut self) -> Option<u32> {
+    pub(crate) fn take_due(&mut self) -> Option<u32> {
         if !self.is_due() || self.is_announcing() {
             return None;
         }

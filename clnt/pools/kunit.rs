@@ -21,7 +21,7 @@ const LIMITS: ClientLimits = ClientLimits {
     send_sges: 3,
     send_wr: 100,
     recv_wr: 100,
-    recv_batch: 1,
+    spare_recv_wr: 1,
 };
 
 /// Returns the pools of a connection with posted Receives and all Sends, but without regions.

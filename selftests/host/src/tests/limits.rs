@@ -50,7 +50,7 @@ fn client_on_known_devices() {
         assert_eq!(limits.send_sges, 19);
         assert_eq!(limits.send_wr, 128 * (2 + 1) + (2 * 6 + 1) + 32);
         assert_eq!(limits.recv_wr, 128 + 32 + 32);
-        assert_eq!(limits.recv_batch, 32);
+        assert_eq!(limits.spare_recv_wr, 32);
     }
     let limits = ClientLimits::new(&SIW, 128, 32).expect("a good device");
     assert_eq!(limits.pages_per_segment, 256);
@@ -132,8 +132,8 @@ fn odd_devices() {
             assert!(client.pages_per_segment <= device.max_fast_reg_pages);
             assert!(client.segments <= MAX_CHUNK_SEGMENTS);
             assert!(client.segments * client.pages_per_segment >= MAX_DATA_PAGES);
-            let one_each = client.requests + client.recv_batch + reverse;
-            assert!(client.recv_batch >= 1 && client.recv_wr == one_each);
+            let one_each = client.requests + client.spare_recv_wr + reverse;
+            assert!(client.spare_recv_wr >= 1 && client.recv_wr == one_each);
         }
     }
     assert!(good > 10_000, "hardly any device was good: {good}");

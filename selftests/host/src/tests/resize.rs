@@ -76,7 +76,7 @@ impl Queue {
 
     /// Decides on an announcement. Its post may be later than that of an answer.
     fn decide(&mut self) {
-        if let Some(size) = self.resize.due() {
+        if let Some(size) = self.resize.take_due() {
             assert!(size > self.peer && self.telling.is_none());
             self.telling = Some(size);
         }
@@ -192,7 +192,7 @@ fn a_request_that_crosses_an_announcement_is_rejected() {
 #[test]
 fn an_announcement_that_was_not_sent_is_due_again() {
     let mut queue = larger();
-    assert_eq!(queue.resize.due(), None);
+    assert_eq!(queue.resize.take_due(), None);
     queue.tell(false);
     assert_eq!((queue.peer, queue.resize.announced()), (4096, 4096));
     queue.tell(true);
@@ -257,7 +257,7 @@ fn requests_are_rejected_until_all_messages_with_a_size_are_posted() {
     resize.hold();
     resize.end_hold();
     assert_eq!(resize.request(4096), ResizeResult::Rejected);
-    assert_eq!(resize.due(), None);
+    assert_eq!(resize.take_due(), None);
     resize.end_hold();
     assert_eq!(resize.request(4096), ResizeResult::Granted);
 }
@@ -268,7 +268,7 @@ fn nothing_is_announced_while_a_grant_is_being_sent() {
     assert_eq!(resize.request(8192), ResizeResult::Granted);
     resize.hold();
     assert_eq!(resize.request(16384), ResizeResult::Rejected);
-    assert_eq!(resize.due(), None);
+    assert_eq!(resize.take_due(), None);
     resize.end_hold();
-    assert_eq!(resize.due(), Some(16384));
+    assert_eq!(resize.take_due(), Some(16384));
 }
