@@ -126,6 +126,21 @@ pub(super) struct OrderedPull {
     pub(super) seq: PullSeq,
 }
 
+/// The Calls of a lost connection that the service still processes. Until this is dropped, later
+/// Calls wait as for a pull.
+pub(super) struct LastCalls {
+    /// Since when Calls wait.
+    since: Jiffies,
+    _pull: OrderedPull,
+}
+
+impl LastCalls {
+    /// Returns whether Calls have waited long enough.
+    pub(super) fn is_overdue(&self) -> bool {
+        msecs_since(self.since) >= OLDEST_PULL_MS.into()
+    }
+}
+
 impl Clients {
     /// Creates an empty list of clients.
     ///
@@ -307,6 +322,15 @@ impl Member {
         client.pulls.fetch_add(1, Relaxed);
         drop(state);
         Some(OrderedPull { client, seq })
+    }
+
+    /// Makes later Calls wait until the result is dropped, see [`super::last_calls`]. Returns
+    /// `None` if there are too many pulls.
+    pub(super) fn begin_last_calls(&self) -> Option<LastCalls> {
+        Some(LastCalls {
+            since: jiffies(),
+            _pull: self.pull()?,
+        })
     }
 }
 

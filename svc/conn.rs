@@ -19,6 +19,7 @@ use super::{
         Endpoint,
         Pulled,
         FIRST_MESSAGE,
+        LAST_CALLS,
         RETRY,
         TRIM, //
     },
@@ -102,6 +103,8 @@ impl Drop for Conn {
         cancel_delayed_sync::<_, TRIM>(&self.ep);
         cancel_delayed_sync::<_, RETRY>(&self.ep);
         cancel_delayed_sync::<_, FIRST_MESSAGE>(&self.ep);
+        cancel_delayed_sync::<_, LAST_CALLS>(&self.ep);
+        self.ep.end_last_calls();
         self.ep.sq.close();
         // On return no completion runs, and the device does not access memory.
         self.qp.close();
@@ -197,5 +200,6 @@ impl Connection for Conn {
         this.ep.sq.close();
         this.ep.clear_backlog(&this.qp);
         this.ep.clear_inbox();
+        this.ep.order_last_calls();
     }
 }

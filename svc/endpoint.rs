@@ -18,6 +18,7 @@
 
 use super::{
     client::{
+        LastCalls,
         Member,
         OrderedPull, //
     },
@@ -143,6 +144,8 @@ pub(super) const TRIM: u64 = 0;
 pub(super) const RETRY: u64 = 1;
 /// The work item that closes a silent connection over iWARP.
 pub(super) const FIRST_MESSAGE: u64 = 2;
+/// The work item that checks whether the service has finished the Calls of a lost connection.
+pub(super) const LAST_CALLS: u64 = 3;
 
 /// A connection. The order of the fields is the order of teardown.
 pub(super) struct Conn {
@@ -176,6 +179,12 @@ pub(super) struct Endpoint {
     /// Closes a connection over iWARP on which no message arrives.
     #[pin]
     pub(super) first_message: DelayedWork<Endpoint, FIRST_MESSAGE>,
+    /// What the client's later Calls wait for once the connection is lost.
+    #[pin]
+    pub(super) last_calls: SpinLock<Option<LastCalls>>,
+    /// Checks whether they have to wait any longer.
+    #[pin]
+    pub(super) last_calls_check: DelayedWork<Endpoint, LAST_CALLS>,
     /// Receives that are not posted, and the number of all Receives.
     #[pin]
     pub(super) recvs: SpinLock<Receives>,
@@ -206,6 +215,7 @@ impl_has_delayed_work! {
     impl HasDelayedWork<Self, TRIM> for Endpoint { self.trimming }
     impl HasDelayedWork<Self, RETRY> for Endpoint { self.retry }
     impl HasDelayedWork<Self, FIRST_MESSAGE> for Endpoint { self.first_message }
+    impl HasDelayedWork<Self, LAST_CALLS> for Endpoint { self.last_calls_check }
 }
 
 impl Endpoint {
@@ -235,6 +245,8 @@ impl Endpoint {
                 inbox <- new_spinlock!(Inbox::new(contexts)?),
                 retry <- new_delayed_work!("rpcrdma_rs: held Calls"),
                 first_message <- new_delayed_work!("rpcrdma_rs: first message"),
+                last_calls <- new_spinlock!(None),
+                last_calls_check <- new_delayed_work!("rpcrdma_rs: last Calls"),
                 recvs <- new_spinlock!(Receives::new(receive)),
                 granted: Atomic::new(1),
                 few_receives: Atomic::new(false),

@@ -14,6 +14,7 @@
 //!   sendctx        the contexts of messages to send, and their completions
 //!   properties     messages of version 2 about properties
 //!   first_message  waits for a client's first message over iWARP
+//!   last_calls     makes Calls wait for those of a lost connection
 //!   trim           releases memory of a quiet connection
 //!   backchannel    callbacks, in the reverse direction (RFC 8167)
 //!   gate           decides when a service thread may take a message
@@ -63,6 +64,7 @@ mod fast_path;
 mod first_message;
 mod gate;
 mod inbox;
+mod last_calls;
 mod layout;
 mod limits;
 mod listen;

@@ -137,6 +137,38 @@ def interrupted():
     expect_that("it took the RPC layer's timer", seconds < 45 or lost or MODULE == "c")
 
 
+def interrupted_briefly(folder):
+    """Break the connection while the server processes a WRITE of version 4.1, and let the server finish
+    once the client has reconnected. Our server holds the repeated Call back until then; nfsd would answer
+    with NFS4ERR_DELAY, and the client would wait for 15 s."""
+    fd = os.open(f"{folder}/brief", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    memory = mmap.mmap(-1, 4096)
+    os.pwrite(fd, memory, 0)
+    before = counters(folder)
+    memory[:] = data(4096, 7)
+    shell("peer 'fsfreeze -f /srv/disk'")
+    try:
+        writer = in_background(os.pwrite, fd, memory, 4096)
+        grows(folder, "sends", before["sends"], time.monotonic() + 60)
+        time.sleep(0.3)
+        shell("peer '(sleep 0.7; fsfreeze -u /srv/disk) >/dev/null 2>&1 &'")
+        begun = time.monotonic()
+        force_disconnect(SERVER["ipv4"])
+        grows(folder, "connect_count", before["connect_count"], begun + 120)
+        connected = time.monotonic() - begun
+        lost = unread() if IWARP else 0
+    finally:
+        shell("peer 'sleep 1; fsfreeze -u /srv/disk 2>/dev/null || true'")
+    expect("bytes written", writer.result(120), 4096)
+    seconds = time.monotonic() - begun
+    os.close(fd)
+    expect_that("content", read_file(f"{folder}/brief", os.O_DIRECT)[4096:] == data(4096, 7))
+    print(f"connected after {connected:.2f} s, written after {seconds:.1f} s")
+    if lost:
+        print(f"siw did not see a message of {lost} octets")
+    expect_that("the client waited", seconds < 6 or lost or MODULE == "c")
+
+
 def short_timeouts():
     """A soft mount gives up in time, and works again once the link is up. A hard mount
     continues, although its READ has then waited for several times its timeout: that must not break
@@ -254,6 +286,8 @@ def main():
         under_io(folder, nfsd_restarted)
     with case("connection broken while the server is at work on a WRITE of version 3"):
         interrupted()
+    with case("connection broken while the server is about to finish a WRITE of version 4.1"):
+        interrupted_briefly(folder)
     with case("short timeouts: an error of a soft mount in time, and recovery"):
         short_timeouts()
     if LONG:

@@ -534,6 +534,14 @@ impl<T> Handle<T> {
         self.0.test(bindings::XPT_PEER_VALID)
     }
 
+    /// Returns whether a service thread processes a message of the transport, or sends the Reply.
+    pub(crate) fn is_processing(&self) -> bool {
+        // SAFETY: The handle keeps the memory, and sunrpc changes the count atomically.
+        let count =
+            unsafe { (&raw const (*self.0.xprt.get()).xpt_nr_rqsts.counter).read_volatile() };
+        count != 0
+    }
+
     /// Returns whether the transport is closed or being closed.
     pub(crate) fn is_closing(&self) -> bool {
         !self.0.is_open()
