@@ -73,10 +73,16 @@ use crate::{
     },
 };
 
-/// How long address and route may take to resolve, each.
-const RESOLVE_TIMEOUT_MS: u32 = 5_000;
-/// How long the worker waits for the result. The connection manager reports why it failed after
-/// [`RESOLVE_TIMEOUT_MS`], on a busy machine some time later.
+/// How long the address may take to resolve, twice.
+///
+/// ib_core does not notice that a neighbour has failed. If the probing has begun while the link was
+/// down, it may end right after this connection has begun to wait for it, and nothing more happens
+/// until the timeout.
+const ADDRESS_TIMEOUT_MS: u32 = 2_500;
+/// How long the route may take to resolve.
+const ROUTE_TIMEOUT_MS: u32 = 5_000;
+/// How long the worker waits for the result. The connection manager reports why it failed after the
+/// timeout, on a busy machine some time later.
 const RESOLVE_WAIT_MS: u32 = 10_000;
 /// How long connecting may take. The connection manager normally reports a failure earlier.
 const CONNECT_MS: u32 = 120_000;
@@ -133,27 +139,38 @@ impl Conn {
         request_v2: bool,
     ) -> Result<Arc<Self>, ConnectError> {
         xprt.note_begin();
-        let events = Events::new(xprt.link()).map_err(ConnectError::transient)?;
-        let conn = Self::steps(xprt, &events, request_v2);
+        // A timeout makes ib_core probe the neighbour again, so the second try may succeed at once.
+        let (id, events) = Self::resolve_addr(xprt).or_else(|_| Self::resolve_addr(xprt))?;
+        let conn = Self::steps(xprt, id, &events, request_v2);
         conn.inspect_err(|_| events.fsm.lock().retire())
     }
 
-    /// Takes the steps of connecting. Sleeps.
+    /// Finds the device that leads to the server. Sleeps.
+    fn resolve_addr(
+        xprt: &SendLocked<'_, ClntXprt>,
+    ) -> Result<(cm::Id<Events>, Arc<Events>), ConnectError> {
+        let events = Events::new(xprt.link()).map_err(ConnectError::transient)?;
+        let mut id = cm::Id::create(xprt.net(), events.clone()).map_err(ConnectError::transient)?;
+        events
+            .step(Step::Address, RESOLVE_WAIT_MS, || {
+                id.resolve_addr(&xprt.server(), ADDRESS_TIMEOUT_MS)
+            })
+            .inspect_err(|_| events.fsm.lock().retire())?;
+        Ok((id, events))
+    }
+
+    /// Takes the steps of connecting after the first one. Sleeps.
     fn steps(
         xprt: &SendLocked<'_, ClntXprt>,
+        mut id: cm::Id<Events>,
         events: &Arc<Events>,
         request_v2: bool,
     ) -> Result<Arc<Self>, ConnectError> {
-        let server = xprt.server();
-        let mut id = cm::Id::create(xprt.net(), events.clone()).map_err(ConnectError::transient)?;
-        events.step(Step::Address, RESOLVE_WAIT_MS, || {
-            id.resolve_addr(&server, RESOLVE_TIMEOUT_MS)
-        })?;
         events.step(Step::Route, RESOLVE_WAIT_MS, || {
-            id.resolve_route(RESOLVE_TIMEOUT_MS)
+            id.resolve_route(ROUTE_TIMEOUT_MS)
         })?;
         let device = id.device().ok_or(ConnectError::transient(ENODEV))?;
-        let limits = limits(device, xprt.max_reqs(), &server)
+        let limits = limits(device, xprt.max_reqs(), &xprt.server())
             .map_err(|error| ConnectError::unsuitable(error, xprt.counters().connects != 0))?;
         let conn = Self::prepare(xprt, id, events.clone(), limits, request_v2)
             .map_err(ConnectError::transient)?;
