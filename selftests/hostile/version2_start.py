@@ -155,6 +155,8 @@ def asks_again(subject, times, answer):
     def greeting(xid):
         fake.greeting = fake.agree
         answer(xid)
+        # Otherwise the CM's message could overtake the answer.
+        fake.end.wait_sent()
         raise peer.Closed("by the case")
     with subject.mount() as mount:
         for _ in range(times):
