@@ -34,7 +34,10 @@ use super::{
 };
 use crate::{
     kapi::{
-        ext::debugfs::StatusDir,
+        ext::{
+            debugfs::StatusDir,
+            errno::eproto, //
+        },
         rdma::{
             client::RemovalGuard,
             cm,
@@ -139,8 +142,11 @@ impl Conn {
         request_v2: bool,
     ) -> Result<Arc<Self>, ConnectError> {
         xprt.note_begin();
-        // A timeout makes ib_core probe the neighbour again, so the second try may succeed at once.
-        let (id, events) = Self::resolve_addr(xprt).or_else(|_| Self::resolve_addr(xprt))?;
+        let (id, events) = Self::resolve_addr(xprt).or_else(|failed| match failed.cause {
+            // A timeout makes ib_core probe the neighbour again, so this may succeed at once.
+            cause if cause == eproto() => Self::resolve_addr(xprt),
+            _ => Err(failed),
+        })?;
         let conn = Self::steps(xprt, id, &events, request_v2);
         conn.inspect_err(|_| events.fsm.lock().retire())
     }
