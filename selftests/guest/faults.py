@@ -8,6 +8,7 @@ The server's files are on a file system on the host's disk, so that they outlive
 the server guest.
 """
 
+import contextlib
 import errno
 import mmap
 import os
@@ -91,11 +92,37 @@ def nfsd_restarted():
     shell("peer 'server_stop && sleep 2 && server_start'")
 
 
-def unread():
-    """Return how many octets wait in the receive queues of the server's connections. Over siw those of a
-    connection's first message may stay there, see Documentation/known-issues.rst."""
+@contextlib.contextmanager
+def frozen_write(folder, seed):
+    """Keep the server from finishing a WRITE: its file system is frozen. Lends the counters of before the
+    WRITE, and the WRITE. The end of the block thaws the file system, and checks what was written."""
+    path, content = f"{folder}/frozen", data(4096, seed)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    memory = mmap.mmap(-1, 4096)
+    os.pwrite(fd, memory, 0)
+    before = counters(folder)
+    memory[:] = content
+    shell("peer 'fsfreeze -f /srv/disk'")
+    try:
+        writer = in_background(os.pwrite, fd, memory, 4096)
+        grows(folder, "sends", before["sends"], time.monotonic() + 60)
+        yield before, writer
+    finally:
+        shell("peer 'fsfreeze -u /srv/disk 2>/dev/null || true'")
+    expect("bytes written", writer.result(120), 4096)
+    os.close(fd)
+    expect_that("content", read_file(path, os.O_DIRECT)[4096:] == content)
+
+
+def siw_lost():
+    """Return how many octets siw did not see. Those of a connection's first message may stay in the socket,
+    see Documentation/known-issues.rst."""
+    if not IWARP:
+        return 0
     lines = shell("peer 'ss -Htn state established sport = :20049'").splitlines()
-    return sum(int(line.split()[0]) for line in lines)
+    if lost := sum(int(line.split()[0]) for line in lines):
+        print(f"siw did not see a message of {lost} octets")
+    return lost
 
 
 def interrupted():
@@ -103,16 +130,7 @@ def interrupted():
     repeated Call meanwhile, on a connection that has one credit before its first answer."""
     folder = "/mnt/interrupted"
     mount("3", "ipv4", folder, "nosharecache")
-    fd = os.open(f"{folder}/frozen", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
-    memory = mmap.mmap(-1, 4096)
-    os.pwrite(fd, memory, 0)
-    before = counters(folder)
-    shell("peer 'fsfreeze -f /srv/disk'")
-    memory[:] = data(4096, 6)
-    try:
-        writer = in_background(os.pwrite, fd, memory, 4096)
-        end = time.monotonic() + 60
-        grows(folder, "sends", before["sends"], end)
+    with frozen_write(folder, 6) as (before, writer):
         time.sleep(1)
         force_disconnect(SERVER["ipv4"])
         end = time.monotonic() + 120
@@ -122,18 +140,12 @@ def interrupted():
         time.sleep(8)
         grown = counters(folder)["connect_count"] - connections
         expect_that(f"{grown} connections in 8 s", grown <= 8)
-        lost = unread() if IWARP else 0
-    finally:
-        shell("peer 'fsfreeze -u /srv/disk'")
-    begun = time.monotonic()
-    expect("bytes written", writer.result(120), 4096)
+        lost = siw_lost()
+        expect_that("the WRITE has ended", not writer.done())
+        begun = time.monotonic()
     seconds = time.monotonic() - begun
-    os.close(fd)
-    expect_that("content", read_file(f"{folder}/frozen", os.O_DIRECT)[4096:] == data(4096, 6))
     umount(folder)
     print(f"written {seconds:.1f} s after the server could; {grown} connections in the 8 s before")
-    if lost:
-        print(f"siw did not see a message of {lost} octets")
     expect_that("it took the RPC layer's timer", seconds < 45 or lost or MODULE == "c")
 
 
@@ -141,31 +153,17 @@ def interrupted_briefly(folder):
     """Break the connection while the server processes a WRITE of version 4.1, and let the server finish
     once the client has reconnected. Our server holds the repeated Call back until then; nfsd would answer
     with NFS4ERR_DELAY, and the client would wait for 15 s."""
-    fd = os.open(f"{folder}/brief", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
-    memory = mmap.mmap(-1, 4096)
-    os.pwrite(fd, memory, 0)
-    before = counters(folder)
-    memory[:] = data(4096, 7)
-    shell("peer 'fsfreeze -f /srv/disk'")
-    try:
-        writer = in_background(os.pwrite, fd, memory, 4096)
-        grows(folder, "sends", before["sends"], time.monotonic() + 60)
+    with frozen_write(folder, 7) as (before, writer):
         time.sleep(0.3)
         shell("peer '(sleep 0.7; fsfreeze -u /srv/disk) >/dev/null 2>&1 &'")
         begun = time.monotonic()
         force_disconnect(SERVER["ipv4"])
         grows(folder, "connect_count", before["connect_count"], begun + 120)
         connected = time.monotonic() - begun
-        lost = unread() if IWARP else 0
-    finally:
-        shell("peer 'sleep 1; fsfreeze -u /srv/disk 2>/dev/null || true'")
-    expect("bytes written", writer.result(120), 4096)
-    seconds = time.monotonic() - begun
-    os.close(fd)
-    expect_that("content", read_file(f"{folder}/brief", os.O_DIRECT)[4096:] == data(4096, 7))
+        lost = siw_lost()
+        writer.result(120)
+        seconds = time.monotonic() - begun
     print(f"connected after {connected:.2f} s, written after {seconds:.1f} s")
-    if lost:
-        print(f"siw did not see a message of {lost} octets")
     expect_that("the client waited", seconds < 6 or lost or MODULE == "c")
 
 
