@@ -199,6 +199,20 @@ server_stop() {
 	rpc.nfsd 0
 }
 
+# nfsd_lease SECONDS: start nfsd again with another lease, and end its grace period if it has one.
+nfsd_lease() {
+	server_stop
+	echo "$1" >/proc/fs/nfsd/nfsv4leasetime && nfsd_start 8 || return
+	# Busy if there is none.
+	{ echo Y >/proc/fs/nfsd/v4_end_grace; } 2>/dev/null
+	for _ in {1..100}; do
+		grep -q Y /proc/fs/nfsd/v4_end_grace && return
+		sleep 0.1
+	done
+	echo "nfsd_lease: the grace period does not end" >&2
+	return 1
+}
+
 rpc_pipefs_mount() {
 	modprobe sunrpc
 	mountpoint -q /run/rpc_pipefs ||
